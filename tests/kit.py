@@ -552,11 +552,13 @@ def record() -> Iterator[list[str]]:
 @contextmanager
 def chosen(name: str) -> Iterator[str]:
     """Let "auto" take an implementation, as of `way`: the road of users, on which programs are kept."""
-    first = implementations._first
+    first = implementations._find_fastest
     with way(name) as impl, pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "_PROGRAMS", {})  # those of this choice are kept apart
         patch.setattr(
-            implementations, "_first", lambda problem, runs, *more: impl if runs(impl) else first(problem, runs, *more)
+            implementations,
+            "_find_fastest",
+            lambda problem, runs, *more: impl if runs(impl) else first(problem, runs, *more),
         )
         yield impl
 

@@ -103,7 +103,7 @@ def test_another_kind_is_compiled_anew(kernel: Kernel, x: Any, count: int, chang
 
 
 def test_so_many_are_kept(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "_MOST", 3)
+    monkeypatch.setattr(launcher, "_MAX_COMPILED", 3)
     for size in range(11):
         launcher.launch("own", (1,), ROW, 5, SIZE=size, WHOLE=True)
         assert 1 <= len(launcher._COMPILED) <= 3

@@ -20,7 +20,7 @@ FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """ "auto" chooses for these small calls as it does for large ones."""
-    for quicker in ("_by_plain_products", "_few_is_quicker"):
+    for quicker in ("_prefers_reference", "_prefers_few"):
         monkeypatch.setattr(f"dikkat._core.implementations.{quicker}", lambda problem: False)
 
 
@@ -231,7 +231,7 @@ def test_heads_that_share_keys_are_read_without_a_copy() -> None:
 def test_a_bias_is_not_copied() -> None:
     x, bias = torch.randn(2, 3, 5, 8), torch.randn(5, 5, 3).permute(2, 0, 1)[None]
     problem = validation.problem_of_call(x, x, x, scores.Dot(), validation.Requested(), bias=bias)
-    mask = sdpa._masked(problem).mask
+    mask = sdpa._make_mask(problem).mask
     assert mask is not None
     assert mask.data_ptr() == bias.data_ptr()
     came = dikkat.attend(x, x, x, score=scores.Dot(), bias=bias, impl="sdpa")

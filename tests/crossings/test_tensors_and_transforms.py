@@ -379,7 +379,7 @@ REFUSALS = [
     Refusal("no log-sum-exp", ways=("sdpa",), tensors=("sink",)),
     Refusal("would need an n × m mask", ways=("sdpa",), tensors=("exclude", "segment_ids", "offsets")),
     Refusal("under torch.func transforms, nor in forward mode", ways=("sdpa",), transforms=FORWARD_MODE + BATCHED),
-    Refusal("not been tried on meta", ways=("sdpa",), transforms=("meta tensors",)),
+    Refusal("not tested on meta", ways=("sdpa",), transforms=("meta tensors",)),
     Refusal("give no gradient to (key_)?bias", ways=("sdpa",), tensors=("bias", "key_bias"), transforms=DERIVATIVES),
     Refusal("lengths and causality, and no other", ways=("numba-few",),
             tensors=("bias", "key_bias", "mask", "exclude", "segment_ids", "offsets")),

@@ -13,7 +13,7 @@ import kit
 from dikkat._core import operators
 from dikkat._core.implementations import products
 from dikkat._core.implementations.products import launch
-from dikkat._core.implementations.products.launch import Seen
+from dikkat._core.implementations.products.launch import TileMask
 from dikkat._core.implementations.triton import launch as gpu_launch
 from interpreted.test_triton import DEVICE, given, moved
 
@@ -148,7 +148,7 @@ def test_kernels_do_what_the_plain_steps_do() -> None:
     seeds = torch.randint(2**62, (2, 11), device=DEVICE)
     mask = torch.rand(2, 11, 21, device=DEVICE) < 0.7
     mask[0, 2] = False
-    seen = Seen(None, False, 10, mask, seeds, 0.3, 0, 0)
+    seen = TileMask(None, False, 10, mask, seeds, 0.3, 0, 0)
     weighed, right_weighed = (s.weigh(scores, plan, seen, torch.float32) for s in (launch, products.Plain))
     torch.testing.assert_close(weighed, right_weighed)
     known = weighed[2:]

@@ -1,6 +1,6 @@
 """Plain PyTorch in tiles of bounded size: linear memory forward and backward.
 
-The forward joins the states of tiles; the backward computes each tile's scores, and its weights, once more.
+The forward joins the states of tiles. The backward recomputes each tile's scores and weights.
 """
 
 import math
@@ -28,12 +28,12 @@ from dikkat._engine.addresses import on_cpu
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.state import Pooled, join
 
-# Elements of a tile's largest tensor. On a CPU 4 MB in float32: its caches hold a few such tensors. On a device
-# 128 MB, which keep it busy while the host launches the next kernel.
+# Elements of a tile's largest tensor: on a CPU 4 MB in float32, of which caches hold a few; on a device 128 MB, which
+# keep it busy while the host launches the next kernel.
 _TILE, _DEVICE_TILE = 2**20, 2**25
-# The smallest tile of a call with at least as many pairs: 64 × 64.
+# Pairs of the smallest tile, 64 × 64, unless the call has fewer.
 _SQUARE = 2**12
-# From this many numbers on, each batch element is a call, which skips the keys beyond its length.
+# From this many numbers on, batch elements run one by one, so that each skips the keys beyond its length.
 _NUMBERS_FOR_A_LOOP = 2**18
 
 
@@ -48,7 +48,7 @@ class _Tile:
     problem: Problem
     rows: slice
     cols: slice
-    exact: bool  # whether sums leave out hidden pairs one by one
+    exact: bool  # whether sums leave out hidden pairs
 
     @property
     def query(self) -> Tensor:
@@ -66,7 +66,7 @@ class _Tile:
         return self.problem.restrictions.visible(self.rows, self.cols)
 
     def pairs(self, visible: Tensor | None) -> Tensor:
-        """q + k or q − k for additive and distance, (..., rows, cols, h)."""
+        """Return q + k (additive) or q − k (distance), (..., rows, cols, h)."""
         query, key = (clip(self.problem, side) for side in (self.query, self.key))
         query, key = query[..., :, None, :], key[..., None, :, :]
         pairs = query + key if self.problem.pair == "additive" else query - key
@@ -76,22 +76,22 @@ class _Tile:
 def _forward(problem: Problem) -> Output:
     lead, restrictions = problem.lead, problem.restrictions
     size = problem.value.shape[-1]
-    new = problem.query.new_zeros
-    mean, total = new((*lead, restrictions.queries, size)), new((*lead, restrictions.queries))
+    zeros = problem.query.new_zeros
+    mean, total = zeros((*lead, restrictions.queries, size)), zeros((*lead, restrictions.queries))
     peak = torch.full_like(total, -math.inf)
-    weights = new((*lead, restrictions.queries, restrictions.keys) if problem.wants_weights else (0,))
+    weights = zeros((*lead, restrictions.queries, restrictions.keys) if problem.wants_weights else (0,))
     exact = must_exclude(problem)
-    for part, (mean_part, peak_part, total_part, weights_part) in _parts(problem, (mean, peak, total, weights)):
-        for rows, keys in _row_blocks(part):
-            state = Pooled(mean_part[..., rows, :], peak_part[..., rows], total_part[..., rows])
-            for tile in _tiles(part, rows, keys, exact):
+    for subproblem, (means, peaks, totals, tile_weights) in _parts(problem, (mean, peak, total, weights)):
+        for rows, keys in _row_blocks(subproblem):
+            state = Pooled(means[..., rows, :], peaks[..., rows], totals[..., rows])
+            for tile in _tiles(subproblem, rows, keys, exact):
                 state = join(state, _state(tile))
-            mean_part[..., rows, :], peak_part[..., rows], total_part[..., rows] = state
+            means[..., rows, :], peaks[..., rows], totals[..., rows] = state
             if problem.wants_weights:
-                whole = state.total.masked_fill(state.total == 0, 1.0)[..., None]
-                for tile in _tiles(part, rows, keys, exact):
+                divisor = state.total.masked_fill(state.total == 0, 1.0)[..., None]
+                for tile in _tiles(subproblem, rows, keys, exact):
                     scores, visible = _scores(tile)[:2]
-                    weights_part[..., rows, tile.cols] = _shares(scores, visible, state.peak) / whole
+                    tile_weights[..., rows, tile.cols] = _shares(scores, visible, state.peak) / divisor
     return Output(mean, peak, total, weights)
 
 
@@ -105,26 +105,26 @@ def _state(tile: _Tile) -> Pooled:
 
 
 def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The scores of a tile, its mask, and what the gradient needs: tanh(q + k), q − k, or the uncapped product."""
+    """Return a tile's scores, mask, and the tensor that its backward needs: tanh(q + k), q − k or capped products."""
     problem, visible = tile.problem, tile.visible()
-    made: Tensor | None = None
+    saved: Tensor | None = None
     if problem.pair == "inner":
         scores = cap(problem, tile.query @ tile.key.mT)
-        made = scores if problem.softcap else None
+        saved = scores if problem.softcap else None
     elif problem.weight is not None:
-        made = tile.pairs(visible).tanh_()
-        scores = weighted_sum(made, problem.weight)
+        saved = tile.pairs(visible).tanh_()
+        scores = weighted_sum(saved, problem.weight)
     else:
-        made = tile.pairs(visible)
-        scores = log_profile(problem.profile, made.square().sum(-1))
+        saved = tile.pairs(visible)
+        scores = log_profile(problem.profile, saved.square().sum(-1))
         if problem.profile != "gaussian":
-            reached = scores != -math.inf
-            visible = reached if visible is None else visible & reached
-    return problem.restrictions.biased(scores, tile.rows, tile.cols), visible, made
+            supported = scores != -math.inf
+            visible = supported if visible is None else visible & supported
+    return problem.restrictions.biased(scores, tile.rows, tile.cols), visible, saved
 
 
 def _shares(scores: Tensor, visible: Tensor | None, peak: Tensor) -> Tensor:
-    """e^(score − peak), 0 where hidden: weights, but for the division by their total."""
+    """Return the unnormalised weights e^(score − peak), 0 for hidden pairs."""
     shares = (scores - peak.masked_fill(peak == -math.inf, 0.0)[..., None]).exp()
     return shares if visible is None else shares.masked_fill(~visible, 0.0)
 
@@ -136,32 +136,31 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     operands = (problem.query, problem.key, problem.weight, problem.value, bias, restrictions.key_bias)
     sums = [problem.query.new_zeros((0,) if t is None else t.shape) for t in operands]
     exact = must_exclude(problem, grad.mean)
-    for part, tensors in _parts(problem, (*sums, out.peak, *grad)):
-        into, peak, above = Gradients(*tensors[:6]), tensors[6], Upstream(*tensors[7:])
-        for rows, keys in _row_blocks(part):
-            own = above._replace(mean=above.mean[..., rows, :], drift=above.drift[..., rows])
-            for tile in _tiles(part, rows, keys, exact):
+    for subproblem, tensors in _parts(problem, (*sums, out.peak, *grad)):
+        into, peak, incoming = Gradients(*tensors[:6]), tensors[6], Upstream(*tensors[7:])
+        for rows, keys in _row_blocks(subproblem):
+            row_grads = incoming._replace(mean=incoming.mean[..., rows, :], drift=incoming.drift[..., rows])
+            for tile in _tiles(subproblem, rows, keys, exact):
                 if problem.wants_weights:
-                    own = own._replace(weights=above.weights[..., rows, tile.cols])
-                _accumulate(tile, peak[..., rows], own, into)
+                    row_grads = row_grads._replace(weights=incoming.weights[..., rows, tile.cols])
+                _accumulate(tile, peak[..., rows], row_grads, into)
     return Gradients(*sums)
 
 
-def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> None:
-    """Add the share of a tile to every gradient."""
+def _accumulate(tile: _Tile, peak: Tensor, incoming: Upstream, into: Gradients) -> None:
     problem, rows, cols = tile.problem, tile.rows, tile.cols
-    scores, visible, made = _scores(tile)
+    scores, visible, saved = _scores(tile)
     shares = _shares(scores, visible, peak)
-    some = visible if tile.exact else None
-    back = None if some is None else some.expand(*some.shape[:-2], *shares.shape[-2:]).mT
+    row_mask = visible if tile.exact else None
+    col_mask = None if row_mask is None else row_mask.expand(*row_mask.shape[:-2], *shares.shape[-2:]).mT
     scale = dropout_scale(problem, rows, cols)
 
-    kept = shares if scale is None else shares * scale
-    _add(into.value[..., cols, :], pool(kept.mT, above.mean, back))
-    by_weight = above.mean @ tile.value.mT
+    dropped = shares if scale is None else shares * scale
+    _add(into.value[..., cols, :], pool(dropped.mT, incoming.mean, col_mask))
+    by_weight = incoming.mean @ tile.value.mT
     by_weight = by_weight if scale is None else by_weight * scale
-    by_weight = by_weight + above.weights if problem.wants_weights else by_weight
-    by_score = shares * (by_weight - above.drift[..., None])
+    by_weight = by_weight + incoming.weights if problem.wants_weights else by_weight
+    by_score = shares * (by_weight - incoming.drift[..., None])
     if visible is not None:
         by_score = by_score.masked_fill(~visible, 0.0)
 
@@ -169,32 +168,32 @@ def _accumulate(tile: _Tile, peak: Tensor, above: Upstream, into: Gradients) -> 
         _add(pairs_of(into.bias, rows, cols), by_score)
     if problem.restrictions.key_bias is not None:
         _add(into.key_bias[..., cols], by_score.sum(-2))
-    if made is not None and problem.pair == "inner":
-        slope = 1 - (made / problem.softcap).square()
-        by_score, made = by_score * (slope if visible is None else torch.where(visible, slope, 0.0)), None
-    if made is None:
-        _add(into.query[..., rows, :], pool(by_score, tile.key, some))
-        _add(into.key[..., cols, :], pool(by_score.mT, tile.query, back))
+    if saved is not None and problem.pair == "inner":
+        slope = 1 - (saved / problem.softcap).square()
+        by_score, saved = by_score * (slope if visible is None else torch.where(visible, slope, 0.0)), None
+    if saved is None:
+        _add(into.query[..., rows, :], pool(by_score, tile.key, row_mask))
+        _add(into.key[..., cols, :], pool(by_score.mT, tile.query, col_mask))
         return
     if problem.weight is not None:
-        by_pair = _through_tanh(by_score, made, problem.weight, into)
+        by_pair = _through_tanh(by_score, saved, problem.weight, into)
     else:
-        by_score = by_score.sum_to_size(made.shape[:-1])
-        by_pair = (2 * by_score * profile_slope(problem.profile, made.square().sum(-1)))[..., None] * made
+        by_score = by_score.sum_to_size(saved.shape[:-1])
+        by_pair = (2 * by_score * profile_slope(problem.profile, saved.square().sum(-1)))[..., None] * saved
     _add(into.query[..., rows, :], by_pair.sum(-2))
     by_key = by_pair.sum(-3)
     _add(into.key[..., cols, :], by_key if problem.pair == "additive" else -by_key)
 
 
-def _through_tanh(by_score: Tensor, made: Tensor, weight: Tensor, into: Gradients) -> Tensor:
-    """The gradient of q + k from that of Σ_h v_h tanh(q + k)_h; v's is added on the way."""
-    one = torch.ones((), dtype=made.dtype, device=made.device)
+def _through_tanh(by_score: Tensor, tanh: Tensor, weight: Tensor, into: Gradients) -> Tensor:
+    """Return the gradient of q + k from that of Σ_h v_h tanh(q + k)_h, and add v's gradient to `into`."""
+    one = torch.ones((), dtype=tanh.dtype, device=tanh.device)
     if weight.numel() == weight.shape[-1]:
-        by_score = by_score.sum_to_size(made.shape[:-1])
-        _add(into.weight, (by_score.reshape(1, -1) @ made.reshape(-1, made.shape[-1])).reshape(weight.shape))
-        return torch.addcmul(one, made, made, value=-1).mul_(weight.reshape(-1)).mul_(by_score[..., None])
-    _add(into.weight, (by_score[..., None, :] @ made).sum(-3).squeeze(-2))
-    return by_score[..., None] * (torch.addcmul(one, made, made, value=-1) * weight[..., None, None, :])
+        by_score = by_score.sum_to_size(tanh.shape[:-1])
+        _add(into.weight, (by_score.reshape(1, -1) @ tanh.reshape(-1, tanh.shape[-1])).reshape(weight.shape))
+        return torch.addcmul(one, tanh, tanh, value=-1).mul_(weight.reshape(-1)).mul_(by_score[..., None])
+    _add(into.weight, (by_score[..., None, :] @ tanh).sum(-3).squeeze(-2))
+    return by_score[..., None] * (torch.addcmul(one, tanh, tanh, value=-1) * weight[..., None, None, :])
 
 
 def _add(into: Tensor, share: Tensor) -> None:
@@ -207,19 +206,19 @@ def _parts(problem: Problem, tensors: tuple[Tensor, ...]) -> Iterator[tuple[Prob
     if not lead.numel() or not lead:
         yield problem, tensors
         return
-    apart = lens is not None and lens.shape[0] > 1 and can_read_values(lens)
-    dim = 0 if apart else max(range(len(lead)), key=lambda i: lead[i])
-    each = lead.numel() // lead[dim] * _features(problem)
+    by_element = lens is not None and lens.shape[0] > 1 and can_read_values(lens)
+    dim = 0 if by_element else max(range(len(lead)), key=lambda i: lead[i])
+    numbers_per_index = lead.numel() // lead[dim] * _features(problem)
     pairs = max(1, problem.restrictions.queries * problem.restrictions.keys)
-    step = max(1, _tile(problem) // (each * min(pairs, _SQUARE)))
-    if apart and each * pairs >= _NUMBERS_FOR_A_LOOP:
+    step = max(1, _tile(problem) // (numbers_per_index * min(pairs, _SQUARE)))
+    if by_element and numbers_per_index * pairs >= _NUMBERS_FOR_A_LOOP:
         step = 1
     if step >= lead[dim]:
         yield problem, tensors
         return
     for start in range(0, lead[dim], step):
         rows = slice(start, min(start + step, lead[dim]))
-        # Weights that are not requested are (0,), and have no leading dimension to cut.
+        # Weights without a request are (0,), with no leading dimension to cut.
         yield problem.part(dim, rows), tuple(narrow(t, dim, rows) if t.ndim > len(lead) else t for t in tensors)
 
 
@@ -236,16 +235,16 @@ def _row_blocks(problem: Problem) -> Iterator[tuple[slice, slice]]:
     restrictions, size = problem.restrictions, _steps(problem)[0]
     n, m, starts, lens = restrictions.queries, restrictions.keys, restrictions.starts, restrictions.lens
     rows = [slice(start, min(start + size, n)) for start in range(0, n, size)]
-    first, past = [0] * len(rows), [m] * len(rows)
+    starts_by_block, stops_by_block = [0] * len(rows), [m] * len(rows)
     if restrictions.causal:
-        past = [min(m, block.stop + m - n) for block in rows]
+        stops_by_block = [min(m, block.stop + m - n) for block in rows]
     # A window or packed sequences hide most pairs: waiting for a device takes less time than computing all of them.
     waits = starts is not None
     if starts is not None and starts.numel() and can_read_values(starts, waits=waits):
-        first = _by_block(starts, n, size, torch.amin)
+        starts_by_block = _by_block(starts, n, size, torch.amin)
     if lens is not None and lens.numel() and can_read_values(lens, waits=waits):
-        past = list(map(min, past, _by_block(lens, n, size, torch.amax)))
-    for block, start, stop in zip(rows, first, past, strict=True):
+        stops_by_block = list(map(min, stops_by_block, _by_block(lens, n, size, torch.amax)))
+    for block, start, stop in zip(rows, starts_by_block, stops_by_block, strict=True):
         yield block, slice(start, max(start, stop))
 
 
@@ -253,19 +252,18 @@ def _by_block(bounds: Tensor, queries: int, size: int, extreme: Callable[..., Te
     """Reduce the bounds (..., n or 1) of queries to one for each block of `size` queries."""
     bounds = extreme(bounds.reshape(-1, bounds.shape[-1]), 0)
     index = torch.arange(-(-queries // size) * size, device=bounds.device).clamp(max=len(bounds) - 1)
-    numbers: list[int] = extreme(bounds[index].view(-1, size), 1).tolist()
-    return numbers
+    block_bounds: list[int] = extreme(bounds[index].view(-1, size), 1).tolist()
+    return block_bounds
 
 
 def _tiles(problem: Problem, rows: slice, keys: slice, exact: bool) -> Iterator[_Tile]:
-    """Yield the tiles of some queries and keys."""
     step = _steps(problem)[1]
     for start in range(keys.start, keys.stop, step):
         yield _Tile(problem, rows, slice(start, min(start + step, keys.stop)), exact)
 
 
 def _steps(problem: Problem) -> tuple[int, int]:
-    """Rows and columns of a tile: as square as the budget allows."""
+    """Return the rows and columns of a tile, as square as the budget allows."""
     pairs = max(1, _tile(problem) // max(1, problem.lead.numel() * _features(problem)))
     rows = min(max(1, problem.restrictions.queries), max(1, int(pairs**0.5)))
     return rows, max(1, min(max(1, problem.restrictions.keys), pairs // rows))

@@ -1,7 +1,7 @@
-"""Plain PyTorch under plain autograd: the truth that the other implementations are held against.
+"""Plain PyTorch under plain autograd: the reference that tests compare the other implementations with.
 
-It builds every (..., n, m) tensor, and (..., n, m, h) for additive and distance scores. What it adds to the textbook's
-lines is that a pair which is hidden has no part in any sum, in the forward or the backward pass.
+It builds every (..., n, m) tensor, and (..., n, m, h) for additive and distance scores. Hidden pairs are left out of
+every sum, forward and backward.
 """
 
 import math
@@ -17,8 +17,8 @@ from dikkat._core.restrictions import positions
 from dikkat._core.softmax import softmax, softmax_weights
 from dikkat.state import log_sum_exp
 
-# What is added to products where nothing is.
-_NOTHING = {kind: torch.zeros((), dtype=kind, device="cpu") for kind in (torch.float32, torch.float64)}
+# Zeros for `baddbmm` calls without a bias.
+_ZERO = {kind: torch.zeros((), dtype=kind, device="cpu") for kind in (torch.float32, torch.float64)}
 
 
 def examine(problem: Problem) -> Examined:
@@ -30,25 +30,25 @@ def run(problem: Problem) -> Result:
         problem = problem.in_wide_dtype()
     restrictions = problem.restrictions
     visible = restrictions.visible()
-    # Where all rows of a batch element see the same keys, the front door has set the others to 0: plain products do.
-    hidden_from_some = visible if restrictions.vary_by_row() and not problem.finite else None
-    # Where no operand is broadcast, `bmm` spares a small call the shape analysis of `matmul`.
+    # If all rows of a batch element see the same keys, the caller has set hidden keys to 0: plain products suffice.
+    row_mask = visible if restrictions.vary_by_row() and not problem.finite else None
+    # If no operand is broadcast, `bmm` skips the shape analysis of `matmul`, which small calls notice.
     product = torch.bmm if problem.kept is not None and len(problem.lead) == 1 else torch.matmul
-    scores = pair_scores(problem, hidden_from_some, product)
+    scores = pair_scores(problem, row_mask, product)
     scores = restrictions.biased(scores)
     if scores.shape[:-2] != problem.lead:  # a restriction may have leading dimensions that no query or key has
         scores = scores.expand(*problem.lead, *scores.shape[-2:])
-    if problem.pair == "distance" and problem.profile != "gaussian":  # outside a kernel's support a key is hidden
-        reached = scores != -float("inf")
-        visible = reached if visible is None else visible & reached
-        hidden_from_some = visible
+    if problem.pair == "distance" and problem.profile != "gaussian":  # keys outside the support are hidden
+        supported = scores != -float("inf")
+        visible = supported if visible is None else visible & supported
+        row_mask = visible
     weights = softmax_weights(scores, visible, plain=bool(problem.finite) and restrictions.leaves_some())
     lse, tail = log_sum_exp(*softmax(scores, visible)[1:]) if problem.wants_state else (None, None)
     scale = dropout_scale(problem)
-    kept = weights if scale is None else weights * scale
-    mean = product(kept, problem.value) if hidden_from_some is None else _pool(kept, problem.value, hidden_from_some)
+    dropped = weights if scale is None else weights * scale
+    mean = product(dropped, problem.value) if row_mask is None else _pool(dropped, problem.value, row_mask)
     if problem.finite and visible is not None and not restrictions.leaves_some():
-        # 0 times the gradient of a row without a key, which may be NaN, is not in the values' gradient.
+        # The gradient of a row without a key may be NaN, and 0 · NaN must not reach the values' gradient.
         mean = torch.where(visible.any(-1, keepdim=True), mean, 0.0)
     return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
@@ -56,7 +56,7 @@ def run(problem: Problem) -> Result:
 def pair_scores(
     problem: Problem, visible: Tensor | None, product: Callable[[Tensor, Tensor], Tensor] = torch.matmul
 ) -> Tensor:
-    """The pair function of every pair; what a hidden pair gets is of no account, but its gradient is 0."""
+    """Return the scores (..., n, m); those of hidden pairs are arbitrary, with gradient 0."""
     query, key = problem.query, problem.key
     if problem.pair == "inner":
         if problem.scale != 1.0:
@@ -78,24 +78,24 @@ def _pairwise(problem: Problem, query: Tensor, key: Tensor, weight: Tensor | Non
 
 
 def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
-    """`run` for finite operands in the shapes of a problem that hides only keys past lengths above 0.
+    """Return a fast `run` for finite operands in a problem's shapes that hides only keys past lengths above 0.
 
-    Of distances it also returns the scores, from which the caller sees whether one overflowed.
+    For distances it also returns the scores, from which the caller sees whether one overflowed.
     """
     restrictions = template.restrictions
     if restrictions.causal or template.wants_state or (template.pair == "distance" and template.profile != "gaussian"):
         return None
-    batches, scale = len(template.lead) == 1, template.scale
-    product = torch.bmm if batches else torch.matmul
-    keys, nothing = positions(restrictions.keys), _NOTHING[template.query.dtype]
+    single_batch_dim, scale = len(template.lead) == 1, template.scale
+    product = torch.bmm if single_batch_dim else torch.matmul
+    keys, zero = positions(restrictions.keys), _ZERO[template.query.dtype]
     template = template.without_tensors()  # a program keeps no tensor of the call that made it
     lens_shape = () if restrictions.lens is None else (*restrictions.lens.shape, 1)
 
     def run(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None) -> list[Tensor]:
-        # −∞ that is added has no backward, and in a product no pass of its own.
-        bias = None if lens is None else torch.where(keys < lens.view(lens_shape), nothing, -math.inf)
+        # An added −∞ needs no backward, and `baddbmm` adds it without another pass.
+        bias = None if lens is None else torch.where(keys < lens.view(lens_shape), zero, -math.inf)
         inner = template.pair == "inner"
-        if inner and batches:  # no name holds the scores: their memory is that of what follows
+        if inner and single_batch_dim:  # no name keeps the scores, so that their memory is reused
             weights = torch.softmax(_scaled_products(query, key, scale, bias), -1)
         else:
             scores = product(*scaled(query, key.mT, scale)) if inner else _pairwise(template, query, key, weight, None)
@@ -109,24 +109,24 @@ def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
 def _scaled_products(query: Tensor, key: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
     """scale ⟨q_i, k_j⟩ + bias of (B, n, h) and (B, m, h), in one pass."""
     if bias is None:
-        return torch.baddbmm(_NOTHING[query.dtype], query, key.mT, beta=0, alpha=scale)
+        return torch.baddbmm(_ZERO[query.dtype], query, key.mT, beta=0, alpha=scale)
     return torch.baddbmm(bias, query, key.mT, alpha=scale)
 
 
 def _inner(query: Tensor, key: Tensor, visible: Tensor) -> Tensor:
-    function = _Inner if torch.compiler.is_compiling() else _InnerBothWays
+    function = _Inner if torch.compiler.is_compiling() else _InnerWithJvp
     product: Tensor = function.apply(query, key, visible)  # type: ignore[no-untyped-call]
     return product
 
 
 def _pool(weights: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-    function = _Pool if torch.compiler.is_compiling() else _PoolBothWays
+    function = _Pool if torch.compiler.is_compiling() else _PoolWithJvp
     pooled: Tensor = function.apply(weights, value, visible)  # type: ignore[no-untyped-call]
     return pooled
 
 
-# Each of the two products below is the other's derivative, with hidden pairs left out of every sum on the way back too:
-# plain autograd would multiply a gradient of 0 by a hidden NaN.
+# The two products below are each other's derivatives and leave hidden pairs out of the backward sums too: plain
+# autograd would multiply a gradient of 0 by a hidden NaN.
 
 
 class _Inner(torch.autograd.Function):
@@ -151,7 +151,7 @@ class _Inner(torch.autograd.Function):
 
 
 class _Pool(torch.autograd.Function):
-    """Σ_j w_ij v_j over the visible j; w is 0 where hidden."""
+    """Σ_j w_ij v_j over the visible j; w of hidden pairs is 0."""
 
     generate_vmap_rule = True
 
@@ -171,10 +171,10 @@ class _Pool(torch.autograd.Function):
         return by_weights.sum_to_size(weights.shape), by_value.sum_to_size(value.shape), None
 
 
-# Forward mode stands apart: torch.compile traces no function that has it.
+# Forward mode is in subclasses, because torch.compile traces no function that has `jvp`.
 
 
-class _InnerBothWays(_Inner):
+class _InnerWithJvp(_Inner):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
@@ -186,7 +186,7 @@ class _InnerBothWays(_Inner):
         return _inner(_zero(by_a, a), b, visible) + _inner(a, _zero(by_b, b), visible)
 
 
-class _PoolBothWays(_Pool):
+class _PoolWithJvp(_Pool):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)

@@ -1,20 +1,19 @@
 """The backward pass of additive attention, compiled by Numba.
 
-Here the lanes of a vector are features, so that sums over keys and over rows are vectors of features and need no room
-of their own. With a = s(1 + p) as in `scores`, Q' = s e^{2q}, K = e^{2k} and g the gradient of a score,
+The lanes of a vector are features here, so that sums over keys and over rows are vectors of features. With
+a = s(1 + p) as in `scores`, Q' = s e^{2q}, K = e^{2k} and g the gradient of a score,
 
     ∂q = 4 s v Q' Σ_j g K / a²,   ∂k = 4 s v K Σ_i g Q' / a²,   ∂v = Σ g tanh = Σ g − 2 s Σ g / a.
 
-The derivative is not 1 − tanh², which loses all digits for large arguments, nor is ∂v this for small ones, where it
-would lose them: there tanh is computed as such.
+The derivative is not computed as 1 − tanh², which loses all digits of large arguments. For small arguments the formula
+of ∂v would lose digits, so tanh is computed directly.
 
-Four keys and a few rows are taken together. Their 1/a are computed once for the scores and kept, one division for four;
-as soon as the scores are known, so are the g, and the sums are made from what was kept.
+Four keys and a few rows are processed together. Their 1/a are computed once for the scores, with one division for four,
+and stored. The scores give the g, and the sums use the stored 1/a.
 
-These scores are not the forward's to the last bit, and e^(score − peak) is off by as much as they are. Where that could
-show, because a score is large or few keys have all the weight, a sweep over the keys before finds the rows' peaks and
-totals anew, so that weights add up to 1 here too. (Not where the keys of a call are only some of those that its output
-is over: their weights add up to less.)
+These scores differ from the forward's in the last bits, which e^(score − peak) magnifies if a score is large or few
+keys have all the weight. Then a sweep over the keys first recomputes the rows' peaks and totals, so that weights add up
+to 1. (If the output is over more keys than the call's, their weights add up to less.)
 """
 
 import math
@@ -31,8 +30,8 @@ from dikkat._core.implementations.numba.additive_pairs import (
     add_values,
     any_small,
     begin_pairs,
-    forget,
-    four,
+    clear_reciprocals,
+    four_rows,
     keep_row,
     keep_row_exact,
     pack_row,
@@ -61,14 +60,14 @@ from dikkat._engine.vectors import (
     where,
 )
 
-# A row has a sweep of its own if its peak is larger than the first or its total smaller than the second.
+# A row needs a sweep if its peak's magnitude is larger than LARGE or its total smaller than FEW.
 LARGE, FEW = 16.0, 4.0
 _workplace = workplace_of(CALL)
 
 
 @Kernel
 def pack_features(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Write the keys' exponentials row by row, flags for keys that have none, and each tile's largest magnitudes."""
+    """Write the keys' exponentials row by row, flags of keys without them, and each tile's largest magnitudes."""
     layout = CALL.layout(__name__)
 
     def pack_features(record: Any) -> None:
@@ -85,8 +84,8 @@ def pack_features(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             source = at(pointer(call.key, zero), first * size)
             for k in range(count):
                 into = at(pointer(call.packed_key, zero), (first + k) * padded)
-                beyond = pack_row(at(source, k * size), size, into, padded, one, highest, zero)
-                pointer(call.key_beyond, np.uint8(0))[first + k] = beyond
+                out_of_range = pack_row(at(source, k * size), size, into, padded, one, highest, zero)
+                pointer(call.key_beyond, np.uint8(0))[first + k] = out_of_range
             peak_of(source, count, size, padded, highest, at(pointer(call.key_peak, zero), task * padded), zero)
 
     return pack_features
@@ -101,9 +100,9 @@ def _flush_keys(
     for c in range(0, padded, lanes):
         factor = full(4 * call.scale, zero) * load_part(weight, c, call.features, zero)
         for k in range(count):
-            place = k * padded + c
-            share = factor * load(keys, place) * load(key_sums, place)
-            store(key_grad, place, load(key_grad, place) + share)
+            index = k * padded + c
+            share = factor * load(keys, index) * load(key_sums, index)
+            store(key_grad, index, load(key_grad, index) + share)
 
 
 @inlined
@@ -111,52 +110,52 @@ def _keep_rows(
     call: Call, work: Work, b: int, i0: int, rows: int, g: int, raw: Pointer, count: int, k0: Pointer, k1: Pointer,
     k2: Pointer, k3: Pointer, keys_beyond: bool, s: Vector, limit: Vector, zero: Any,
 ) -> None:  # fmt: skip
-    """Run `keep_row` for some rows with four keys; rows out of range are computed exactly, and marked."""
+    """Run `keep_row` for some rows with four keys; compute and mark rows out of range exactly."""
     lanes, size, padded, pairs = lanes_of(zero), call.features, call.padded, call.group * SIDE
     for i in range(rows):
-        own, own_sums = at(work.kept, i * SIDE * lanes), at(work.score_sums, i * SIDE * lanes)
+        reciprocals, sums = at(work.reciprocals, i * SIDE * lanes), at(work.score_sums, i * SIDE * lanes)
         exact = keys_beyond or work.beyond[g + i] != 0
         if not exact:
             query = at(work.query, (g + i) * padded)
-            exact = not keep_row(query, k0, k1, k2, k3, work.weight, padded, pairs, s, limit, own, own_sums, zero)
+            exact = not keep_row(query, k0, k1, k2, k3, work.weight, padded, pairs, s, limit, reciprocals, sums, zero)
             if exact:
-                forget(own, padded, pairs, zero)
+                clear_reciprocals(reciprocals, padded, pairs, zero)
         if exact:
             row, scores = raw_row(call, b, i0 + i, zero), at(work.scores, i * SIDE)
-            keep_row_exact(row, raw, count, size, work.weight, scores, call.scale, own_sums, zero)
+            keep_row_exact(row, raw, count, size, work.weight, scores, call.scale, sums, zero)
         work.exact_rows[i] = exact
 
 
 @inlined
 def _any_beyond(call: Call, first: int, count: int, zero: Any) -> bool:
-    beyond = False
+    out_of_range = False
     for k in range(first, first + count):
-        beyond = beyond or pointer(call.key_beyond, np.uint8(0))[k] != 0
-    return beyond
+        out_of_range = out_of_range or pointer(call.key_beyond, np.uint8(0))[k] != 0
+    return out_of_range
 
 
 @inlined
-def _from_above(call: Call, work: Work, b: int, i0: int, rows: int, j0: int, zero: Any) -> None:
-    """Fetch the pairs' dropout factors and the upstream gradients of their weights, if there are any."""
+def _load_upstream(call: Call, work: Work, b: int, i0: int, rows: int, j0: int, zero: Any) -> None:
+    """Load the pairs' dropout factors and the upstream gradients of their weights, if the call has them."""
     keys = min(SIDE, call.keys - j0)
     if call.seeds != 0:
         for i in range(rows):
-            drop(call, b, i0 + i, j0, SIDE, at(work.dropped, i * SIDE))
+            drop(call, b, i0 + i, j0, SIDE, at(work.drop_factors, i * SIDE))
     if call.weights_grad != 0:
         for i in range(rows):
             for k in range(keys):
-                place = (b * call.queries + i0 + i) * call.keys + j0 + k
-                work.upstream[i * SIDE + k] = pointer(call.weights_grad, zero)[place]
+                index = (b * call.queries + i0 + i) * call.keys + j0 + k
+                work.upstream[i * SIDE + k] = pointer(call.weights_grad, zero)[index]
 
 
 @inlined
-def _pair(call: Call, work: Work, pair: int, factor: Vector, zero: Any) -> tuple[Vector, Vector]:
-    """A vector of pairs: their scores, −∞ if hidden, and the gradients of their weights."""
+def _score_pairs(call: Call, work: Work, pair: int, factor: Vector, zero: Any) -> tuple[Vector, Vector]:
+    """Return the scores of a vector of pairs, −∞ if hidden, and the gradients of their weights."""
     lanes, hidden, begin = lanes_of(zero), full(-np.inf, zero), load(work.scores, pair)
     score = where(begin == hidden, begin, begin + factor * totals(work.score_sums, pair * lanes))
     by_weight = totals(work.value_sums, pair * lanes)
     if call.seeds != 0:
-        by_weight = by_weight * load(work.dropped, pair)
+        by_weight = by_weight * load(work.drop_factors, pair)
     if call.weights_grad != 0:
         by_weight = by_weight + load(work.upstream, pair)
     return score, by_weight
@@ -169,17 +168,17 @@ def _weigh_pairs(
     """Compute the pairs' scores, their shares e^(score − peak) after dropout, and the gradients of the scores."""
     pairs, hidden, nothing = call.group * SIDE, full(-np.inf, zero), full(0, zero)
     peaks, drifts, factors = at(work.peaks, g * SIDE), at(work.drifts, g * SIDE), at(work.factors, g * SIDE)
-    _from_above(call, work, b, i0, rows, j0, zero)
+    _load_upstream(call, work, b, i0, rows, j0, zero)
     for pair in range(0, pairs, lanes_of(zero)):
-        seen = load(work.scores, pair) != hidden
-        score, by_weight = _pair(call, work, pair, factor, zero)
+        visible = load(work.scores, pair) != hidden
+        score, by_weight = _score_pairs(call, work, pair, factor, zero)
         share = exp(score - load(peaks, pair)) * load(factors, pair)
-        kept = share
+        dropped = share
         if call.seeds != 0:
-            kept = share * load(work.dropped, pair)
+            dropped = share * load(work.drop_factors, pair)
         store(work.scores, pair, score)
-        store(work.weights, pair, where(seen, kept, nothing))
-        store(work.by_score, pair, where(seen, share * (by_weight - load(drifts, pair)), nothing))
+        store(work.weights, pair, where(visible, dropped, nothing))
+        store(work.by_score, pair, where(visible, share * (by_weight - load(drifts, pair)), nothing))
 
 
 @inlined
@@ -187,9 +186,9 @@ def _sweep_pairs(
     call: Call, work: Work, b: int, i0: int, rows: int, j0: int, g: int, factor: Vector, zero: Any
 ) -> None:
     peaks, row_totals, drifts = at(work.peaks, g * SIDE), at(work.totals, g * SIDE), at(work.drifts, g * SIDE)
-    _from_above(call, work, b, i0, rows, j0, zero)
+    _load_upstream(call, work, b, i0, rows, j0, zero)
     for pair in range(0, call.group * SIDE, lanes_of(zero)):
-        score, by_weight = _pair(call, work, pair, factor, zero)
+        score, by_weight = _score_pairs(call, work, pair, factor, zero)
         _update(score, by_weight, at(peaks, pair), at(row_totals, pair), at(drifts, pair), zero)
 
 
@@ -197,11 +196,11 @@ def _sweep_pairs(
 def _update(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer, drift: Pointer, zero: Any) -> None:
     """Add pairs to the totals, and to Σ share · gradient, of their lanes: a running softmax."""
     hidden, nothing = full(-np.inf, zero), full(0, zero)
-    before = load(peak, 0)
-    top = maximum(score, before)
-    base = where(top == hidden, nothing, top)
-    fade, share = exp(before - base), exp(score - base)
-    store(peak, 0, top)
+    old_peak = load(peak, 0)
+    new_peak = maximum(score, old_peak)
+    base = where(new_peak == hidden, nothing, new_peak)
+    fade, share = exp(old_peak - base), exp(score - base)
+    store(peak, 0, new_peak)
     store(row_total, 0, load(row_total, 0) * fade + share)
     store(drift, 0, load(drift, 0) * fade + where(score == hidden, nothing, share * by_weight))
 
@@ -213,17 +212,17 @@ def _needs_sweep(call: Call, row: int, zero: Any) -> bool:
 
 
 @inlined
-def _known_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
+def _write_known_row(call: Call, work: Work, row: int, first_lane: int, zero: Any) -> None:
     """Write the forward's peak and drift of a row, for each of its four lanes."""
     peak, drift = pointer(call.peak, zero)[row], pointer(call.drift, zero)[row]
-    for k in range(place, place + SIDE):
+    for k in range(first_lane, first_lane + SIDE):
         work.peaks[k], work.drifts[k], work.factors[k] = (peak if peak > -np.inf else zero), drift, 1.0
 
 
 @inlined
-def _swept_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
+def _write_swept_row(call: Call, work: Work, row: int, first_lane: int, zero: Any) -> None:
     """Write the sweep's peak and drift of a row, and the factor from the forward's total to the sweep's."""
-    peaks, row_totals, drifts = at(work.peaks, place), at(work.totals, place), at(work.drifts, place)
+    peaks, row_totals, drifts = at(work.peaks, first_lane), at(work.totals, first_lane), at(work.drifts, first_lane)
     peak = peaks[0]
     for k in range(1, SIDE):
         peak = max(peak, peaks[k])
@@ -233,10 +232,10 @@ def _swept_row(call: Call, work: Work, row: int, place: int, zero: Any) -> None:
         fade = math.exp(peaks[k] - base)
         row_total += row_totals[k] * fade
         drift += drifts[k] * fade
-    by = zero if row_total == 0 else 1 / row_total
-    factor, drift = pointer(call.total, zero)[row] * by, drift * by - pointer(call.total_grad, zero)[row]
+    inverse = zero if row_total == 0 else 1 / row_total
+    factor, drift = pointer(call.total, zero)[row] * inverse, drift * inverse - pointer(call.total_grad, zero)[row]
     for k in range(SIDE):
-        peaks[k], work.factors[place + k], drifts[k] = base, factor, drift
+        peaks[k], work.factors[first_lane + k], drifts[k] = base, factor, drift
 
 
 @inlined
@@ -247,8 +246,8 @@ def _sweep_rows(
     """Sweep over the keys to find peaks, drifts and factors of the rows that need it."""
     group, stride, padded = call.group, call.value_stride, call.padded
     for g in range(0, rows, group):
-        i, taken, any_sweep = i0 + g, min(group, rows - g), False
-        for k in range(g, g + taken):
+        i, group_rows, any_sweep = i0 + g, min(group, rows - g), False
+        for k in range(g, g + group_rows):
             any_sweep = any_sweep or work.sweeps[k] != 0
         if not any_sweep:
             continue
@@ -257,22 +256,22 @@ def _sweep_rows(
         for pair in range(g * SIDE, (g + group) * SIDE):
             work.peaks[pair] = -np.inf
         mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * stride)
-        for j0 in range(first_of(call, b, i, taken, SIDE), reach, SIDE):
-            if not begin_pairs(call, b, i, taken, j0, at(work.limits, g), constant, work.scores, zero):
+        for j0 in range(first_of(call, b, i, group_rows, SIDE), reach, SIDE):
+            if not begin_pairs(call, b, i, group_rows, j0, at(work.limits, g), constant, work.scores, zero):
                 continue
             count, raw = min(SIDE, call.keys - j0), raw_keys(call, b, j0, zero)
-            k0, k1, k2, k3 = four(pointer(call.packed_key, zero), key_owner + j0, count, padded)
+            k0, k1, k2, k3 = four_rows(pointer(call.packed_key, zero), key_owner + j0, count, padded)
             keys_beyond = _any_beyond(call, key_owner + j0, count, zero)
-            _keep_rows(call, work, b, i, taken, g, raw, count, k0, k1, k2, k3, keys_beyond, s, limit, zero)
-            v0, v1, v2, v3 = four(pointer(call.value, zero), value_owner + j0, count, stride)
-            products(mean_grad, taken, v0, v1, v2, v3, stride, work.value_sums, zero)
-            _sweep_pairs(call, work, b, i, taken, j0, g, factor, zero)
-        for k in range(g, g + taken):
-            row, place = b * call.queries + i0 + k, k * SIDE
+            _keep_rows(call, work, b, i, group_rows, g, raw, count, k0, k1, k2, k3, keys_beyond, s, limit, zero)
+            v0, v1, v2, v3 = four_rows(pointer(call.value, zero), value_owner + j0, count, stride)
+            products(mean_grad, group_rows, v0, v1, v2, v3, stride, work.value_sums, zero)
+            _sweep_pairs(call, work, b, i, group_rows, j0, g, factor, zero)
+        for k in range(g, g + group_rows):
+            row, first_lane = b * call.queries + i0 + k, k * SIDE
             if work.sweeps[k] != 0:
-                _swept_row(call, work, row, place, zero)
+                _write_swept_row(call, work, row, first_lane, zero)
             else:
-                _known_row(call, work, row, place, zero)
+                _write_known_row(call, work, row, first_lane, zero)
 
 
 @Kernel
@@ -285,21 +284,21 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
         work = _workplace(call, zero)
         size, padded, stride = call.features, call.padded, call.value_stride
         group, pairs = call.group, call.group * SIDE
-        scores, kept, by_score, in_fast = work.scores, work.kept, work.by_score, work.in_fast
+        scores, reciprocals, by_score, in_fast = work.scores, work.reciprocals, work.by_score, work.in_fast
         query, query_peak, query_sums, query_exact = work.query, work.query_peak, work.query_sums, work.query_exact
         key_sums, weight_sums = work.key_sums, work.weight_sums
         packed_weight, power, constant = 0, 1.0, zero
         s, limit, highest = full(call.scale, zero), full(call.limit * LOWER, zero), full(call.highest, zero)
-        # A hidden pair leaves its kept numbers as they are, and multiplies them by 0: they must be finite.
-        clear(kept, pairs * padded, zero)
+        # Reciprocals of hidden pairs are not written but multiplied by 0: they must be finite.
+        clear(reciprocals, pairs * padded, zero)
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
             task = turn_of(call, task)
-            b, part = task // call.parts, task % call.parts
-            first = part * call.part_rows
-            last = min(first + call.part_rows, call.queries)
+            b, local_task = task // call.element_tasks, task % call.element_tasks
+            first = local_task * call.task_rows
+            last = min(first + call.task_rows, call.queries)
             raw_weight = pointer(weight_at(call, b, zero), zero)
             if weight_at(call, b, zero) != packed_weight:
                 packed_weight = weight_at(call, b, zero)
@@ -321,11 +320,11 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                 for i in range(rows):
                     raw, row = raw_row(call, b, i0 + i, zero), b * call.queries + i0 + i
                     work.beyond[i] = pack_row(raw, size, at(query, i * padded), padded, s, highest, zero)
-                    _known_row(call, work, row, i * SIDE, zero)
+                    _write_known_row(call, work, row, i * SIDE, zero)
                     work.sweeps[i] = _needs_sweep(call, row, zero)
                     any_sweep = any_sweep or work.sweeps[i] != 0
                 peak_of(raw_row(call, b, i0, zero), rows, size, padded, highest, query_peak, zero)
-                small, key_peak = False, query_peak
+                any_small_feature, key_peak = False, query_peak
                 if any_sweep:
                     _sweep_rows(
                         call, work, b, i0, rows, reach, constant, factor, key_owner, value_owner, s, limit, zero
@@ -334,39 +333,39 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     if j0 % PEAK_KEYS == 0:
                         tile = key_owner // call.keys * ((call.keys + PEAK_KEYS - 1) // PEAK_KEYS) + j0 // PEAK_KEYS
                         key_peak = at(pointer(call.key_peak, zero), tile * padded)
-                        small = any_small(query_peak, key_peak, padded, zero)
+                        any_small_feature = any_small(query_peak, key_peak, padded, zero)
                     count = min(SIDE, call.keys - j0)
                     raw = raw_keys(call, b, j0, zero)
-                    keys, k1, k2, k3 = four(pointer(call.packed_key, zero), key_owner + j0, count, padded)
-                    values, v1, v2, v3 = four(pointer(call.value, zero), value_owner + j0, count, stride)
+                    keys, k1, k2, k3 = four_rows(pointer(call.packed_key, zero), key_owner + j0, count, padded)
+                    values, v1, v2, v3 = four_rows(pointer(call.value, zero), value_owner + j0, count, stride)
                     keys_beyond = _any_beyond(call, key_owner + j0, count, zero)
                     clear(key_sums, SIDE * padded, zero)
                     key_grad, value_grad = at(key_grads, j0 * padded), at(value_grads, j0 * stride)
                     for g in range(0, rows, group):
-                        i, taken = i0 + g, min(group, rows - g)
-                        if not begin_pairs(call, b, i, taken, j0, at(work.limits, g), constant, scores, zero):
+                        i, in_group = i0 + g, min(group, rows - g)
+                        if not begin_pairs(call, b, i, in_group, j0, at(work.limits, g), constant, scores, zero):
                             continue
                         _keep_rows(
-                            call, work, b, i, taken, g, raw, count, keys, k1, k2, k3, keys_beyond, s, limit, zero
+                            call, work, b, i, in_group, g, raw, count, keys, k1, k2, k3, keys_beyond, s, limit, zero
                         )
                         mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * stride)
-                        products(mean_grad, taken, values, v1, v2, v3, stride, work.value_sums, zero)
-                        _weigh_pairs(call, work, b, i, taken, j0, g, factor, zero)
+                        products(mean_grad, in_group, values, v1, v2, v3, stride, work.value_sums, zero)
+                        _weigh_pairs(call, work, b, i, in_group, j0, g, factor, zero)
                         exact = call.exact != 0
-                        add_values(work.weights, mean_grad, taken, stride, count, value_grad, scores, exact, zero)
+                        add_values(work.weights, mean_grad, in_group, stride, count, value_grad, scores, exact, zero)
                         if call.bias_grad != 0:
-                            for r in range(taken):
-                                own = bias_grad_of(call, b, i + r, part, zero)
+                            for r in range(in_group):
+                                bias_grad = bias_grad_of(call, b, i + r, local_task, zero)
                                 for k in range(count):
-                                    own[(j0 + k) * (call.bias_cols != 1)] += by_score[r * SIDE + k]
+                                    bias_grad[(j0 + k) * (call.bias_cols != 1)] += by_score[r * SIDE + k]
                         if call.key_bias_grad != 0:
                             for k in range(count):
                                 acc = zero
-                                for r in range(taken):
+                                for r in range(in_group):
                                     acc += by_score[r * SIDE + k]
                                 pointer(call.key_bias_grad, zero)[task * call.keys + j0 + k] += acc
                         copy(by_score, in_fast, pairs, zero)
-                        for k in range(taken):
+                        for k in range(in_group):
                             if work.exact_rows[k]:
                                 for n in range(count):
                                     pair = k * SIDE + n
@@ -378,26 +377,27 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                                         )  # fmt: skip
                                 for n in range(SIDE):
                                     in_fast[k * SIDE + n] = zero
-                        whole = load(in_fast, 0)
+                        grad_sum = load(in_fast, 0)
                         for pair in range(lanes, pairs, lanes):
-                            whole += load(in_fast, pair)
-                        whole = full(total(whole), zero)
+                            grad_sum += load(in_fast, pair)
+                        grad_sum = full(total(grad_sum), zero)
                         add_features(
-                            at(query, g * padded), keys, k1, k2, k3, taken, padded, pairs, kept, in_fast, whole,
-                            query_peak, key_peak, call.scale, at(query_sums, g * padded), key_sums, weight_sums, zero,
+                            at(query, g * padded), keys, k1, k2, k3, in_group, padded, pairs, reciprocals, in_fast,
+                            grad_sum, query_peak, key_peak, call.scale, at(query_sums, g * padded), key_sums,
+                            weight_sums, zero,
                         )  # fmt: skip
-                        if small:
+                        if any_small_feature:
                             add_small(
-                                raw_row(call, b, i, zero), raw, query_peak, key_peak, taken, count, size, padded,
+                                raw_row(call, b, i, zero), raw, query_peak, key_peak, in_group, count, size, padded,
                                 in_fast, weight_sums, zero,
                             )  # fmt: skip
                     _flush_keys(call, keys, count, raw_weight, key_sums, key_grad, zero)
                 for i in range(rows):
                     out = at(pointer(call.query_grad, zero), (b * call.queries + i0 + i) * size)
-                    row, sums, exactly = at(query, i * padded), at(query_sums, i * padded), at(query_exact, i * padded)
+                    row, sums, added = at(query, i * padded), at(query_sums, i * padded), at(query_exact, i * padded)
                     for c in range(0, padded, lanes):
-                        by = full(4 * call.scale, zero) * load_part(raw_weight, c, size, zero)
-                        store(sums, c, by * load(row, c) * load(sums, c) + load(exactly, c))
+                        factors = full(4 * call.scale, zero) * load_part(raw_weight, c, size, zero)
+                        store(sums, c, factors * load(row, c) * load(sums, c) + load(added, c))
                     copy(sums, out, size, zero)
             copy(weight_sums, at(pointer(call.weight_grad, zero), task * size), size, zero)
 

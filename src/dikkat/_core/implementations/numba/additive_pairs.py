@@ -1,4 +1,4 @@
-"""The work on one group of pairs, a few rows with four keys, in the backward pass of additive attention."""
+"""Functions for a group of pairs, a few rows with four keys, in the backward pass of additive attention."""
 
 from typing import Any
 
@@ -32,30 +32,30 @@ from dikkat._engine.vectors import (
 def pack_row(
     source: Pointer, size: int, into: Pointer, padded: int, scale: Vector, highest: Vector, zero: Any,
 ) -> bool:  # fmt: skip
-    """Write s e^{2x} for one row, 0 where x is beyond ±highest or NaN; return whether that occurs."""
+    """Write s e^{2x} of a row, 0 for NaN and beyond ±highest; return whether a 0 was written."""
     lanes, nothing = lanes_of(zero), full(0, zero)
-    beyond = False
+    out_of_range = False
     for c in range(0, padded, lanes):
         x = load_part(source, c, size, zero)
         within = (x < highest) & (nothing - highest < x)
         value = where(within, scale * exp(x + x), nothing)
-        beyond = beyond or some(value == nothing)
+        out_of_range = out_of_range or some(value == nothing)
         store(into, c, value)
     for c in range(size, padded):
         into[c] = zero
-    return beyond
+    return out_of_range
 
 
 @inlined
 def peak_of(rows: Pointer, count: int, size: int, padded: int, highest: Vector, peak: Pointer, zero: Any) -> None:
-    """Write each feature's largest magnitude in some rows, without numbers beyond ±highest."""
+    """Write each feature's largest magnitude in some rows, ignoring numbers beyond ±highest."""
     nothing = full(0, zero)
     for c in range(0, padded, lanes_of(zero)):
-        top = nothing
+        largest = nothing
         for i in range(count):
             x = magnitude(load_part(at(rows, i * size), c, size, zero))
-            top = maximum(where(x < highest, x, nothing), top)
-        store(peak, c, top)
+            largest = maximum(where(x < highest, x, nothing), largest)
+        store(peak, c, largest)
 
 
 @inlined
@@ -63,16 +63,16 @@ def begin_pairs(
     call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, constant: float, scores: Pointer, zero: Any
 ) -> bool:
     """Initialise the pairs' scores: Σ v plus biases if visible, −∞ if not. Return whether any is visible."""
-    keys, least = min(SIDE, call.keys - j0), limits[0]
+    keys, lowest_limit = min(SIDE, call.keys - j0), limits[0]
     plain = call.starts == 0 and call.bias == 0 and call.key_bias == 0 and call.mask == 0 and call.exclude == 0
     for i in range(1, rows):
-        least = min(least, limits[i])
-    # Limits are at most the number of keys, so that these four exist.
-    if plain and rows == call.group and least >= j0 + SIDE:
-        for place in range(0, rows * SIDE, lanes_of(zero)):
-            store(scores, place, full(constant, zero))
+        lowest_limit = min(lowest_limit, limits[i])
+    # Limits are at most the number of keys, so these four keys exist.
+    if plain and rows == call.group and lowest_limit >= j0 + SIDE:
+        for index in range(0, rows * SIDE, lanes_of(zero)):
+            store(scores, index, full(constant, zero))
         return True
-    seen = False
+    any_visible = False
     for i in range(call.group):
         excluded, start = -1, start_of(call, b, min(i0 + i, i0 + rows - 1))
         if call.exclude != 0 and i < rows:
@@ -87,25 +87,25 @@ def begin_pairs(
                 begin += pointer(call.key_bias, zero)[
                     owner(call.key_bias_step, call.key_bias_table, b) * call.key_bias_stride + j
                 ]
-                visible = begin != -np.inf  # also beside a bias of ∞ or NaN
+                visible = begin != -np.inf  # even if the pair's bias is ∞ or NaN
             if visible and call.bias != 0:
                 added = bias_of(call, b, i0 + i, zero)[j * call.bias_col]
                 begin += added
                 visible = added != -np.inf
             scores[i * SIDE + k] = begin if visible else -np.inf
-            seen = seen or visible
-    return seen
+            any_visible = any_visible or visible
+    return any_visible
 
 
 @inlined
 def keep_row(
     query: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, weight: Pointer, padded: int, pairs: int,
-    s: Vector, limit: Vector, kept: Pointer, sums: Pointer, zero: Any,
+    s: Vector, limit: Vector, out: Pointer, sums: Pointer, zero: Any,
 ) -> bool:  # fmt: skip
-    """Store every 1/a of a row with four keys, and the vectors that sum to their scores; return if all are in range.
+    """Store every 1/a of a row with four keys, and vectors that sum to their scores; return if all are in range.
 
-    Four may share a division for s smaller by `LOWER`, and a range as much wider. The quotient must be a normal number,
-    as denominators are computed from it: `limit` is lower by as much.
+    Four keys share a division: s is smaller by `LOWER`, and the range wider by that factor. The quotient must be a
+    normal number, since reciprocals are computed from it, so `limit` is lower by the same factor.
     """
     lanes, acc0, one, lower = lanes_of(zero), full(0, zero), full(1, zero), full(LOWER, zero)
     acc1, acc2, acc3, peak, s = acc0, acc0, acc0, acc0, s * lower
@@ -114,10 +114,10 @@ def keep_row(
         a0, a1, a2, a3 = s + q * load(k0, c), s + q * load(k1, c), s + q * load(k2, c), s + q * load(k3, c)
         d01, d23 = a0 * a1, a2 * a3
         denominator = d01 * d23
-        whole = lower / denominator
-        r01, r23 = whole * d23, whole * d01
+        quotient = lower / denominator
+        r01, r23 = quotient * d23, quotient * d01
         r0, r1, r2, r3 = r01 * a1, r01 * a0, r23 * a3, r23 * a2
-        store_four(kept, c * pairs, lanes, r0, r1, r2, r3)
+        store_four(out, c * pairs, lanes, r0, r1, r2, r3)
         acc0 += v * r0
         acc1 += v * r1
         acc2 += v * r2
@@ -129,10 +129,10 @@ def keep_row(
 
 
 @inlined
-def forget(kept: Pointer, padded: int, pairs: int, zero: Any) -> None:
-    """Clear the kept numbers of a row with four keys, which will be multiplied by 0 and may not be finite."""
+def clear_reciprocals(reciprocals: Pointer, padded: int, pairs: int, zero: Any) -> None:
+    """Clear the reciprocals of a row with four keys: they will be multiplied by 0 and may not be finite."""
     for c in range(0, padded, lanes_of(zero)):
-        clear(at(kept, c * pairs), SIDE * lanes_of(zero), zero)
+        clear(at(reciprocals, c * pairs), SIDE * lanes_of(zero), zero)
 
 
 @inlined
@@ -140,7 +140,7 @@ def keep_row_exact(
     query: Pointer, keys: Pointer, count: int, size: int, weight: Pointer, scores: Pointer, scale: float,
     sums: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Store the vectors that sum to a row's scores with its visible keys, for finite numbers of any size."""
+    """Store vectors that sum to a row's scores with its visible keys, for finite numbers of any size."""
     lanes = lanes_of(zero)
     one = full(1, zero)
     for k in range(count):
@@ -157,7 +157,7 @@ def add_exact(
     query: Pointer, key: Pointer, weight: Pointer, by_score: float, size: int, query_grad: Pointer,
     key_grad: Pointer, weight_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a pair's share to the gradients themselves, for finite numbers of any size."""
+    """Add a pair's share directly to the gradients, for finite numbers of any size."""
     lanes = lanes_of(zero)
     g, one, nothing = full(by_score, zero), full(1, zero), full(0, zero)
     for c in range(0, size, lanes):
@@ -174,13 +174,13 @@ def add_exact(
 
 @inlined
 def products(
-    left: Pointer, rows: int, v0: Pointer, v1: Pointer, v2: Pointer, v3: Pointer, size: int, sums: Pointer,
+    vectors: Pointer, rows: int, v0: Pointer, v1: Pointer, v2: Pointer, v3: Pointer, size: int, sums: Pointer,
     zero: Any,
 ) -> None:  # fmt: skip
-    """Store the vectors that sum to the inner products of some rows with four others."""
+    """Store vectors that sum to the inner products of some rows with four vectors."""
     lanes = lanes_of(zero)
     for i in range(rows):
-        row, acc0 = at(left, i * size), full(0, zero)
+        row, acc0 = at(vectors, i * size), full(0, zero)
         acc1, acc2, acc3 = acc0, acc0, acc0
         for c in range(0, size, lanes):
             x = load(row, c)
@@ -204,8 +204,8 @@ def add_values(
                 if scores[i * SIDE + k] != -np.inf:
                     weight = spread(weights, i * SIDE + k)
                     for c in range(0, size, lanes):
-                        place = k * size + c
-                        store(value_grad, place, load(value_grad, place) + weight * load(mean_grad, i * size + c))
+                        index = k * size + c
+                        store(value_grad, index, load(value_grad, index) + weight * load(mean_grad, i * size + c))
         return
     for c in range(0, size, lanes):
         b0, b1 = load(value_grad, c), load(value_grad, size + c)
@@ -221,13 +221,13 @@ def add_values(
 
 @inlined
 def _small(query_peak: Pointer, key_peak: Pointer, c: int, zero: Any) -> Any:
-    """The features that are small in all rows and keys at hand."""
+    """Return the lanes whose features are small in all rows and keys of the tile."""
     return load(query_peak, c) + load(key_peak, c) < full(SMALL_PAIR, zero)
 
 
 @inlined
 def any_small(query_peak: Pointer, key_peak: Pointer, padded: int, zero: Any) -> bool:
-    """True where any feature is small in all rows and keys at hand."""
+    """Return whether any feature is small in all rows and keys of the tile."""
     small = False
     for c in range(0, padded, lanes_of(zero)):
         small = small or some(_small(query_peak, key_peak, c, zero))
@@ -237,11 +237,11 @@ def any_small(query_peak: Pointer, key_peak: Pointer, padded: int, zero: Any) ->
 @inlined
 def add_features(
     query: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, rows: int, padded: int, pairs: int,
-    kept: Pointer, by_score: Pointer, whole: Vector, query_peak: Pointer, key_peak: Pointer, scale: float,
+    reciprocals: Pointer, by_score: Pointer, grad_sum: Vector, query_peak: Pointer, key_peak: Pointer, scale: float,
     query_sums: Pointer, key_sums: Pointer, weight_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add the pairs' shares to the sums over keys and over rows; and to v's gradient, except for small features."""
-    lanes, both = lanes_of(zero), full(-2 * scale, zero)
+    """Add the pairs' shares to the sums over keys and over rows, and to v's gradient except for small features."""
+    lanes, factor = lanes_of(zero), full(-2 * scale, zero)
     for c in range(0, padded, lanes):
         k_0, k_1, k_2, k_3 = load(k0, c), load(k1, c), load(k2, c), load(k3, c)
         b0, b1 = load(key_sums, c), load(key_sums, padded + c)
@@ -249,9 +249,9 @@ def add_features(
         for i in range(rows):
             q, a = load(query, i * padded + c), load(query_sums, i * padded + c)
             pair = i * SIDE
-            place = c * pairs + pair * lanes
-            r0, r1 = load(kept, place), load(kept, place + lanes)
-            r2, r3 = load(kept, place + 2 * lanes), load(kept, place + 3 * lanes)
+            index = c * pairs + pair * lanes
+            r0, r1 = load(reciprocals, index), load(reciprocals, index + lanes)
+            r2, r3 = load(reciprocals, index + 2 * lanes), load(reciprocals, index + 3 * lanes)
             g0, g1 = spread(by_score, pair) * r0, spread(by_score, pair + 1) * r1
             g2, g3 = spread(by_score, pair + 2) * r2, spread(by_score, pair + 3) * r3
             shares += (g0 + g1) + (g2 + g3)
@@ -262,7 +262,7 @@ def add_features(
             b2 += g2 * q
             b3 += g3 * q
         store_four(key_sums, c, padded, b0, b1, b2, b3)
-        by_weight = where(_small(query_peak, key_peak, c, zero), full(0, zero), whole + both * shares)
+        by_weight = where(_small(query_peak, key_peak, c, zero), full(0, zero), grad_sum + factor * shares)
         store(weight_grad, c, load(weight_grad, c) + by_weight)
 
 
@@ -271,7 +271,7 @@ def add_small(
     query: Pointer, keys: Pointer, query_peak: Pointer, key_peak: Pointer, rows: int, count: int, size: int,
     padded: int, by_score: Pointer, weight_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add the pairs' shares to v's gradient for small features, by tanh itself: 1 − 2 s r has an absolute error."""
+    """Add the pairs' shares to v's gradient for small features, by tanh: 1 − 2 s r has an absolute error."""
     nothing = full(0, zero)
     for c in range(0, padded, lanes_of(zero)):
         small = _small(query_peak, key_peak, c, zero)
@@ -282,7 +282,7 @@ def add_small(
             q = load_part(at(query, i * size), c, size, zero)
             for k in range(count):
                 pair = i * SIDE + k
-                if by_score[pair] == 0:  # hidden, or treated exactly; perhaps not finite
+                if by_score[pair] == 0:  # hidden or computed exactly; may not be finite
                     continue
                 tanh = small_tanh(q + load_part(at(keys, k * size), c, size, zero))
                 shares += spread(by_score, pair) * tanh
@@ -290,8 +290,8 @@ def add_small(
 
 
 @inlined
-def four(rows: Pointer, first: int, count: int, size: int) -> tuple[Pointer, Pointer, Pointer, Pointer]:
-    """Pointers to four rows; beyond the last, to the last again, whose pairs are hidden."""
+def four_rows(rows: Pointer, first: int, count: int, size: int) -> tuple[Pointer, Pointer, Pointer, Pointer]:
+    """Return pointers to four rows; beyond the last row they repeat it, and its pairs are hidden."""
     row = at(rows, first * size)
     n1, n2, n3 = min(1, count - 1), min(2, count - 1), min(3, count - 1)
     return row, at(row, n1 * size), at(row, n2 * size), at(row, n3 * size)

@@ -36,7 +36,7 @@ def _distance_gradients(
     call: Call, rows: int, query: Pointer, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
     query_sums: Pointer, key_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a block's share to the queries' Σ_j 2 g slope (q − k), and to the keys' sum over rows, negated."""
+    """Add a block's share to the queries' Σ_j 2 g slope (q − k), and subtract it from the keys' sum over rows."""
     lanes, size = lanes_of(zero), call.features
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     for i in range(rows):
@@ -50,8 +50,8 @@ def _distance_gradients(
             share = by_square * (spread(row, c) - load(key, c * lanes))
             if call.exact:
                 share = where(begin == hidden, nothing, share)
-            place = (c * GROUP + i) * lanes
-            store(query_sums, place, load(query_sums, place) + share)
+            index = (c * GROUP + i) * lanes
+            store(query_sums, index, load(query_sums, index) + share)
             store(key_grad, c * lanes, load(key_grad, c * lanes) - share)
 
 
@@ -60,7 +60,7 @@ def _inner_gradients(
     call: Call, rows: int, query: Pointer, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
     key_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Turn gradients of a block's scores into those of products, by the soft cap's slope; add Σ_i g q to the keys'."""
+    """Multiply a block's score gradients g by the soft cap's slope; add Σ_i g q to the keys' gradients."""
     lanes, size = lanes_of(zero), call.features
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     if call.softcap != 0:
@@ -82,7 +82,7 @@ def _query_gradients(
     call: Call, rows: int, j0: int, count: int, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
     sums: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a tile's Σ_j g k to the gradients of some queries, g those of their products: the lanes are features."""
+    """Add a tile's Σ_j g k to the gradients of some queries; the lanes are features."""
     lanes, size = lanes_of(zero), call.features
     stride = (size + lanes - 1) // lanes * lanes
     for c in range(0, size, lanes):
@@ -95,14 +95,14 @@ def _query_gradients(
             continue
         s0, s1 = load(sums, c), load(sums, stride + c)
         s2, s3 = load(sums, 2 * stride + c), load(sums, 3 * stride + c)
-        within = min(count, ((call.keys - j0) * size - c - lanes) // size + 1)
-        for j in range(within):
+        whole_loads = min(count, ((call.keys - j0) * size - c - lanes) // size + 1)
+        for j in range(whole_loads):
             k = load(key, j * size + c)
             s0 += spread(by_score, j) * k
             s1 += spread(by_score, width + j) * k
             s2 += spread(by_score, 2 * width + j) * k
             s3 += spread(by_score, 3 * width + j) * k
-        for j in range(max(0, within), count):
+        for j in range(max(0, whole_loads), count):
             k = load_part(at(key, j * size), c, size, zero)
             s0 += spread(by_score, j) * k
             s1 += spread(by_score, width + j) * k
@@ -119,20 +119,20 @@ def _by_weights(
     lanes, size = lanes_of(zero), call.values
     i = 0
     while i < rows:
-        own, acc0 = at(mean_grad, i * size), full(0, zero)
+        grad, acc0 = at(mean_grad, i * size), full(0, zero)
         if i + 4 > rows:
             for c in range(size):
-                acc0 += spread(own, c) * load(value, c * lanes)
+                acc0 += spread(grad, c) * load(value, c * lanes)
             store(into, i * width, acc0)
             i += 1
             continue
         acc1, acc2, acc3 = acc0, acc0, acc0
         for c in range(size):
             v = load(value, c * lanes)
-            acc0 += spread(own, c) * v
-            acc1 += spread(own, c + size) * v
-            acc2 += spread(own, c + 2 * size) * v
-            acc3 += spread(own, c + 3 * size) * v
+            acc0 += spread(grad, c) * v
+            acc1 += spread(grad, c + size) * v
+            acc2 += spread(grad, c + 2 * size) * v
+            acc3 += spread(grad, c + 3 * size) * v
         store_four(into, i * width, width, acc0, acc1, acc2, acc3)
         i += 4
 
@@ -158,33 +158,33 @@ def _value_gradients(
 @inlined
 def _by_scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, scores: Pointer, weights: Pointer,
-    by_score: Pointer, kept: Pointer, zero: Any,
+    by_score: Pointer, factors: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Turn a tile's scores into shares after dropout, and the weights' gradients (over the totals) into the scores'."""
+    """Replace a tile's scores by shares after dropout, and gradients of weights by gradients of scores."""
     lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
     for i in range(rows):
         row = b * call.queries + i0 + i
         drift, base = spread(pointer(call.drift, zero), row), full(base_of(pointer(call.peak, zero)[row], zero), zero)
         if call.seeds != 0:
-            drop(call, b, i0 + i, j0, blocks * lanes, kept)
+            drop(call, b, i0 + i, j0, blocks * lanes, factors)
         for block in range(blocks):
-            place = i * width + block * lanes
-            score, by_weight = load(scores, place), load(by_score, place)
+            index = i * width + block * lanes
+            score, by_weight = load(scores, index), load(by_score, index)
             share = exp(score - base)
             dropped = share
             if call.seeds != 0:
-                dropped, by_weight = share * load(kept, block * lanes), by_weight * load(kept, block * lanes)
+                dropped, by_weight = share * load(factors, block * lanes), by_weight * load(factors, block * lanes)
             if call.weights_grad != 0:
                 j = j0 + block * lanes
-                own = at(pointer(call.weights_grad, zero), row * call.keys + j)
-                by_weight = by_weight + gather(own, 0, 1, call.keys - j)
-            store(weights, place, dropped)
-            store(by_score, place, where(score == hidden, nothing, share * (by_weight - drift)))
+                weights_grad = at(pointer(call.weights_grad, zero), row * call.keys + j)
+                by_weight = by_weight + gather(weights_grad, 0, 1, call.keys - j)
+            store(weights, index, dropped)
+            store(by_score, index, where(score == hidden, nothing, share * (by_weight - drift)))
 
 
 @inlined
 def _add_to_bias(call: Call, into: Pointer, j: int, by_score: Pointer, zero: Any) -> None:
-    """Add a block's gradients of a row's scores to those of its bias."""
+    """Add a block's score gradients of a row to the gradient of its bias."""
     lanes = lanes_of(zero)
     if call.bias_cols != 1 and j + lanes <= call.keys:
         store(into, j, load(into, j) + load(by_score, 0))
@@ -215,12 +215,12 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             if task >= call.tasks:
                 return
             task = turn_of(call, task)
-            b, part = task // call.parts, task % call.parts
+            b, local_task = task // call.element_tasks, task % call.element_tasks
             key_grad = at(pointer(call.key_grad, zero), task * call.blocks * size * lanes)
             value_grad = at(pointer(call.value_grad, zero), task * call.blocks * call.values * lanes)
             key_bias_grad = at(pointer(call.key_bias_grad, zero), task * call.blocks * lanes)
-            first = part * call.part_rows
-            last = min(first + call.part_rows, call.queries)
+            first = local_task * call.task_rows
+            last = min(first + call.task_rows, call.queries)
             for i0 in range(first, last, call.rows):
                 rows = min(call.rows, last - i0)
                 pack_rows(call, b, i0, rows, query, zero, additive, distance)
@@ -231,43 +231,45 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     key, value = packed_key(call, b, j0, zero), packed_value(call, b, j0, zero)
                     for g in range(0, rows, GROUP):
                         count, i = min(GROUP, rows - g), i0 + g
-                        seen = 0
+                        group_limit = 0
                         for k in range(g, g + count):
-                            seen = max(seen, limits[k])
-                        if seen <= j0:
+                            group_limit = max(group_limit, limits[k])
+                        if group_limit <= j0:
                             continue
                         row, sums = at(query, g * size), at(query_sums, g * sums_stride)
                         mean_grad = at(pointer(call.mean_grad, zero), (b * call.queries + i) * call.values)
-                        whole = begin_scores(call, b, i, count, j0, blocks, width, at(limits, g), scores, zero)
+                        plain = begin_scores(call, b, i, count, j0, blocks, width, at(limits, g), scores, zero)
                         if distance is not None:
-                            distance_scores(call, count, blocks, width, row, key, scores, whole, zero)
+                            distance_scores(call, count, blocks, width, row, key, scores, plain, zero)
                         if inner is not None:
-                            inner_scores(call, count, blocks, width, row, key, scores, whole, zero)
+                            inner_scores(call, count, blocks, width, row, key, scores, plain, zero)
                         for block in range(blocks):
-                            own_value = at(value, block * call.values * lanes)
-                            _by_weights(call, count, mean_grad, own_value, at(by_score, block * lanes), width, zero)
-                        _by_scores(call, b, i, count, j0, blocks, width, scores, weights, by_score, work.dropped, zero)
+                            values = at(value, block * call.values * lanes)
+                            _by_weights(call, count, mean_grad, values, at(by_score, block * lanes), width, zero)
+                        _by_scores(
+                            call, b, i, count, j0, blocks, width, scores, weights, by_score, work.drop_factors, zero
+                        )
                         for block in range(blocks):
-                            place, j = block * lanes, j0 + block * lanes
-                            begin, grad = at(scores, place), at(by_score, place)
-                            own_key, own_grad = at(key, place * size), at(key_grad, j * size)
+                            index, j = block * lanes, j0 + block * lanes
+                            begin, grad = at(scores, index), at(by_score, index)
+                            keys, grads = at(key, index * size), at(key_grad, j * size)
                             _value_gradients(
-                                call, count, mean_grad, at(weights, place), begin, width,
+                                call, count, mean_grad, at(weights, index), begin, width,
                                 at(value_grad, j * call.values), zero,
                             )  # fmt: skip
                             if call.bias_grad != 0:
                                 for k in range(count):
-                                    own = bias_grad_of(call, b, i + k, part, zero)
-                                    _add_to_bias(call, own, j, at(grad, k * width), zero)
+                                    bias_grad = bias_grad_of(call, b, i + k, local_task, zero)
+                                    _add_to_bias(call, bias_grad, j, at(grad, k * width), zero)
                             if call.key_bias_grad != 0:
                                 acc = load(key_bias_grad, j)
                                 for k in range(count):
                                     acc += load(grad, k * width)
                                 store(key_bias_grad, j, acc)
                             if distance is not None:
-                                _distance_gradients(call, count, row, own_key, begin, grad, width, sums, own_grad, zero)
+                                _distance_gradients(call, count, row, keys, begin, grad, width, sums, grads, zero)
                             if inner is not None:
-                                _inner_gradients(call, count, row, own_key, begin, grad, width, own_grad, zero)
+                                _inner_gradients(call, count, row, keys, begin, grad, width, grads, zero)
                         if inner is not None:
                             _query_gradients(
                                 call, count, j0, min(blocks * lanes, call.keys - j0), raw_keys(call, b, j0, zero),

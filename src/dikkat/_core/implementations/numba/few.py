@@ -1,4 +1,4 @@
-"""Attention for few queries or small calls: one compiled call that reads the operands as they come."""
+"""Attention for few queries or small calls: one compiled call that reads operands without packing them."""
 
 import math
 from collections.abc import Callable, Hashable
@@ -17,14 +17,14 @@ from dikkat._engine import addresses
 from dikkat._engine.record import FENCE, Ready, round_up
 from dikkat.state import log_sum_exp
 
-# Up to this number of queries, or of pairs times features, packing keys costs more than it saves: the crossover of 18
-# shapes, on one thread and on two of an EPYC.
+# Up to this many queries, or pairs times features, packing keys costs more than it saves: measured on 18 shapes, on one
+# and two threads of an EPYC.
 _QUERIES, _SMALL = 4, {"additive": 2**17, "distance": 2**19}
-# The logarithm of the largest e^{2x} such that a product of four stays finite.
-_MOST = {torch.float32: 20.0, torch.float64: 170.0}
-# Records of shapes, so that a call only fills in addresses; and how many are stored.
+# The largest 2x for which a product of four 1 + e^{2x} is finite.
+_EXPONENT_LIMITS = {torch.float32: 20.0, torch.float64: 170.0}
+# Records by shapes, so that a call only fills in addresses, and the largest number of records.
 _RECORDS: dict[Hashable, dict[Any, Any]] = {}
-_MOST_RECORDS = 256
+_MAX_RECORDS = 256
 # Pairs times features below which waking a second thread costs more than it saves.
 _ONE_THREAD = 2**15
 
@@ -39,8 +39,8 @@ def examine(problem: Problem) -> Examined:
         reasons.append("it has no soft cap")
     if problem.profile != "gaussian":
         reasons.append(f"it has no {problem.profile} kernel")
-    others = (restrictions.starts, restrictions.mask, restrictions.bias, restrictions.key_bias, restrictions.exclude)
-    if any(t is not None for t in others):
+    extras = (restrictions.starts, restrictions.mask, restrictions.bias, restrictions.key_bias, restrictions.exclude)
+    if any(t is not None for t in extras):
         reasons.append("it takes lengths and causality, and no other restriction")
     if any(t.shape[:-2] != lead for t in operands):
         reasons.append("query, key and value must have all leading dimensions: it broadcasts none")
@@ -52,7 +52,7 @@ def examine(problem: Problem) -> Examined:
 
 
 def is_quicker(problem: Problem) -> bool:
-    """Whether these kernels are faster than those that pack keys, for additive and distance scores."""
+    """Return whether these kernels beat the packing kernels for additive and distance scores."""
     queries, features = problem.query.shape[-2:]
     pairs = problem.lead.numel() * queries * problem.restrictions.keys
     return problem.packed is None and (queries <= _QUERIES or pairs * features <= _SMALL[problem.pair])
@@ -69,7 +69,7 @@ def run(problem: Problem) -> Result:
 
 
 def ready(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
-    """Calls like this one, of (query, key, weight, value, lens) for mean and weights; None with a gradient."""
+    """Return a function of (query, key, weight, value, lens) that returns mean and weights; None if it needs a grad."""
     from dikkat._core.implementations.numba import few_kernel
 
     if problem.wants_state or problem.records or FENCE:
@@ -88,7 +88,7 @@ class _FewRecord(ProblemRecord):
         padded, keys = round_up(features, self.lanes), round_up(restrictions.keys, self.lanes)
         self.fields |= {
             "padded": padded,
-            "most": _MOST[self.dtype],
+            "limit": _EXPONENT_LIMITS[self.dtype],
             "scale": problem.scale,
             "highest": farthest(features, self.dtype) if problem.pair == "distance" else math.inf,
         }
@@ -106,7 +106,7 @@ class _FewRecord(ProblemRecord):
             problem.pair, problem.scale, problem.query.dtype, problem.query.shape, problem.key.shape,
             problem.value.shape, restrictions.causal, lens if lens is None else lens.shape,
         )  # fmt: skip
-        if shapes not in _RECORDS and len(_RECORDS) >= _MOST_RECORDS:
+        if shapes not in _RECORDS and len(_RECORDS) >= _MAX_RECORDS:
             _RECORDS.clear()
         call = super().of(problem.unchecked_copy(kept=_RECORDS.setdefault(shapes, {})))
         for operand, tensor in (("query", problem.query), ("key", problem.key), ("value", problem.value)):
@@ -120,9 +120,9 @@ class _FewRecord(ProblemRecord):
 
 def _forward(problem: Problem) -> Output:
     call, rows = _FewRecord.of(problem), (*problem.lead, problem.restrictions.queries)
-    peak, whole = call.new("peak", *rows), call.new("total", *rows)
+    peak, total = call.new("peak", *rows), call.new("total", *rows)
     mean, weights = _pooled(call, problem)
-    return Output(mean, peak, whole, problem.query.new_empty(0) if weights is None else weights)
+    return Output(mean, peak, total, problem.query.new_empty(0) if weights is None else weights)
 
 
 def _pooled(call: _FewRecord, problem: Problem) -> tuple[Tensor, Tensor | None]:
@@ -141,8 +141,8 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     call = _FewRecord.of(problem)
     if problem.wants_weights:
         call.point("weights_grad", grads.weights.contiguous())
-    above = (("mean_grad", grads.mean), ("total_grad", grads.total))
-    for name, tensor in (("mean", out.mean), ("peak", out.peak), ("total", out.total), *above):
+    row_grads = (("mean_grad", grads.mean), ("total_grad", grads.total))
+    for name, tensor in (("mean", out.mean), ("peak", out.peak), ("total", out.total), *row_grads):
         call.point(name, tensor.contiguous())
     by_query, by_key = call.new("query_grad", *problem.query.shape), call.new("key_grad", *problem.key.shape)
     by_value, by_weight = call.new("value_grad", *problem.value.shape), torch.empty(0, device="cpu")

@@ -1,12 +1,12 @@
-"""Attention for few queries, from operands as they come, compiled by Numba.
+"""Attention for few queries, from operands that are not packed, compiled by Numba.
 
-Packing keys costs as much as comparing each of them with a query or two. So here the lanes of a vector are features,
-nothing is packed, and nothing beyond a row's length is read. A task of the forward is a row; one of the backward is a
-batch element, whose keys' gradients no other task writes to.
+Packing keys costs as much as comparing each key with one or two queries. So here the lanes of a vector are features,
+and nothing beyond a row's length is read. A task of the forward is a row. A task of the backward is a batch element,
+so that no other task writes to its keys' gradients.
 
-Four additive keys share a division: Σ v tanh x = Σ v − 2 Σ v/a with a = 1 + e^{2x}, and 1/a of four is made from the
-reciprocal of their product. Up to 2x = `most` that product is a number; beyond, 1/a is less than half a unit in
-the last place of 1. The backward needs its digits, and divides for each.
+Four additive keys share a division: Σ v tanh x = Σ v − 2 Σ v/a with a = 1 + e^{2x}, and four 1/a come from the
+reciprocal of their product. The product is finite up to 2x = `limit`; beyond, 1/a is less than half a unit in
+the last place of 1. The backward needs all digits of 1/a, and divides for each.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ from dikkat._engine.vectors import (
 
 @inlined
 def _write(row: Pointer, c: int, size: int, vector: Vector, spare: Pointer, zero: Any) -> None:
-    """Write a vector of a row's features from c on, and none beyond the last."""
+    """Write a vector of a row's features from c on, without lanes beyond the last feature."""
     if c + lanes_of(zero) <= size:
         store(row, c, vector)
     else:
@@ -55,7 +55,7 @@ def _write(row: Pointer, c: int, size: int, vector: Vector, spare: Pointer, zero
 
 @inlined
 def _begin_row(call: Call, b: int, i: int, work: Work, zero: Any, distance: Any) -> None:
-    """Lay a query row into scratch, scaled, and clipped for distances."""
+    """Copy a query row to scratch, scaled, and clipped for distances."""
     row = at(pointer(call.query, zero), (b * call.queries + i) * call.features)
     for c in range(0, call.padded, lanes_of(zero)):
         x = load_part(row, c, call.features, zero)
@@ -66,22 +66,22 @@ def _begin_row(call: Call, b: int, i: int, work: Work, zero: Any, distance: Any)
 
 @inlined
 def _begin_weight(call: Call, work: Work, zero: Any) -> float:
-    """Lay v into scratch; return Σ v."""
-    whole = full(0, zero)
+    """Copy v to scratch; return Σ v."""
+    acc = full(0, zero)
     for c in range(0, call.padded, lanes_of(zero)):
         v = load_part(pointer(call.weight, zero), c, call.features, zero)
         store(work.weight, c, v)
-        whole += v
-    return total(whole)
+        acc += v
+    return total(acc)
 
 
 @inlined
-def _grown(query: Pointer, key: Pointer, c: int, size: int, most: Vector, zero: Any) -> Vector:
-    """1 + e^{2x}, for no more than e^`most`; NaN stays NaN."""
+def _divisor(query: Pointer, key: Pointer, c: int, size: int, limit: Vector, zero: Any) -> Vector:
+    """Return 1 + e^{min(2x, limit)}; NaN stays NaN."""
     k = load_part(key, c, size, zero)
-    x = load(query, c) + k  # doubled together: twice the largest of each would be infinite, where their sum is not
+    x = load(query, c) + k  # doubled as a sum: 2q and 2k can overflow even if q + k is finite
     x += x
-    return full(1, zero) + exp(where(most < x, most, x))
+    return full(1, zero) + exp(where(limit < x, limit, x))
 
 
 @inlined
@@ -89,15 +89,15 @@ def _additive_keys(
     query: Pointer, weight: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, size: int, padded: int,
     limit: float, sums: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Store the vectors whose lanes sum to Σ v/a of four keys."""
-    lanes, most, acc0 = lanes_of(zero), full(limit, zero), full(0, zero)
+    """Store four vectors whose lanes sum to Σ v/a of four keys."""
+    lanes, limits, acc0 = lanes_of(zero), full(limit, zero), full(0, zero)
     acc1, acc2, acc3 = acc0, acc0, acc0
     for c in range(0, padded, lanes):
-        a0, a1 = _grown(query, k0, c, size, most, zero), _grown(query, k1, c, size, most, zero)
-        a2, a3 = _grown(query, k2, c, size, most, zero), _grown(query, k3, c, size, most, zero)
+        a0, a1 = _divisor(query, k0, c, size, limits, zero), _divisor(query, k1, c, size, limits, zero)
+        a2, a3 = _divisor(query, k2, c, size, limits, zero), _divisor(query, k3, c, size, limits, zero)
         d01, d23 = a0 * a1, a2 * a3
-        whole = load(weight, c) / (d01 * d23)
-        r01, r23 = whole * d23, whole * d01
+        quotient = load(weight, c) / (d01 * d23)
+        r01, r23 = quotient * d23, quotient * d01
         acc0 += r01 * a1
         acc1 += r01 * a0
         acc2 += r23 * a3
@@ -110,7 +110,7 @@ def _other_keys(
     call: Call, query: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, sums: Pointer, zero: Any,
     distance: Any,
 ) -> None:  # fmt: skip
-    """Store the vectors whose lanes sum to ‖q − k‖², or to ⟨q, k⟩, of four keys."""
+    """Store four vectors whose lanes sum to ‖q − k‖², or to ⟨q, k⟩, of four keys."""
     lanes, size, acc0 = lanes_of(zero), call.features, full(0, zero)
     acc1, acc2, acc3, highest = acc0, acc0, acc0, full(call.highest, zero)
     for c in range(0, size, lanes):
@@ -132,19 +132,19 @@ def _other_keys(
 def _scores(
     call: Call, b: int, limit: int, work: Work, constant: float, zero: Any, additive: Any, distance: Any
 ) -> None:
-    """Write a row's scores with the keys below its limit, and −∞ up to a whole vector."""
+    """Write a row's scores with the keys below its limit, and −∞ to the end of the last vector."""
     lanes, size, sums = lanes_of(zero), call.features, work.sums
     keys = at(pointer(call.key, zero), b * call.keys * size)
     for j0 in range(0, limit, lanes):
         count = min(lanes, limit - j0)
         for k in range(0, count, 4):
-            # Beyond the last key, the last again.
+            # Indices beyond the last key repeat it.
             n1, n2, n3 = min(k + 1, count - 1), min(k + 2, count - 1), min(k + 3, count - 1)
             k0, k1 = at(keys, (j0 + k) * size), at(keys, (j0 + n1) * size)
             k2, k3 = at(keys, (j0 + n2) * size), at(keys, (j0 + n3) * size)
             into = at(sums, k * lanes)
             if additive is not None:
-                _additive_keys(work.query, work.weight, k0, k1, k2, k3, size, call.padded, call.most, into, zero)
+                _additive_keys(work.query, work.weight, k0, k1, k2, k3, size, call.padded, call.limit, into, zero)
             else:
                 _other_keys(call, work.query, k0, k1, k2, k3, into, zero, distance)
         score = totals(sums, 0)
@@ -157,20 +157,20 @@ def _scores(
 
 
 @inlined
-def _average(call: Call, b: int, limit: int, by: float, mean: Pointer, work: Work, zero: Any) -> None:
-    """Write a row's mean: its shares' sum of the values, times `by`."""
+def _average(call: Call, b: int, limit: int, inverse_total: float, mean: Pointer, work: Work, zero: Any) -> None:
+    """Write a row's mean, Σ share · value / total."""
     lanes, size = lanes_of(zero), call.values
     values = at(pointer(call.value, zero), b * call.keys * size)
-    shrunk, c = full(by, zero), 0
+    shrunk, c = full(inverse_total, zero), 0
     while c + 4 * lanes <= size:
         acc0 = full(0, zero)
         acc1, acc2, acc3 = acc0, acc0, acc0
         for j in range(limit):
-            share, place = spread(work.shares, j), j * size + c
-            acc0 = fused(share, load(values, place), acc0)
-            acc1 = fused(share, load(values, place + lanes), acc1)
-            acc2 = fused(share, load(values, place + 2 * lanes), acc2)
-            acc3 = fused(share, load(values, place + 3 * lanes), acc3)
+            share, index = spread(work.shares, j), j * size + c
+            acc0 = fused(share, load(values, index), acc0)
+            acc1 = fused(share, load(values, index + lanes), acc1)
+            acc2 = fused(share, load(values, index + 2 * lanes), acc2)
+            acc3 = fused(share, load(values, index + 3 * lanes), acc3)
         store_four(mean, c, lanes, acc0 * shrunk, acc1 * shrunk, acc2 * shrunk, acc3 * shrunk)
         c += 4 * lanes
     while c < size:
@@ -186,34 +186,34 @@ _workplace = workplace_of(FEW)
 
 @Kernel
 def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute means; peaks, totals and weights where they are requested."""
+    """Compute means; peaks, totals and weights if requested."""
     layout = FEW.layout(__name__)
 
     def forward(record: Any) -> None:
         call = carray(record, 1, layout)[0]
-        lanes, work, constant, begun = lanes_of(zero), _workplace(call, zero), zero, False
+        lanes, work, constant, weight_loaded = lanes_of(zero), _workplace(call, zero), zero, False
         while True:
             row = claim(call.counters)
             if row >= call.tasks:
                 return
             b, i = row // call.queries, row % call.queries
-            if additive is not None and not begun:
-                constant, begun = _begin_weight(call, work, zero), True
+            if additive is not None and not weight_loaded:
+                constant, weight_loaded = _begin_weight(call, work, zero), True
             limit = limit_of(call, b, i)
             _begin_row(call, b, i, work, zero, distance)
             _scores(call, b, limit, work, constant, zero, additive, distance)
             blocks = (limit + lanes - 1) // lanes
-            peak, whole = -np.inf, zero
+            peak, row_total = -np.inf, zero
             if blocks > 0:
-                peak, whole = normalise(work.scores, work.shares, blocks, peak, zero)
-            by = by_total(whole, zero)
+                peak, row_total = normalise(work.scores, work.shares, blocks, peak, zero)
+            inverse_total = by_total(row_total, zero)
             if call.peak != 0:
-                pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, whole
-            _average(call, b, limit, by, at(pointer(call.mean, zero), row * call.values), work, zero)
+                pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, row_total
+            _average(call, b, limit, inverse_total, at(pointer(call.mean, zero), row * call.values), work, zero)
             if call.weights != 0:
                 out = at(pointer(call.weights, zero), row * call.keys)
                 for j in range(limit):
-                    out[j] = work.shares[j] * by
+                    out[j] = work.shares[j] * inverse_total
                 for j in range(limit, call.keys):
                     out[j] = zero
 
@@ -221,22 +221,22 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
 
 
 @inlined
-def _product(left: Pointer, right: Pointer, size: int, zero: Any) -> Vector:
-    """The vector whose lanes sum to an inner product."""
+def _product(x: Pointer, y: Pointer, size: int, zero: Any) -> Vector:
+    """Return a vector whose lanes sum to an inner product."""
     acc = full(0, zero)
     for c in range(0, size, lanes_of(zero)):
-        acc = fused(load_part(left, c, size, zero), load_part(right, c, size, zero), acc)
+        acc = fused(load_part(x, c, size, zero), load_part(y, c, size, zero), acc)
     return acc
 
 
 @inlined
-def _score_gradients(call: Call, b: int, row: int, limit: int, by: float, work: Work, zero: Any) -> None:
-    """Turn a row's scores into weights, and write the scores' gradients: of each, less the weights' mean of all."""
+def _score_gradients(call: Call, b: int, row: int, limit: int, inverse_total: float, work: Work, zero: Any) -> None:
+    """Turn a row's scores into weights, and write the scores' gradients: weight · (gradient − Σ weight · gradient)."""
     lanes, size = lanes_of(zero), call.values
     values = at(pointer(call.value, zero), b * call.keys * size)
     mean_grad = at(pointer(call.mean_grad, zero), row * size)
     weights_grad = at(pointer(call.weights_grad, zero), row * call.keys)
-    base, shrunk = full(base_of(pointer(call.peak, zero)[row], zero), zero), full(by, zero)
+    base, shrunk = full(base_of(pointer(call.peak, zero)[row], zero), zero), full(inverse_total, zero)
     drifts = full(0, zero)
     for j0 in range(0, limit, lanes):
         count = min(lanes, limit - j0)
@@ -246,14 +246,14 @@ def _score_gradients(call: Call, b: int, row: int, limit: int, by: float, work: 
         weight = exp(load(work.scores, j0) - base) * shrunk
         if call.weights_grad != 0:
             inside = lane_numbers(zero) < full(count, zero)
-            above = where(inside, gather(at(weights_grad, j0), 0, 1, count), full(0, zero))
-            by_weight += above
-            drifts += above * weight
+            incoming = where(inside, gather(at(weights_grad, j0), 0, 1, count), full(0, zero))
+            by_weight += incoming
+            drifts += incoming * weight
         store(work.shares, j0, weight)
         store(work.by_score, j0, by_weight)
     mean = at(pointer(call.mean, zero), row * size)
     drift = total(drifts) + total(_product(mean_grad, mean, size, zero))
-    drift -= pointer(call.total_grad, zero)[row] / by
+    drift -= pointer(call.total_grad, zero)[row] / inverse_total
     for j0 in range(0, limit, lanes):
         store(work.by_score, j0, load(work.shares, j0) * (load(work.by_score, j0) - full(drift, zero)))
 
@@ -309,20 +309,20 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
 
     def backward(record: Any) -> None:
         call = carray(record, 1, layout)[0]
-        size, values, work, constant, begun = call.features, call.values, _workplace(call, zero), zero, False
+        size, values, work, constant, weight_loaded = call.features, call.values, _workplace(call, zero), zero, False
         alone = call.queries == 1
         while True:
             b = claim(call.counters)
             if b >= call.tasks:
                 return
             if additive is not None:
-                if not begun:
-                    constant, begun = _begin_weight(call, work, zero), True
+                if not weight_loaded:
+                    constant, weight_loaded = _begin_weight(call, work, zero), True
                 clear(work.weight_sums, call.padded, zero)
             key = at(pointer(call.key, zero), b * call.keys * size)
             key_grad = at(pointer(call.key_grad, zero), b * call.keys * size)
             value_grad = at(pointer(call.value_grad, zero), b * call.keys * values)
-            first = limit_of(call, b, 0) if alone else 0  # the keys before are written once, and not added to
+            first = limit_of(call, b, 0) if alone else 0  # a single query writes keys below its limit, without adding
             for k in range(first * size, call.keys * size):
                 key_grad[k] = zero
             for k in range(first * values, call.keys * values):
@@ -331,8 +331,8 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                 row, limit = b * call.queries + i, limit_of(call, b, i)
                 _begin_row(call, b, i, work, zero, distance)
                 _scores(call, b, limit, work, constant, zero, additive, distance)
-                by = by_total(pointer(call.total, zero)[row], zero)
-                _score_gradients(call, b, row, limit, by, work, zero)
+                inverse_total = by_total(pointer(call.total, zero)[row], zero)
+                _score_gradients(call, b, row, limit, inverse_total, work, zero)
                 clear(work.query_sums, call.padded, zero)
                 mean_grad = at(pointer(call.mean_grad, zero), row * values)
                 for j in range(limit):

@@ -2,19 +2,18 @@
 
 The lanes of a vector are keys. Keys and values are packed into blocks of as many keys as a vector has lanes, feature by
 feature: `key[block][feature][lane]`. A task is some rows of one batch element; it walks over the tiles of keys that its
-rows may see, and threads claim tasks one after the other.
+rows may see. Threads claim tasks from a counter.
 
 Additive scores come from Σ v tanh(q + k) = Σ v − 2 Σ v r with r = 1/(1 + p), p = e^{2q} e^{2k}. Eight features share
 one division: with a_c = s(1 + p_c),
 
     Σ_c v_c / a_c = numerator / denominator,  u/a + v/b = (u b + v a)/(a b).
 
-s is small, so that the product of eight a's has the whole range of exponents and not its upper half alone. Whether it
-left that range is looked at afterwards, for the largest denominator, and what did is done again with plain
-exponentials. Those of features beyond ±`highest`, with which that test could be fooled, are NaN, and fail it.
+s is small, so that the product of eight a's can use all exponents, not only the upper half. The largest denominator
+shows afterwards whether a product left the range; such scores are recomputed with plain exponentials. Exponentials of
+features beyond ±`highest` are NaN, because they could pass this test by mistake.
 
-The pair function is told by type: of `inner`, `additive` and `distance` two are None, and the branches that belong to
-them are not compiled.
+Two of the arguments `inner`, `additive` and `distance` are None, and Numba does not compile their branches.
 """
 
 import math
@@ -38,7 +37,7 @@ from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, poi
 def _average_narrow(
     scores: Pointer, weights: Pointer, value: Pointer, blocks: int, size: int, exact: bool, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a row's weighted values where there are few features: the lanes are keys."""
+    """Add a row's weighted values if there are few features: the lanes are keys."""
     lanes = lanes_of(zero)
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     for c in range(size):
@@ -55,7 +54,7 @@ def _average_narrow(
 def _average_exact(
     scores: Pointer, weights: Pointer, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add the weighted values of the visible keys alone, since 0 · NaN is NaN."""
+    """Add the weighted values of only the visible keys, since 0 · NaN is NaN."""
     for j in range(keys):
         if scores[j] != -np.inf:
             weight = spread(weights, j)
@@ -65,7 +64,7 @@ def _average_exact(
 
 @inlined
 def _average_row(weights: Pointer, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any) -> None:
-    """Add a row's weighted values where there are many features: the lanes are features."""
+    """Add a row's weighted values if there are many features: the lanes are features."""
     lanes = lanes_of(zero)
     for c in range(0, stride, lanes):
         acc = load(mean, c)
@@ -83,7 +82,7 @@ def _average_rows(
     w0, w1, w2, w3 = weights, at(weights, width), at(weights, 2 * width), at(weights, 3 * width)
     m0, m1, m2, m3 = mean, at(mean, stride), at(mean, 2 * stride), at(mean, 3 * stride)
     for c in range(0, stride, 2 * lanes):
-        d = min(c + lanes, stride - lanes)  # an odd number of vectors: the last one again
+        d = min(c + lanes, stride - lanes)  # repeats the last vector of an odd number
         a0, a1, a2, a3 = load(m0, c), load(m1, c), load(m2, c), load(m3, c)
         b0, b1, b2, b3 = load(m0, d), load(m1, d), load(m2, d), load(m3, d)
         for j in range(keys):
@@ -115,36 +114,36 @@ def average(
     if call.narrow:
         value = packed_value(call, b, j0, zero)
         for i in range(rows):
-            own = at(mean, i * stride)
+            out = at(mean, i * stride)
             _average_narrow(
-                at(scores, i * width), at(weights, i * width), value, blocks, call.values, call.exact != 0, own, zero
+                at(scores, i * width), at(weights, i * width), value, blocks, call.values, call.exact != 0, out, zero
             )
         return
     keys = min(blocks * lanes_of(zero), call.keys - j0)
     value = at(pointer(call.value, zero), (owner(call.value_step, call.value_table, b) * call.keys + j0) * stride)
     i = 0
     while i < rows:
-        own = at(mean, i * stride)
+        out = at(mean, i * stride)
         if call.exact:
-            _average_exact(at(scores, i * width), at(weights, i * width), value, keys, stride, own, zero)
+            _average_exact(at(scores, i * width), at(weights, i * width), value, keys, stride, out, zero)
             i += 1
         elif i + 4 <= rows:
-            _average_rows(at(weights, i * width), width, value, keys, stride, own, zero)
+            _average_rows(at(weights, i * width), width, value, keys, stride, out, zero)
             i += 4
         else:
-            _average_row(at(weights, i * width), value, keys, stride, own, zero)
+            _average_row(at(weights, i * width), value, keys, stride, out, zero)
             i += 1
 
 
 @inlined
 def _drop_tile(
-    call: Call, b: int, i0: int, rows: int, j0: int, count: int, width: int, weights: Pointer, kept: Pointer,
+    call: Call, b: int, i0: int, rows: int, j0: int, count: int, width: int, weights: Pointer, factors: Pointer,
     zero: Any,
 ) -> None:  # fmt: skip
     for i in range(rows):
-        drop(call, b, i0 + i, j0, count, kept)
-        for place in range(0, count, lanes_of(zero)):
-            store(weights, i * width + place, load(weights, i * width + place) * load(kept, place))
+        drop(call, b, i0 + i, j0, count, factors)
+        for index in range(0, count, lanes_of(zero)):
+            store(weights, i * width + index, load(weights, i * width + index) * load(factors, index))
 
 
 _workplace = workplace_of(CALL)
@@ -152,7 +151,7 @@ _workplace = workplace_of(CALL)
 
 @Kernel
 def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute means, peaks and totals; and the weights where they are requested."""
+    """Compute means, peaks and totals; and the weights if requested."""
     layout = CALL.layout(__name__)
 
     def forward(record: Any) -> None:
@@ -164,7 +163,7 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            b, i0 = task // call.parts, (task % call.parts) * call.rows
+            b, i0 = task // call.element_tasks, (task % call.element_tasks) * call.rows
             rows = min(call.rows, call.queries - i0)
             if additive is not None and weight_at(call, b, zero) != packed_weight:
                 packed_weight = weight_at(call, b, zero)
@@ -180,15 +179,15 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive, distance
                 )
                 for i in range(rows):
-                    before = peaks[i]
-                    peaks[i], added = normalise(at(scores, i * width), at(weights, i * width), blocks, before, zero)
-                    if peaks[i] > before > -np.inf:
-                        shrink = math.exp(before - peaks[i])
+                    old_peak = peaks[i]
+                    peaks[i], added = normalise(at(scores, i * width), at(weights, i * width), blocks, old_peak, zero)
+                    if peaks[i] > old_peak > -np.inf:
+                        shrink = math.exp(old_peak - peaks[i])
                         sums[i] *= shrink
                         rescale(at(mean, i * call.value_stride), call.value_stride, shrink, zero)
                     sums[i] += added
                 if call.seeds != 0:
-                    _drop_tile(call, b, i0, rows, j0, blocks * lanes, width, weights, work.kept, zero)
+                    _drop_tile(call, b, i0, rows, j0, blocks * lanes, width, weights, work.drop_factors, zero)
                 average(call, b, rows, j0, blocks, width, scores, weights, mean, zero)
             for i in range(rows):
                 finish_row(call, b * call.queries + i0 + i, at(mean, i * call.value_stride), peaks[i], sums[i], zero)
@@ -207,31 +206,31 @@ def forward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
 
 
 @inlined
-def finish_row(call: Call, row: int, mean: Pointer, peak: float, whole: float, zero: Any) -> None:
-    """Write a row's mean, peak and total: 0, −∞ and 0 where no key was visible."""
+def finish_row(call: Call, row: int, mean: Pointer, peak: float, row_total: float, zero: Any) -> None:
+    """Write a row's mean, peak and total: 0, −∞ and 0 if no key is visible."""
     lanes = lanes_of(zero)
     out = at(pointer(call.mean, zero), row * call.values)
-    by = by_total(whole, zero)
+    inverse_total = by_total(row_total, zero)
     if call.narrow:
         for c in range(call.values):
-            out[c] = by * total(load(mean, c * lanes))
+            out[c] = inverse_total * total(load(mean, c * lanes))
     else:
-        rescale(mean, call.value_stride, by, zero)
+        rescale(mean, call.value_stride, inverse_total, zero)
         copy(mean, out, call.values, zero)
-    pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, whole
+    pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, row_total
 
 
 @inlined
 def _write_weights(
-    call: Call, row: int, j0: int, blocks: int, peak: float, whole: float, scores: Pointer, zero: Any
+    call: Call, row: int, j0: int, blocks: int, peak: float, row_total: float, scores: Pointer, zero: Any
 ) -> None:
     lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
-    base, by = full(base_of(peak, zero), zero), full(by_total(whole, zero), zero)
+    base, inverse_total = full(base_of(peak, zero), zero), full(by_total(row_total, zero), zero)
     out = at(pointer(call.weights, zero), row * call.keys + j0)
     for block in range(blocks):
         score = load(scores, block * lanes)
         # A hidden key has weight 0, also in a row of NaN.
-        share = where(score == hidden, nothing, exp(score - base) * by)
+        share = where(score == hidden, nothing, exp(score - base) * inverse_total)
         if j0 + (block + 1) * lanes <= call.keys:
             store(out, block * lanes, share)
         else:

@@ -1,7 +1,7 @@
 """Fused attention on a CPU: scores, softmax and average in one pass over tiles, compiled by Numba.
 
-Here a problem becomes a record of numbers and addresses, `record.CALL`, that the compiled kernels read. They are
-imported when they first run: Numba takes as long to import as a small model trains.
+This module turns a problem into a record of numbers and addresses, `record.CALL`, which the kernels read. Kernels are
+imported when they first run, because importing Numba is slow.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dikkat._core.arithmetic import dropout_numbers, farthest, must_exclude
 from dikkat._core.compiled.scoring import PAIRS, PROFILES, RANGES
-from dikkat._core.implementations.numba.record import CALL, FOLD, GROUP, MOST, PEAK_KEYS, SHARED, SIDE, TILE, TILE_BACK
+from dikkat._core.implementations.numba.record import CALL, FOLD, GROUP, PEAK_KEYS, ROWS, SHARED, SIDE, TILE, TILE_BACK
 from dikkat._core.operators import Gradients, Operator, Output, upstream
 from dikkat._core.problem import OWN_DIMENSIONS, Examined, Problem
 from dikkat._core.restrictions import Restrictions
@@ -26,10 +26,10 @@ from dikkat.state import log_sum_exp
 
 # Rows of a task.
 _ROWS = 32
-# Sums that a task of the backward keeps: rows times features, each a vector.
-_SUMS = 4096
-# Bytes of shares that a worker keeps at most until their rows' totals are known, and the fewest rows of a task then.
-_SHARES, _FEWEST = 2**23, 16
+# Vectors of sums in a backward task: rows times features.
+_MAX_SUMS = 4096
+# Largest bytes of shares that a worker keeps until row totals are known, and the fewest rows of such a task.
+_SHARES, _MIN_ROWS = 2**23, 16
 
 
 def examine(problem: Problem) -> Examined:
@@ -43,7 +43,7 @@ def examine(problem: Problem) -> Examined:
 
 
 class ProblemRecord(CallRecord):
-    """A problem as the record of an operation: its sizes, to which `of` adds the operands of a call."""
+    """The record of a problem's sizes; `of` makes one with a call's operands."""
 
     problem: Problem
     _sizes: "ProblemRecord"
@@ -61,7 +61,7 @@ class ProblemRecord(CallRecord):
             self.divide("lens", lens.shape[:-1], problem.lead)
 
     def divide(self, name: str, owners: torch.Size, lead: torch.Size) -> None:
-        """Write the index of the operand's element that belongs to each batch element."""
+        """Write which element of the operand each batch element uses."""
         count = owners.numel()
         if owners == lead:
             self.fields[f"{name}_step"] = 1
@@ -71,24 +71,24 @@ class ProblemRecord(CallRecord):
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """The call of a problem without its operands; where the sizes of its shapes are kept, a copy of them."""
-        kept, name = problem.kept, (cls, problem.restrictions.lens is None)
-        sizes = cls(problem) if kept is None or name not in kept else kept[name]  # type: ignore[arg-type, call-arg]
-        if kept is not None:
-            kept[name] = sizes
+        """Return the call of a problem without operands, a copy of the cached record if `problem.kept` is a cache."""
+        cache, key = problem.kept, (cls, problem.restrictions.lens is None)
+        sizes = cls(problem) if cache is None or key not in cache else cache[key]  # type: ignore[arg-type, call-arg]
+        if cache is not None:
+            cache[key] = sizes
         call: Self = sizes.copy()
-        call._sizes, call.problem = sizes, problem  # the sizes keep the tables
+        call._sizes, call.problem = sizes, problem  # keeps the tables alive
         return call
 
 
 class _AttentionRecord(ProblemRecord):
-    parts: int  # tasks of a backward for each batch element
+    element_tasks: int  # tasks of a backward for each batch element
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(CALL, problem)
         restrictions, size, ranges = problem.restrictions, problem.query.shape[-1], RANGES[self.dtype]
         highest, (threshold, kept_scale) = ranges.highest, dropout_numbers(problem.dropout)
-        if problem.pair == "distance":  # up to where squares are finite; beyond a compact support any distance will do
+        if problem.pair == "distance":  # squares stay finite; beyond a compact support they may overflow
             highest = farthest(size, self.dtype) if problem.profile == "gaussian" else math.inf
         self.fields |= {
             "profile": PROFILES.index(problem.profile),
@@ -107,7 +107,7 @@ class _AttentionRecord(ProblemRecord):
             if name in SHARED and name != "lens":
                 self.divide(name, tensor.shape[: tensor.ndim - OWN_DIMENSIONS[name]], problem.lead)
         self.key_owners, self.value_owners = (t.shape[:-2].numel() for t in (problem.key, problem.value))
-        self.turns = _turns(problem) if problem.wants_bias_grad else None
+        self.turns = _find_turns(problem) if problem.wants_bias_grad else None
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
@@ -117,13 +117,13 @@ class _AttentionRecord(ProblemRecord):
             if name == "bias":
                 call.point_bias(tensor)
             elif name == "key_bias":
-                call.point(name, _filled(tensor, call.fields["key_bias_stride"]))
+                call.point(name, _pad_features(tensor, call.fields["key_bias_stride"]))
             elif name in SHARED:
                 call.point(name, tensor.contiguous())
         return call
 
     def point_bias(self, bias: Tensor) -> None:
-        """Point to the bias as it lies in memory: the kernels go by its strides."""
+        """Point to the bias without a copy; kernels use its strides."""
         self.kept["bias"] = bias
         self.fields["bias"] = addresses.strided_address("bias", bias, self.dtype)
         *steps, row, col = (0 if size == 1 else step for size, step in zip(bias.shape, bias.stride(), strict=True))
@@ -134,33 +134,33 @@ class _AttentionRecord(ProblemRecord):
         self.point("bias_offsets", offsets.contiguous())
 
     def make_bias_grad(self) -> Tensor:
-        """Allocate the bias's gradient, one for each part of a backward if all rows share the bias."""
+        """Allocate the bias's gradient, one for each task if all rows share the bias."""
         bias = self.problem.restrictions.bias
         if bias is None or self.turns is None:
             return torch.empty(0, device="cpu")
         *owners, rows, cols = bias.shape
-        apart = rows != 1
-        slots = rows if apart else self.fields["parts"]
-        self.fields |= {"bias_row_apart": apart, "bias_rows": slots, "bias_cols": cols}
-        return self.zeros("bias_grad", *owners, slots, cols)
+        by_row = rows != 1
+        grad_rows = rows if by_row else self.fields["element_tasks"]
+        self.fields |= {"bias_row_apart": by_row, "bias_rows": grad_rows, "bias_cols": cols}
+        return self.zeros("bias_grad", *owners, grad_rows, cols)
 
     def run_in_turns(self, kernel: Callable[..., Any], **regions: int) -> None:
-        """Run a backward; batch elements that share a bias with a gradient run one after the other."""
+        """Run a backward; batch elements that share a bias gradient run one after the other."""
         if self.turns is None:
-            self.run(kernel, self.batch * self.parts, **regions)
+            self.run(kernel, self.batch * self.element_tasks, **regions)
             return
         for turn in self.turns:
             self.point("turns", turn)
-            self.run(kernel, len(turn) * self.parts, **regions)
+            self.run(kernel, len(turn) * self.element_tasks, **regions)
 
     def pack(self, values: bool) -> Tensor:
-        """Pack the keys, unless they are packed already, and the values, if `values`; return the packed keys."""
+        """Pack the keys unless the problem has packed ones, and the values if `values`; return the packed keys."""
         from dikkat._core.implementations.numba import packing
 
         fields, packed, blocks = self.fields, self.problem.packed, self.fields["blocks"]
         owners = self.value_owners if values else 0
         shape = (blocks, fields["padded"], self.lanes)
-        # Packed keys do not fit if the call's keys were cut, widened or expanded since.
+        # Packed keys do not fit if the call's keys were cut, cast or expanded since.
         if packed is None or packed.shape != (*self.problem.key.shape[:-2], *shape) or packed.dtype != self.dtype:
             fields["key_owners"] = self.key_owners
             packed = self.new("packed_key", self.key_owners, *shape)
@@ -173,7 +173,7 @@ class _AttentionRecord(ProblemRecord):
         return packed
 
     def means(self) -> Tensor:
-        """Allocate the means, in the memory layout of a forward."""
+        """Allocate the means and pack the operands of a forward."""
         fields, problem = self.fields, self.problem
         size = fields["values"]
         fields["exact"] = must_exclude(problem)
@@ -182,38 +182,38 @@ class _AttentionRecord(ProblemRecord):
         fields["narrow"], fields["value_stride"] = narrow, stride
         self.pack(values=narrow)
         if not narrow and stride != size:
-            self.point("value", _filled(problem.value, stride))
+            self.point("value", _pad_features(problem.value, stride))
         return self.new("mean", *problem.lead, fields["queries"], size)
 
 
-def _turns(problem: Problem) -> Tensor:
-    """The batch elements, (turns, owners): in each row one of each owner of a bias, whose gradients add up in turn."""
+def _find_turns(problem: Problem) -> Tensor:
+    """Return batch elements (turns, bias elements); a turn has one batch element for each element of the bias."""
     bias = problem.restrictions.bias
     owners = torch.Size() if bias is None else bias.shape[:-2]
-    own = torch.arange(owners.numel(), device="cpu").reshape(owners).expand(problem.lead).flatten()
-    turns = len(own) // max(1, owners.numel())
-    return own.argsort(stable=True).reshape(owners.numel(), turns).mT.contiguous()
+    owner_of_element = torch.arange(owners.numel(), device="cpu").reshape(owners).expand(problem.lead).flatten()
+    turns = len(owner_of_element) // max(1, owners.numel())
+    return owner_of_element.argsort(stable=True).reshape(owners.numel(), turns).mT.contiguous()
 
 
-def _filled(tensor: Tensor, size: int) -> Tensor:
-    """Pad the features with zeros; contiguous."""
-    more = size - tensor.shape[-1]
-    # Padding keeps the order of dimensions in memory where it takes that for channels last.
-    return (torch.nn.functional.pad(tensor, (0, more)) if more else tensor.resolve_neg()).contiguous()
+def _pad_features(tensor: Tensor, size: int) -> Tensor:
+    """Pad the features with zeros and make the tensor contiguous."""
+    padding = size - tensor.shape[-1]
+    # `pad` may return a channels-last layout.
+    return (torch.nn.functional.pad(tensor, (0, padding)) if padding else tensor.resolve_neg()).contiguous()
 
 
 def can_pack(pair: Pair, key: Tensor) -> bool:
-    """Whether packing keys once pays off for many calls: only additive keys have exponentials."""
+    """Return whether packing keys once pays off for many calls: only additive keys have exponentials."""
     return pair == "additive" and key.device.type == "cpu" and not (is_transformed() or addresses.without_numba())
 
 
 @torch.library.custom_op("dikkat::numba_pack", mutates_args=())
 def pack(key: Tensor) -> Tensor:
-    """Projected keys (..., m, h) as `Problem.packed` wants them for additive scores, (..., blocks, h, lanes)."""
+    """Return projected keys (..., m, h) for `Problem.packed` of additive scores, (..., blocks, h, lanes)."""
     lead, count = key.shape[:-2], key.shape[-2]
     restrictions = Restrictions(1, count, key.device)
-    nothing = key.new_empty((*lead, count, 0))
-    problem = Problem("additive", "gaussian", key[..., :1, :], key, None, nothing, restrictions, lead).in_wide_dtype()
+    no_values = key.new_empty((*lead, count, 0))
+    problem = Problem("additive", "gaussian", key[..., :1, :], key, None, no_values, restrictions, lead).in_wide_dtype()
     return _AttentionRecord.of(problem).pack(values=False).reshape(_packed_shape(key))
 
 
@@ -234,21 +234,21 @@ def _forward(problem: Problem) -> Output:
     call = _AttentionRecord.of(problem)
     fields, lead, restrictions = call.fields, problem.lead, problem.restrictions
     rows = min(_ROWS, max(1, restrictions.queries))
-    parts = -(-restrictions.queries // rows)
-    fields |= {"rows": rows, "parts": parts}
+    tasks = -(-restrictions.queries // rows)
+    fields |= {"rows": rows, "element_tasks": tasks}
     mean = call.means()
-    peak, whole = (call.new(name, *lead, restrictions.queries) for name in ("peak", "total"))
+    peak, total = (call.new(name, *lead, restrictions.queries) for name in ("peak", "total"))
     if problem.wants_weights:
         weights = call.zeros("weights", *lead, restrictions.queries, restrictions.keys)
     else:
         weights = problem.query.new_zeros(0)
     width = TILE * call.lanes
     call.run(
-        kernel.forward, call.batch * parts, scores=rows * width, weights=rows * width, kept=width,
+        kernel.forward, call.batch * tasks, scores=rows * width, weights=rows * width, drop_factors=width,
         weight=fields["padded"], query=rows * fields["padded"], mean=rows * fields["value_stride"], peaks=rows,
         sums=rows, limits=rows,
     )  # fmt: skip
-    return Output(mean, peak, whole, weights)
+    return Output(mean, peak, total, weights)
 
 
 def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
@@ -261,25 +261,25 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     for name, tensor in (("peak", out.peak), ("total", out.total), ("total_grad", grad.total), ("drift", grad.drift)):
         call.point(name, tensor.contiguous())
     fields["exact"] = must_exclude(problem, grad.mean)
-    # Every task of a batch element has its own gradients of all keys: no more tasks than keep the threads busy.
-    together = call.batch if call.turns is None else call.turns.shape[1]
-    parts = max(1, min(-(-queries // _ROWS), -(-2 * torch.get_num_threads() // max(1, together))))
-    fields |= {"parts": parts, "part_rows": -(-queries // parts)}
-    call.parts = parts
+    # Every task has gradients of all keys: no more tasks than keep the threads busy.
+    parallel_elements = call.batch if call.turns is None else call.turns.shape[1]
+    tasks = max(1, min(-(-queries // _ROWS), -(-2 * torch.get_num_threads() // max(1, parallel_elements))))
+    fields |= {"element_tasks": tasks, "task_rows": -(-queries // tasks)}
+    call.element_tasks = tasks
     by_bias = call.make_bias_grad()
     by_query = call.new("query_grad", *lead, queries, fields["features"])
     run_backward = _additive_backward if problem.pair == "additive" else _blocked_backward
     by_key, by_weight, by_value, by_key_bias = run_backward(call, grad.mean)
 
-    def summed(tensor: Tensor | None, operand: Tensor | None, own: int) -> Tensor:
-        """Sum gradients (tasks, ...), perhaps padded, to their operand's shape; empty if there is no operand."""
+    def summed(tensor: Tensor | None, operand: Tensor | None, trailing_dims: int) -> Tensor:
+        """Sum gradients (tasks, ...), which may be padded, to the operand's shape; empty without an operand."""
         if tensor is None or operand is None:
             return torch.empty(0, device="cpu")
-        whole = tensor.reshape(call.batch, parts, *tensor.shape[1:])
-        whole = whole.sum(1) if parts > 1 else whole.squeeze(1)
-        for dim in range(-own, 0):
-            whole = whole.narrow(dim, 0, operand.shape[dim])
-        return whole.reshape(*lead, *whole.shape[1:]).sum_to_size(operand.shape).contiguous()
+        total = tensor.reshape(call.batch, tasks, *tensor.shape[1:])
+        total = total.sum(1) if tasks > 1 else total.squeeze(1)
+        for dim in range(-trailing_dims, 0):
+            total = total.narrow(dim, 0, operand.shape[dim])
+        return total.reshape(*lead, *total.shape[1:]).sum_to_size(operand.shape).contiguous()
 
     return Gradients(
         by_query.sum_to_size(problem.query.shape).contiguous(),
@@ -300,27 +300,27 @@ def _additive_backward(
     keys, size, values = fields["keys"], fields["features"], fields["values"]
     padded, stride = round_up(size, call.lanes), round_up(values, call.lanes)
     fields |= {"padded": padded, "value_stride": stride, "key_owners": call.key_owners}
-    call.point("mean_grad", _filled(mean_grad, stride))
-    call.point("value", _filled(problem.value, stride))
+    call.point("mean_grad", _pad_features(mean_grad, stride))
+    call.point("value", _pad_features(problem.value, stride))
     call.new("packed_key", call.key_owners, keys, padded)
     call.new("key_beyond", call.key_owners, keys)
     tiles = -(-keys // PEAK_KEYS)
     call.new("key_peak", call.key_owners, tiles, padded)
     call.run(additive_backward.pack_features, call.key_owners * tiles)
-    # A pair keeps a number for each feature: as many rows as fit into a near cache.
-    group = MOST if padded <= 256 else MOST // 2
-    rows = max(group, min(_ROWS, _SUMS // max(1, padded) // group * group))
+    # A pair stores a number for each feature: as many rows as fit into a cache.
+    group = ROWS if padded <= 256 else ROWS // 2
+    rows = max(group, min(_ROWS, _MAX_SUMS // max(1, padded) // group * group))
     fields |= {"group": group, "rows": rows}
-    tasks = call.batch * call.parts
+    tasks = call.batch * call.element_tasks
     by_key, by_value = call.new("key_grad", tasks, keys, padded), call.new("value_grad", tasks, keys, stride)
     by_weight = call.new("weight_grad", tasks, size)
     by_key_bias = call.zeros("key_bias_grad", tasks, keys) if problem.restrictions.key_bias is not None else None
     pairs, row_pairs = group * SIDE, rows * SIDE
     call.run_in_turns(
         additive_backward.backward,
-        scores=pairs, weights=pairs, by_score=pairs, in_fast=pairs, dropped=pairs, upstream=pairs,
+        scores=pairs, weights=pairs, by_score=pairs, in_fast=pairs, drop_factors=pairs, upstream=pairs,
         peaks=row_pairs, totals=row_pairs, drifts=row_pairs, factors=row_pairs,
-        score_sums=pairs * call.lanes, value_sums=pairs * call.lanes, kept=pairs * padded,
+        score_sums=pairs * call.lanes, value_sums=pairs * call.lanes, reciprocals=pairs * padded,
         weight=padded, weight_sums=padded, query_peak=padded, key_sums=SIDE * padded,
         query=rows * padded, query_sums=rows * padded, query_exact=rows * padded,
         limits=rows, beyond=rows, sweeps=rows, exact_rows=group,
@@ -335,17 +335,17 @@ def _blocked_backward(call: _AttentionRecord, mean_grad: Tensor) -> tuple[Tensor
     size, values, width = fields["features"], fields["values"], TILE_BACK * lanes
     call.point("mean_grad", mean_grad.contiguous())
     call.pack(values=True)
-    rows = max(GROUP, min(_ROWS, _SUMS // max(1, size) // GROUP * GROUP))
+    rows = max(GROUP, min(_ROWS, _MAX_SUMS // max(1, size) // GROUP * GROUP))
     fields["rows"] = rows
     regions = {
-        "scores": GROUP * width, "weights": GROUP * width, "by_score": GROUP * width, "dropped": width,
+        "scores": GROUP * width, "weights": GROUP * width, "by_score": GROUP * width, "drop_factors": width,
         "query": rows * size, "query_sums": rows * size * lanes, "limits": rows,
     }  # fmt: skip
     biased = call.problem.restrictions.key_bias is not None
-    of_tasks = call.batch * call.parts, fields["blocks"]
-    by_key = call.zeros("key_grad", *of_tasks, size, lanes)
-    by_value = call.zeros("value_grad", *of_tasks, values, lanes)
-    by_key_bias = call.zeros("key_bias_grad", *of_tasks, lanes) if biased else None
+    blocks_of_tasks = call.batch * call.element_tasks, fields["blocks"]
+    by_key = call.zeros("key_grad", *blocks_of_tasks, size, lanes)
+    by_value = call.zeros("value_grad", *blocks_of_tasks, values, lanes)
+    by_key_bias = call.zeros("key_bias_grad", *blocks_of_tasks, lanes) if biased else None
     call.run_in_turns(backward.backward, **regions)
 
     def unpacked(blocked: Tensor) -> Tensor:
@@ -357,58 +357,57 @@ def _blocked_backward(call: _AttentionRecord, mean_grad: Tensor) -> tuple[Tensor
 run = Operator("numba", _forward, _backward)
 
 
-def _divide_summary(call: _AttentionRecord, asked: Asked) -> tuple[int, int, bool]:
-    """The rows of a group, the tasks of a batch element, and whether shares are kept until their totals are known."""
+def _divide_summary(call: _AttentionRecord, request: Asked) -> tuple[int, int, bool]:
+    """Return rows of a group, tasks of a batch element, and whether shares are kept until totals are known."""
     queries, width = call.fields["queries"], TILE * call.lanes
     rows = min(_ROWS, max(1, queries))
-    if not (asked.sums or asked.cells is not None):
+    if not (request.sums or request.cells is not None):
         return rows, -(-queries // rows), False
-    fit = _SHARES // max(1, round_up(call.fields["keys"], width) * call.dtype.itemsize)
-    keeps = fit >= min(rows, _FEWEST)
-    rows = min(rows, fit) if keeps else rows
-    # Every task has its own sums: no more tasks than keep the threads busy.
+    fitting_rows = _SHARES // max(1, round_up(call.fields["keys"], width) * call.dtype.itemsize)
+    keeps = fitting_rows >= min(rows, _MIN_ROWS)
+    rows = min(rows, fitting_rows) if keeps else rows
+    # Every task has sums of all keys: no more tasks than keep the threads busy.
     return rows, max(1, min(-(-queries // rows), -(-4 * torch.get_num_threads() // max(1, call.batch)))), keeps
 
 
-def summarise(problem: Problem, asked: Asked, *, pools: bool = False) -> Summary:
-    """The requested summaries of the weights, with those of a few rows in memory at a time."""
+def summarise(problem: Problem, request: Asked, *, pools: bool = False) -> Summary:
+    """Return the requested summaries, with the weights of a few rows in memory at a time."""
     from dikkat._core.implementations.numba import summaries
 
     problem = problem.in_wide_dtype()
     call, lead, queries, keys = (
         _AttentionRecord.of(problem), problem.lead, problem.restrictions.queries, problem.restrictions.keys,
     )  # fmt: skip
-    rows, parts, keeps = _divide_summary(call, asked)
-    fields, tasks, width = call.fields, call.batch * parts, TILE * call.lanes
-    fields |= {"parts": parts, "rows": rows, "top": asked.top, "keeps": keeps}
-    fields["cell_rows"], fields["cell_cols"] = asked.cells or (0, 0)
-    fields["by_largest"] = asked.by_largest
+    rows, element_tasks, keeps = _divide_summary(call, request)
+    fields, tasks, width = call.fields, call.batch * element_tasks, TILE * call.lanes
+    fields |= {"element_tasks": element_tasks, "rows": rows, "top": request.top, "keeps": keeps}
+    fields["cell_rows"], fields["cell_cols"] = request.cells or (0, 0)
+    fields["by_largest"] = request.by_largest
     mean = call.means() if pools else None
     if not pools:
         call.pack(values=False)
-    peak, whole = (call.new(name, *lead, queries) for name in ("peak", "total"))
-    top_weights, top_keys = (call.new(name, *lead, queries, asked.top) for name in ("top_weights", "top_keys"))
-    entropy = call.new("entropy", *lead, queries) if asked.entropy else None
-    sums = call.zeros("key_sums_of_task", tasks, keys) if asked.sums else None
-    cells = call.zeros("cells_of_task", tasks, *asked.cells) if asked.cells else None
-    kept, top = -(-keys // width) if keeps else 1, rows * asked.top
+    peak, total = (call.new(name, *lead, queries) for name in ("peak", "total"))
+    top_weights, top_keys = (call.new(name, *lead, queries, request.top) for name in ("top_weights", "top_keys"))
+    entropy = call.new("entropy", *lead, queries) if request.entropy else None
+    sums = call.zeros("key_sums_of_task", tasks, keys) if request.sums else None
+    cells = call.zeros("cells_of_task", tasks, *request.cells) if request.cells else None
+    tiles, top = -(-keys // width) if keeps else 1, rows * request.top
     call.run(
-        summaries.summarise, tasks, scores=rows * width, weights=kept * rows * width, kept=width,
+        summaries.summarise, tasks, scores=rows * width, weights=tiles * rows * width, key_sums=width,
         weight=fields["padded"], query=rows * fields["padded"], mean=rows * fields["value_stride"], peaks=rows,
-        sums=rows, drifts=rows, factors=rows, limits=rows, top_scores=top, top_places=top, tile_peaks=kept * rows,
+        sums=rows, drifts=rows, factors=rows, limits=rows, top_scores=top, top_indices=top, tile_peaks=tiles * rows,
     )  # fmt: skip
 
     def joined(by_task: Tensor | None, *, by_largest: bool = False) -> Tensor | None:
-        """Join the results of a batch element's tasks."""
         if by_task is None:
             return None
-        each = by_task.reshape(*lead, parts if call.batch else 0, *by_task.shape[1:])
-        return (each.amax(len(lead)) if by_largest else each.sum(len(lead))).to(problem.dtype)
+        stacked = by_task.reshape(*lead, element_tasks if call.batch else 0, *by_task.shape[1:])
+        return (stacked.amax(len(lead)) if by_largest else stacked.sum(len(lead))).to(problem.dtype)
 
-    pooled = joined(cells, by_largest=asked.by_largest)
-    if pooled is not None and asked.cells and not asked.by_largest:
-        pooled = pooled / cell_sizes(queries, keys, asked.cells).to(problem.dtype)
+    pooled = joined(cells, by_largest=request.by_largest)
+    if pooled is not None and request.cells and not request.by_largest:
+        pooled = pooled / cell_sizes(queries, keys, request.cells).to(problem.dtype)
     return Summary(
-        log_sum_exp(peak, whole)[0], top_weights if asked.top else None, top_keys if asked.top else None, joined(sums),
-        entropy, pooled, mean,
+        log_sum_exp(peak, total)[0], top_weights if request.top else None, top_keys if request.top else None,
+        joined(sums), entropy, pooled, mean,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The packing of operands: keys and values in blocks, query rows and additive weights for one task."""
+"""Packing of operands: keys and values in blocks, query rows and additive weights for one task."""
 
 import math
 from typing import Any
@@ -30,69 +30,69 @@ from dikkat._engine.vectors import (
 
 @inlined
 def raw_row(call: Call, b: int, i: int, zero: Any) -> Pointer:
-    """A query row of the operand itself, unpacked."""
-    own = owner(call.query_step, call.query_table, b)
-    return at(pointer(call.query, zero), (own * call.queries + i) * call.features)
+    """Return a query row of the operand, which is not packed."""
+    element = owner(call.query_step, call.query_table, b)
+    return at(pointer(call.query, zero), (element * call.queries + i) * call.features)
 
 
 @inlined
 def raw_keys(call: Call, b: int, j: int, zero: Any) -> Pointer:
-    own = owner(call.key_step, call.key_table, b)
-    return at(pointer(call.key, zero), (own * call.keys + j) * call.features)
+    element = owner(call.key_step, call.key_table, b)
+    return at(pointer(call.key, zero), (element * call.keys + j) * call.features)
 
 
 @inlined
 def packed_key(call: Call, b: int, j0: int, zero: Any) -> Pointer:
-    own = owner(call.key_step, call.key_table, b)
-    return at(pointer(call.packed_key, zero), (own * call.blocks * lanes_of(zero) + j0) * call.padded)
+    element = owner(call.key_step, call.key_table, b)
+    return at(pointer(call.packed_key, zero), (element * call.blocks * lanes_of(zero) + j0) * call.padded)
 
 
 @inlined
 def packed_value(call: Call, b: int, j0: int, zero: Any) -> Pointer:
-    own = owner(call.value_step, call.value_table, b)
-    return at(pointer(call.packed_value, zero), (own * call.blocks * lanes_of(zero) + j0) * call.values)
+    element = owner(call.value_step, call.value_table, b)
+    return at(pointer(call.packed_value, zero), (element * call.blocks * lanes_of(zero) + j0) * call.values)
 
 
 @inlined
 def _pack_block(source: Pointer, block: int, count: int, size: int, padded: int, into: Pointer, zero: Any) -> None:
     """Write one block of keys feature by feature, with zeros beyond the last key and the last feature."""
     lanes = lanes_of(zero)
-    number, nothing, left = lane_numbers(zero), full(0, zero), count - block * lanes
-    inside = number < full(min(left, lanes), zero)
+    number, nothing, remaining = lane_numbers(zero), full(0, zero), count - block * lanes
+    inside = number < full(min(remaining, lanes), zero)
     source = at(source, block * lanes * size)
     for c in range(padded):
         values = nothing
         if c < size:
-            values = where(inside, gather(source, c, size, left), nothing)
+            values = where(inside, gather(source, c, size, remaining), nothing)
         store(into, c * lanes, values)
 
 
 @inlined
 def _exponential(x: Vector, highest: Vector, zero: Any) -> Vector:
-    """e^{2x}; NaN beyond ±highest."""
+    """Return e^{2x}, NaN beyond ±highest."""
     within = (x < highest) & (full(0, zero) - highest < x)
     return where(within, exp(x + x), full(np.nan, zero))
 
 
 @inlined
 def clip(x: Vector, highest: Vector, zero: Any) -> Vector:
-    """x within ±highest, as in `arithmetic.clip`; NaN stays NaN."""
+    """Clip x to ±highest, like `arithmetic.clip`; NaN stays NaN."""
     lowest = full(0, zero) - highest
     return where(highest < x, highest, where(x < lowest, lowest, x))
 
 
 @inlined
-def _pack_one(call: Call, own: int, block: int, highest: Vector, zero: Any, additive: Any, distance: Any) -> None:
-    """Pack one block of keys; of values where `own`, counted from the first owner of keys, is one of values."""
+def _pack_task(call: Call, element: int, block: int, highest: Vector, zero: Any, additive: Any, distance: Any) -> None:
+    """Pack a block of keys, or of values if `element` ≥ the number of key elements."""
     lanes, size, padded, blocks = lanes_of(zero), call.features, call.padded, call.blocks
-    if own >= call.key_owners:  # no owner, if the keys have been packed before
-        own -= call.key_owners
-        source = at(pointer(call.value, zero), own * call.keys * call.values)
-        into = at(pointer(call.packed_value, zero), (own * blocks + block) * call.values * lanes)
+    if element >= call.key_owners:  # `key_owners` is 0 if the keys are packed already
+        element -= call.key_owners
+        source = at(pointer(call.value, zero), element * call.keys * call.values)
+        into = at(pointer(call.packed_value, zero), (element * blocks + block) * call.values * lanes)
         _pack_block(source, block, call.keys, call.values, call.values, into, zero)
         return
-    source = at(pointer(call.key, zero), own * call.keys * size)
-    into = at(pointer(call.packed_key, zero), (own * blocks + block) * padded * lanes)
+    source = at(pointer(call.key, zero), element * call.keys * size)
+    into = at(pointer(call.packed_key, zero), (element * blocks + block) * padded * lanes)
     _pack_block(source, block, call.keys, size, padded, into, zero)
     for c in range(size):
         if additive is not None:
@@ -113,7 +113,7 @@ def pack(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            _pack_one(call, task // call.blocks, task % call.blocks, highest, zero, additive, distance)
+            _pack_task(call, task // call.blocks, task % call.blocks, highest, zero, additive, distance)
 
     return pack
 
@@ -124,22 +124,22 @@ def weight_at(call: Call, b: int, zero: Any) -> int:
 
 
 @inlined
-def pack_weight(call: Call, where: int, into: Pointer, zero: Any) -> tuple[float, float]:
-    """Write v s / 2^e of the weight at an address, where |v| ≤ 2^e; return 2^e and Σ v."""
-    weight = pointer(where, zero)
-    peak, whole = zero, zero
+def pack_weight(call: Call, address: int, into: Pointer, zero: Any) -> tuple[float, float]:
+    """Write v s / 2^e of the weight at an address, with |v| ≤ 2^e; return 2^e and Σ v."""
+    weight = pointer(address, zero)
+    peak, weight_sum = zero, zero
     for c in range(call.features):
         peak = max(peak, abs(weight[c]))
-        whole += weight[c]
+        weight_sum += weight[c]
     power = 2.0 ** min(math.ceil(math.log2(peak)), 120) if 0 < peak < np.inf else 1.0
     for c in range(call.padded):
         into[c] = weight[c] * (call.scale / power) if c < call.features else zero
-    return power, whole
+    return power, weight_sum
 
 
 @inlined
 def pack_rows(call: Call, b: int, i0: int, rows: int, into: Pointer, zero: Any, additive: Any, distance: Any) -> None:
-    """Write the rows that a task needs: for additive scores s e^{2q}, for distances q clipped, for inner products q."""
+    """Write a task's rows: for additive scores s e^{2q}, for distances q clipped, for inner products q."""
     lanes, size, padded = lanes_of(zero), call.features, call.padded
     source = raw_row(call, b, i0, zero)
     if size == padded:
@@ -150,8 +150,8 @@ def pack_rows(call: Call, b: int, i0: int, rows: int, into: Pointer, zero: Any, 
             for c in range(size, padded):
                 into[i * padded + c] = zero
     scale, highest = full(call.scale, zero), full(call.highest, zero)
-    for place in range(0, rows * padded, lanes):  # a region ends with a whole vector
+    for index in range(0, rows * padded, lanes):  # a region ends with a whole vector
         if additive is not None:
-            store(into, place, scale * _exponential(load(into, place), highest, zero))
+            store(into, index, scale * _exponential(load(into, index), highest, zero))
         if distance is not None:
-            store(into, place, clip(load(into, place), highest, zero))
+            store(into, index, clip(load(into, index), highest, zero))

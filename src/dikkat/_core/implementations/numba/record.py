@@ -3,13 +3,13 @@
 from dikkat._engine.record import Record
 
 FOLD = 8
-"""Additive features that share a division; packed features are filled up to a multiple of it."""
+"""Additive features that share a division; packed features are padded to a multiple."""
 TILE, TILE_BACK, GROUP = 16, 2, 4
-"""Blocks of keys in a tile, forward and backward; rows that go through a tile of the backward together."""
-SIDE, MOST, PEAK_KEYS = 4, 8, 64
-"""In the backward of additive scores: keys taken together, the most rows taken with them, and keys of a `key_peak`."""
+"""Blocks of keys in a tile, forward and backward; rows that a tile of the backward processes together."""
+SIDE, ROWS, PEAK_KEYS = 4, 8, 64
+"""In the additive backward: keys processed together, the most rows processed with them, and keys of a `key_peak`."""
 
-# Operands that batch elements may share: each has a step from one to the next, or a table of owners.
+# Operands that batch elements may share: each has a step from one element to the next, or a table of elements.
 SHARED = ("query", "key", "weight", "value", "bias", "key_bias", "lens", "starts", "exclude", "seeds", "mask")
 
 CALL = Record(
@@ -23,16 +23,16 @@ CALL = Record(
     flags="mask key_beyond",
     whole=" ".join(f"{name}_step" for name in SHARED)
     + """
-        parts part_rows rows group profile queries keys features padded values value_stride blocks
+        element_tasks task_rows rows group profile queries keys features padded values value_stride blocks
         key_bias_stride causal lens_row starts_row mask_row mask_col exclude_row bias_row bias_col bias_row_apart
         bias_rows bias_cols dropout exact narrow key_owners keeps top cell_rows cell_cols by_largest
     """,
     real="kept_scale scale limit highest softcap",
     regions="""
-        scores weights by_score in_fast dropped upstream kept weight weight_sums query query_peak query_sums
+        scores weights by_score in_fast drop_factors upstream reciprocals weight weight_sums query query_peak query_sums
         query_exact mean peaks sums totals drifts factors score_sums value_sums key_sums top_scores tile_peaks
     """,
-    integer_regions="limits beyond sweeps exact_rows top_places",
+    integer_regions="limits beyond sweeps exact_rows top_indices",
 )
 
 FEW = Record(
@@ -42,7 +42,7 @@ FEW = Record(
     """,
     integers="lens lens_table",
     whole="lens_step lens_row causal queries keys features padded values",
-    real="highest most scale",
+    real="highest limit scale",
     regions="query weight scores shares sums spare by_score query_sums weight_sums",
 )
-"""Few queries: operands as they come."""
+"""The record of a call with few queries, whose operands are not packed."""

@@ -30,7 +30,7 @@ from dikkat._engine.vectors import (
 
 @inlined
 def in_range(acc: Vector, peak: Vector, limit: Vector, zero: Any) -> Any:
-    """The lanes whose denominators and sums stayed within the limit, and are not NaN."""
+    """Return the lanes whose denominators and sums are within the limit, and not NaN."""
     return (peak < limit) & (acc < limit) & (full(0, zero) - limit < acc)
 
 
@@ -40,8 +40,8 @@ def _denominator(query: Pointer, key: Pointer, c: int, s: Vector, zero: Any) -> 
 
 
 @inlined
-def _eight(query: Pointer, key: Pointer, c: int, weight: Pointer, s: Vector, zero: Any) -> tuple[Vector, Vector]:
-    """Numerator and denominator of Σ v/a over eight features; of two rows in turn, a key is loaded once."""
+def _fold_eight(query: Pointer, key: Pointer, c: int, weight: Pointer, s: Vector, zero: Any) -> tuple[Vector, Vector]:
+    """Return numerator and denominator of Σ v/a over eight features. Two calls for two rows load a key once."""
     a0, a1 = _denominator(query, key, c, s, zero), _denominator(query, key, c + 1, s, zero)
     a2, a3 = _denominator(query, key, c + 2, s, zero), _denominator(query, key, c + 3, s, zero)
     a4, a5 = _denominator(query, key, c + 4, s, zero), _denominator(query, key, c + 5, s, zero)
@@ -59,11 +59,11 @@ def _eight(query: Pointer, key: Pointer, c: int, weight: Pointer, s: Vector, zer
 def _additive_row(
     query: Pointer, key: Pointer, weight: Pointer, padded: int, s: Vector, zero: Any
 ) -> tuple[Vector, Vector]:
-    """Σ v/a of a row with a block of keys, and the largest denominator."""
+    """Return Σ v/a of a row with a block of keys, and the largest denominator."""
     acc = full(0, zero)
     peak = acc
     for c in range(0, padded, FOLD):
-        numerator, denominator = _eight(query, key, c, weight, s, zero)
+        numerator, denominator = _fold_eight(query, key, c, weight, s, zero)
         acc += numerator / denominator
         peak = maximum(peak, denominator)
     return acc, peak
@@ -73,14 +73,14 @@ def _additive_row(
 def _additive_rows(
     query: Pointer, key: Pointer, weight: Pointer, padded: int, s: Vector, zero: Any,
 ) -> tuple[Vector, Vector, Vector, Vector]:  # fmt: skip
-    """Σ v/a of two rows with a block of keys, and their largest denominators."""
+    """Return Σ v/a of two rows with a block of keys, each with its largest denominator."""
     acc0 = full(0, zero)
     acc1, peak0, peak1 = acc0, acc0, acc0
     for c in range(0, padded, FOLD):
-        numerator, denominator = _eight(query, key, c, weight, s, zero)
+        numerator, denominator = _fold_eight(query, key, c, weight, s, zero)
         acc0 += numerator / denominator
         peak0 = maximum(peak0, denominator)
-        numerator, denominator = _eight(at(query, padded), key, c, weight, s, zero)
+        numerator, denominator = _fold_eight(at(query, padded), key, c, weight, s, zero)
         acc1 += numerator / denominator
         peak1 = maximum(peak1, denominator)
     return acc0, peak0, acc1, peak1
@@ -88,7 +88,7 @@ def _additive_rows(
 
 @inlined
 def _additive_exact(call: Call, b: int, i: int, j: int, weight: Pointer, zero: Any) -> Vector:
-    """Σ v/a of a row with a block of keys, for finite numbers of any size."""
+    """Return Σ v/a of a row with a block of keys, for finite numbers of any size."""
     query, key = raw_row(call, b, i, zero), raw_keys(call, b, j, zero)
     one, acc = full(1, zero), full(0, zero)
     for c in range(call.features):
@@ -98,39 +98,39 @@ def _additive_exact(call: Call, b: int, i: int, j: int, weight: Pointer, zero: A
 
 
 @inlined
-def _add_scores(scores: Pointer, place: int, share: Vector, whole: bool, zero: Any) -> None:
-    """Add a share to the visible scores of a block; where all are visible and nothing was there yet, write it."""
-    if whole:
-        store(scores, place, share)
+def _add_scores(scores: Pointer, index: int, share: Vector, plain: bool, zero: Any) -> None:
+    """Add a share to the visible scores of a block, or write it if the tile is plain (see `begin_scores`)."""
+    if plain:
+        store(scores, index, share)
     else:
-        begin, hidden = load(scores, place), full(-np.inf, zero)
-        store(scores, place, where(begin == hidden, begin, begin + share))
+        begin, hidden = load(scores, index), full(-np.inf, zero)
+        store(scores, index, where(begin == hidden, begin, begin + share))
 
 
 @inlined
-def _visible(scores: Pointer, place: int, whole: bool, zero: Any) -> bool:
-    return whole or some(load(scores, place) != full(-np.inf, zero))
+def _visible(scores: Pointer, index: int, plain: bool, zero: Any) -> bool:
+    return plain or some(load(scores, index) != full(-np.inf, zero))
 
 
 @inlined
 def _add_additive(
-    call: Call, b: int, i: int, j: int, acc: Vector, peak: Vector, scores: Pointer, place: int, weight: Pointer,
-    factor: Vector, constant: Vector, whole: bool, zero: Any,
+    call: Call, b: int, i: int, j: int, acc: Vector, peak: Vector, scores: Pointer, index: int, weight: Pointer,
+    factor: Vector, constant: Vector, plain: bool, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a row's scores with a block of keys; if a visible one left the range, from plain exponentials."""
+    """Add a row's scores with a block of keys, recomputed exactly if a visible score left the range."""
     hidden, begin = full(-np.inf, zero), full(0, zero)
-    if not whole:
-        begin = load(scores, place)
-    beyond = where(in_range(acc, peak, full(call.limit, zero), zero), hidden, begin)
-    if some(beyond != hidden):
+    if not plain:
+        begin = load(scores, index)
+    out_of_range = where(in_range(acc, peak, full(call.limit, zero), zero), hidden, begin)
+    if some(out_of_range != hidden):
         acc = _additive_exact(call, b, i, j, weight, zero)
-    _add_scores(scores, place, constant + factor * acc, whole, zero)
+    _add_scores(scores, index, constant + factor * acc, plain, zero)
 
 
 @inlined
 def _additive_scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, query: Pointer, key: Pointer,
-    weight: Pointer, power: float, constant: float, scores: Pointer, whole: bool, zero: Any,
+    weight: Pointer, power: float, constant: float, scores: Pointer, plain: bool, zero: Any,
 ) -> None:  # fmt: skip
     """Add Σ v − 2 Σ v r to a tile of scores."""
     lanes, padded = lanes_of(zero), call.padded
@@ -139,24 +139,24 @@ def _additive_scores(
         keys, j = at(key, block * padded * lanes), j0 + block * lanes
         i = 0
         while i < rows:
-            place, row = i * width + block * lanes, at(query, i * padded)
-            first = _visible(scores, place, whole, zero)
-            if first and i + 1 < rows and _visible(scores, place + width, whole, zero):
+            index, row = i * width + block * lanes, at(query, i * padded)
+            first_visible = _visible(scores, index, plain, zero)
+            if first_visible and i + 1 < rows and _visible(scores, index + width, plain, zero):
                 acc0, peak0, acc1, peak1 = _additive_rows(row, keys, weight, padded, s, zero)
-                _add_additive(call, b, i0 + i, j, acc0, peak0, scores, place, weight, factor, base, whole, zero)
-                place += width
-                _add_additive(call, b, i0 + i + 1, j, acc1, peak1, scores, place, weight, factor, base, whole, zero)
+                _add_additive(call, b, i0 + i, j, acc0, peak0, scores, index, weight, factor, base, plain, zero)
+                index += width
+                _add_additive(call, b, i0 + i + 1, j, acc1, peak1, scores, index, weight, factor, base, plain, zero)
                 i += 2
                 continue
-            if first:
+            if first_visible:
                 acc0, peak0 = _additive_row(row, keys, weight, padded, s, zero)
-                _add_additive(call, b, i0 + i, j, acc0, peak0, scores, place, weight, factor, base, whole, zero)
+                _add_additive(call, b, i0 + i, j, acc0, peak0, scores, index, weight, factor, base, plain, zero)
             i += 1
 
 
 @inlined
 def squared_distance(query: Pointer, key: Pointer, size: int, zero: Any) -> Vector:
-    """‖q − k‖² of a row with a block of keys."""
+    """Return ‖q − k‖² of a row with a block of keys."""
     lanes = lanes_of(zero)
     acc = full(0, zero)
     for c in range(size):
@@ -167,14 +167,13 @@ def squared_distance(query: Pointer, key: Pointer, size: int, zero: Any) -> Vect
 
 @inlined
 def _four_squares(query: Pointer, key: Pointer, size: int, zero: Any) -> tuple[Vector, Vector, Vector, Vector]:
-    """‖q − k‖² of a row with four blocks of keys."""
     lanes = lanes_of(zero)
     step, acc0 = size * lanes, full(0, zero)
     acc1, acc2, acc3 = acc0, acc0, acc0
     for c in range(size):
-        q, place = spread(query, c), c * lanes
-        away0, away1 = q - load(key, place), q - load(key, place + step)
-        away2, away3 = q - load(key, place + 2 * step), q - load(key, place + 3 * step)
+        q, index = spread(query, c), c * lanes
+        away0, away1 = q - load(key, index), q - load(key, index + step)
+        away2, away3 = q - load(key, index + 2 * step), q - load(key, index + 3 * step)
         acc0 = fused(away0, away0, acc0)
         acc1 = fused(away1, away1, acc1)
         acc2 = fused(away2, away2, acc2)
@@ -184,7 +183,7 @@ def _four_squares(query: Pointer, key: Pointer, size: int, zero: Any) -> tuple[V
 
 @inlined
 def distance_scores(
-    call: Call, rows: int, blocks: int, width: int, query: Pointer, key: Pointer, scores: Pointer, whole: bool,
+    call: Call, rows: int, blocks: int, width: int, query: Pointer, key: Pointer, scores: Pointer, plain: bool,
     zero: Any,
 ) -> None:  # fmt: skip
     """Add g(‖q − k‖²) to a tile of scores."""
@@ -192,23 +191,23 @@ def distance_scores(
     for i in range(rows):
         row, block = at(query, i * size), 0
         while block < blocks:
-            place, keys = i * width + block * lanes, at(key, block * size * lanes)
-            if whole and block + 4 <= blocks:
+            index, keys = i * width + block * lanes, at(key, block * size * lanes)
+            if plain and block + 4 <= blocks:
                 s0, s1, s2, s3 = _four_squares(row, keys, size, zero)
                 s0, s1 = log_profile(profile, s0, zero), log_profile(profile, s1, zero)
                 s2, s3 = log_profile(profile, s2, zero), log_profile(profile, s3, zero)
-                store_four(scores, place, lanes, s0, s1, s2, s3)
+                store_four(scores, index, lanes, s0, s1, s2, s3)
                 block += 4
                 continue
-            if _visible(scores, place, whole, zero):
+            if _visible(scores, index, plain, zero):
                 square = squared_distance(row, keys, size, zero)
-                _add_scores(scores, place, log_profile(profile, square, zero), whole, zero)
+                _add_scores(scores, index, log_profile(profile, square, zero), plain, zero)
             block += 1
 
 
 @inlined
 def inner_product(query: Pointer, key: Pointer, size: int, zero: Any) -> Vector:
-    """⟨q, k⟩ of a row with a block of keys."""
+    """Return ⟨q, k⟩ of a row with a block of keys."""
     lanes, acc = lanes_of(zero), full(0, zero)
     for c in range(size):
         acc = fused(spread(query, c), load(key, c * lanes), acc)
@@ -216,17 +215,17 @@ def inner_product(query: Pointer, key: Pointer, size: int, zero: Any) -> Vector:
 
 
 @inlined
-def _add_product(call: Call, scores: Pointer, place: int, product: Vector, whole: bool, zero: Any) -> None:
-    """Add inner products, softly capped if the call has a cap, to the visible scores of a block."""
+def _add_product(call: Call, scores: Pointer, index: int, product: Vector, plain: bool, zero: Any) -> None:
+    """Add inner products, with the call's soft cap, to the visible scores of a block."""
     if call.softcap != 0:
         cap = full(call.softcap, zero)
         product = cap * tanh(product / cap, zero)
-    _add_scores(scores, place, product, whole, zero)
+    _add_scores(scores, index, product, plain, zero)
 
 
 @inlined
 def inner_scores(
-    call: Call, rows: int, blocks: int, width: int, query: Pointer, key: Pointer, scores: Pointer, whole: bool,
+    call: Call, rows: int, blocks: int, width: int, query: Pointer, key: Pointer, scores: Pointer, plain: bool,
     zero: Any,
 ) -> None:  # fmt: skip
     """Add ⟨q, k⟩, or its soft cap, to a tile of scores."""
@@ -234,9 +233,9 @@ def inner_scores(
     for block in range(blocks):
         keys, i = at(key, block * size * lanes), 0
         while i < rows:
-            row, place = at(query, i * size), i * width + block * lanes
+            row, index = at(query, i * size), i * width + block * lanes
             if i + 4 > rows:
-                _add_product(call, scores, place, inner_product(row, keys, size, zero), whole, zero)
+                _add_product(call, scores, index, inner_product(row, keys, size, zero), plain, zero)
                 i += 1
                 continue
             acc0 = full(0, zero)
@@ -245,10 +244,10 @@ def inner_scores(
                 k = load(keys, c * lanes)
                 acc0, acc1 = fused(spread(row, c), k, acc0), fused(spread(row, c + size), k, acc1)
                 acc2, acc3 = fused(spread(row, c + 2 * size), k, acc2), fused(spread(row, c + 3 * size), k, acc3)
-            _add_product(call, scores, place, acc0, whole, zero)
-            _add_product(call, scores, place + width, acc1, whole, zero)
-            _add_product(call, scores, place + 2 * width, acc2, whole, zero)
-            _add_product(call, scores, place + 3 * width, acc3, whole, zero)
+            _add_product(call, scores, index, acc0, plain, zero)
+            _add_product(call, scores, index + width, acc1, plain, zero)
+            _add_product(call, scores, index + 2 * width, acc2, plain, zero)
+            _add_product(call, scores, index + 3 * width, acc3, plain, zero)
             i += 4
 
 
@@ -257,13 +256,13 @@ def tile_scores(
     call: Call, work: Work, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, power: float,
     constant: float, zero: Any, inner: Any, additive: Any, distance: Any,
 ) -> None:  # fmt: skip
-    """Write a tile's scores, −∞ for hidden pairs, of the rows from i0 on with the blocks of keys from j0 on."""
+    """Write a tile's scores, −∞ for hidden pairs: rows from i0 on, blocks of keys from j0 on."""
     query, weight, scores = work.query, work.weight, work.scores
-    whole = begin_scores(call, b, i0, rows, j0, blocks, width, work.limits, scores, zero)
+    plain = begin_scores(call, b, i0, rows, j0, blocks, width, work.limits, scores, zero)
     key = packed_key(call, b, j0, zero)
     if additive is not None:
-        _additive_scores(call, b, i0, rows, j0, blocks, width, query, key, weight, power, constant, scores, whole, zero)
+        _additive_scores(call, b, i0, rows, j0, blocks, width, query, key, weight, power, constant, scores, plain, zero)
     if distance is not None:
-        distance_scores(call, rows, blocks, width, query, key, scores, whole, zero)
+        distance_scores(call, rows, blocks, width, query, key, scores, plain, zero)
     if inner is not None:
-        inner_scores(call, rows, blocks, width, query, key, scores, whole, zero)
+        inner_scores(call, rows, blocks, width, query, key, scores, plain, zero)

@@ -1,16 +1,15 @@
 """Summaries of the weights in tiles, for the three pair functions, compiled by Numba, without the map in memory.
 
-A task is every `parts`-th group of rows of one batch element, so that all tasks have as much to do where later rows see
-more keys. One walk over the tiles of keys finds each row's peak and total, its largest scores and what its entropy is
-made of; and, where values are given, their mean: all that is then the forward, and the rest its by-products. A running
-peak p that grows to p' shrinks what was found by e^(p − p'), and
+A task is every `element_tasks`-th group of rows of one batch element, so that tasks are equally long even if later rows
+see more keys. One pass over the tiles of keys finds each row's peak, total, largest scores and the sum behind its
+entropy; and with values their mean, so that the pass is also the forward. When a running peak p grows to p', earlier
+sums shrink by e^(p − p'), and
 
     Σ e^(s − p') (s − p') = e^(p − p') (Σ e^(s − p) (s − p) + (p − p') Σ e^(s − p)).
 
-Sums over rows, by key and by cell of a coarse map, need each row's final total. Where the shares e^(score − peak so
-far) of a group's rows with all keys fit into the scratch, they are kept and multiplied by each row's factor
-at the end; else a second walk makes the scores once more. These sums are in float64 from one group of rows
-to the next: tens of thousands of rows are added up.
+Sums over rows, by key and by cell of a coarse map, need each row's final total. If the shares e^(score − peak so far)
+of a group's rows with all keys fit into the scratch, they are kept and multiplied by each row's factor at the end. If
+not, a second pass recomputes the scores. These sums are float64, because they add up tens of thousands of rows.
 """
 
 import math
@@ -51,45 +50,45 @@ def _share_and_drift(
 ) -> tuple[float, float]:
     """Write a row's shares in a tile; return their sum and Σ share · (score − peak)."""
     lanes, base, acc = lanes_of(zero), full(base_of(peak, zero), zero), full(0, zero)
-    least, drift = full(lowest, zero), full(0, zero)  # a hidden key adds 0 times the lowest number
+    floor, drift = full(lowest, zero), full(0, zero)  # a hidden key adds 0 times the lowest number
     for block in range(blocks):
         away = load(scores, block * lanes) - base
         share = exp(away)
         store(shares, block * lanes, share)
         acc += share
-        drift += share * maximum(away, least)
+        drift += share * maximum(away, floor)
     return total(acc), total(drift)
 
 
 @inlined
-def _weigh(scores: Pointer, weights: Pointer, blocks: int, peak: float, by: float, zero: Any) -> float:
-    """Write a row's weights by · e^(score − peak) in a tile; return Σ weight · (score − peak)."""
+def _weigh(scores: Pointer, weights: Pointer, blocks: int, peak: float, inverse_total: float, zero: Any) -> float:
+    """Write a row's weights e^(score − peak) / total in a tile; return Σ weight · (score − peak)."""
     lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
-    base, factor, drift = full(base_of(peak, zero), zero), full(by, zero), full(0, zero)
+    base, factor, drift = full(base_of(peak, zero), zero), full(inverse_total, zero), full(0, zero)
     for block in range(blocks):
         away = load(scores, block * lanes) - base
-        seen = away != hidden  # in a row of NaN, too, a hidden key weighs nothing
-        weight = where(seen, exp(away) * factor, nothing)
+        visible = away != hidden  # in a row of NaN, too, a hidden key weighs nothing
+        weight = where(visible, exp(away) * factor, nothing)
         store(weights, block * lanes, weight)
-        drift += weight * where(seen, away, nothing)
+        drift += weight * where(visible, away, nothing)
     return total(drift)
 
 
 @inlined
-def _keep_largest(scores: Pointer, blocks: int, j0: int, top: int, kept: Pointer, places: Pointer, zero: Any) -> None:
-    """Insert a tile's scores into a row's largest ones; of equal ones the first key stays before the others."""
-    lanes, least = lanes_of(zero), kept[top - 1]
+def _keep_largest(scores: Pointer, blocks: int, j0: int, top: int, largest: Pointer, keys: Pointer, zero: Any) -> None:
+    """Insert a tile's scores into a row's largest scores; equal scores stay in the order of their keys."""
+    lanes, threshold = lanes_of(zero), largest[top - 1]
     for block in range(blocks):
-        if some(full(least, zero) < load(scores, block * lanes)):
+        if some(full(threshold, zero) < load(scores, block * lanes)):
             for j in range(block * lanes, (block + 1) * lanes):
                 score = scores[j]
-                if score > least:
-                    place = top - 1
-                    while place > 0 and kept[place - 1] < score:
-                        kept[place], places[place] = kept[place - 1], places[place - 1]
-                        place -= 1
-                    kept[place], places[place] = score, j0 + j
-                    least = kept[top - 1]
+                if score > threshold:
+                    rank = top - 1
+                    while rank > 0 and largest[rank - 1] < score:
+                        largest[rank], keys[rank] = largest[rank - 1], keys[rank - 1]
+                        rank -= 1
+                    largest[rank], keys[rank] = score, j0 + j
+                    threshold = largest[top - 1]
 
 
 @inlined
@@ -97,32 +96,32 @@ def _add_to_keys(
     call: Call, task: int, rows: int, j0: int, blocks: int, width: int, shares: Pointer, work: Work, zero: Any
 ) -> None:
     """Add a tile's weights to the sums of its keys, four rows at a time."""
-    lanes, factors, sums = lanes_of(zero), work.factors, work.kept
+    lanes, factors, sums = lanes_of(zero), work.factors, work.key_sums
     clear(sums, blocks * lanes, zero)
     i = 0
     while i < rows:
         r0, f0 = at(shares, i * width), spread(factors, i)
         if i + 4 > rows:
-            for place in range(0, blocks * lanes, lanes):
-                store(sums, place, load(sums, place) + f0 * load(r0, place))
+            for index in range(0, blocks * lanes, lanes):
+                store(sums, index, load(sums, index) + f0 * load(r0, index))
             i += 1
             continue
         r1, r2, r3 = at(r0, width), at(r0, 2 * width), at(r0, 3 * width)
         f1, f2, f3 = spread(factors, i + 1), spread(factors, i + 2), spread(factors, i + 3)
-        for place in range(0, blocks * lanes, lanes):
-            two, others = f0 * load(r0, place) + f1 * load(r1, place), f2 * load(r2, place) + f3 * load(r3, place)
-            store(sums, place, load(sums, place) + (two + others))
+        for index in range(0, blocks * lanes, lanes):
+            rows01, rows23 = f0 * load(r0, index) + f1 * load(r1, index), f2 * load(r2, index) + f3 * load(r3, index)
+            store(sums, index, load(sums, index) + (rows01 + rows23))
         i += 4
-    whole = at(pointer(call.key_sums_of_task, np.float64(0)), task * call.keys + j0)
+    task_sums = at(pointer(call.key_sums_of_task, np.float64(0)), task * call.keys + j0)
     for j in range(min(blocks * lanes, call.keys - j0)):
-        whole[j] += sums[j]
+        task_sums[j] += sums[j]
 
 
 @inlined
 def _add_to_cells(
     call: Call, task: int, i: int, j0: int, count: int, shares: Pointer, factor: float, zero: Any
 ) -> None:
-    """Add a row's weights in a tile to the cells of the map, or put the largest there."""
+    """Add a row's weights in a tile to the cells of the map, or write the largest weight."""
     keys, cols = call.keys, call.cell_cols
     row = task * call.cell_rows + i * call.cell_rows // call.queries
     cells = at(pointer(call.cells_of_task, np.float64(0)), row * cols)
@@ -149,8 +148,8 @@ def _add_tile(
     """Add a tile's weights, its shares times each row's factor, to the sums over rows."""
     if call.cells_of_task != 0:
         for i in range(rows):
-            own, factor = at(shares, i * width), work.factors[i]
-            _add_to_cells(call, task, i0 + i, j0, blocks * lanes_of(zero), own, factor, zero)
+            row_shares, factor = at(shares, i * width), work.factors[i]
+            _add_to_cells(call, task, i0 + i, j0, blocks * lanes_of(zero), row_shares, factor, zero)
     if call.key_sums_of_task != 0:
         _add_to_keys(call, task, rows, j0, blocks, width, shares, work, zero)
 
@@ -158,19 +157,19 @@ def _add_tile(
 @inlined
 def _begin_row(call: Call, i: int, work: Work, zero: Any) -> None:
     work.peaks[i], work.sums[i], work.drifts[i], work.factors[i] = -np.inf, zero, zero, 1.0
-    for place in range(i * call.top, (i + 1) * call.top):
-        work.top_scores[place], work.top_places[place] = -np.inf, -1
+    for rank in range(i * call.top, (i + 1) * call.top):
+        work.top_scores[rank], work.top_indices[rank] = -np.inf, -1
 
 
 @inlined
 def _grow(call: Call, i: int, higher: float, work: Work, zero: Any) -> None:
-    """Raise a row's peak, and shrink its sums."""
-    before = work.peaks[i]
+    """Raise a row's peak and shrink its sums."""
+    old_peak = work.peaks[i]
     work.peaks[i] = higher
-    if higher > before > -np.inf:
-        away = before - higher
+    if higher > old_peak > -np.inf:
+        away = old_peak - higher
         shrink = math.exp(away)
-        # Where that is 0, a difference of scores times a total could be too large a number.
+        # At 0, the difference of scores times the total could overflow.
         work.drifts[i] = shrink * (work.drifts[i] + away * work.sums[i]) if shrink > 0 else zero
         work.sums[i] *= shrink
         if call.mean != 0:
@@ -191,39 +190,39 @@ def _add_to_row(
         added = write_shares(scores, shares, blocks, work.peaks[i], zero)
     work.sums[i] += added
     if call.top != 0 and highest > work.top_scores[(i + 1) * call.top - 1]:
-        kept, places = at(work.top_scores, i * call.top), at(work.top_places, i * call.top)
-        _keep_largest(scores, blocks, j0, call.top, kept, places, zero)
+        top_scores, top_indices = at(work.top_scores, i * call.top), at(work.top_indices, i * call.top)
+        _keep_largest(scores, blocks, j0, call.top, top_scores, top_indices, zero)
 
 
 @inlined
-def _settle(call: Call, tile: int, rows: int, work: Work, zero: Any) -> None:
-    """Write the factors that turn the kept shares of a tile into weights."""
+def _find_factors(call: Call, tile: int, rows: int, work: Work, zero: Any) -> None:
+    """Write the factors that turn a tile's kept shares into weights."""
     for i in range(rows):
-        then, factor = work.tile_peaks[tile * call.rows + i], zero
-        if then > -np.inf:
-            factor = math.exp(then - work.peaks[i]) * by_total(work.sums[i], zero)
+        tile_peak, factor = work.tile_peaks[tile * call.rows + i], zero
+        if tile_peak > -np.inf:
+            factor = math.exp(tile_peak - work.peaks[i]) * by_total(work.sums[i], zero)
         work.factors[i] = factor
 
 
 @inlined
 def _finish_row(call: Call, row: int, i: int, work: Work, zero: Any) -> None:
-    peak, whole = work.peaks[i], work.sums[i]
-    base, by = base_of(peak, zero), by_total(whole, zero)
+    peak, row_total = work.peaks[i], work.sums[i]
+    base, inverse_total = base_of(peak, zero), by_total(row_total, zero)
     if call.mean != 0:
-        finish_row(call, row, at(work.mean, i * call.value_stride), peak, whole, zero)
+        finish_row(call, row, at(work.mean, i * call.value_stride), peak, row_total, zero)
     else:
-        pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, whole
+        pointer(call.peak, zero)[row], pointer(call.total, zero)[row] = peak, row_total
     if call.entropy != 0:
         pointer(call.entropy, zero)[row] = zero
-        if whole != 0:
-            pointer(call.entropy, zero)[row] = math.log(whole) - work.drifts[i] * by
-    for place in range(call.top):
-        score = work.top_scores[i * call.top + place]
-        share = by * zero  # NaN in a row of NaN
+        if row_total != 0:
+            pointer(call.entropy, zero)[row] = math.log(row_total) - work.drifts[i] * inverse_total
+    for rank in range(call.top):
+        score = work.top_scores[i * call.top + rank]
+        share = inverse_total * zero  # NaN in a row of NaN
         if score > -np.inf:
-            share = math.exp(score - base) * by
-        pointer(call.top_weights, zero)[row * call.top + place] = share
-        pointer(call.top_keys, np.int64(0))[row * call.top + place] = work.top_places[i * call.top + place]
+            share = math.exp(score - base) * inverse_total
+        pointer(call.top_weights, zero)[row * call.top + rank] = share
+        pointer(call.top_keys, np.int64(0))[row * call.top + rank] = work.top_indices[i * call.top + rank]
 
 
 _workplace = workplace_of(CALL)
@@ -245,11 +244,11 @@ def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             task = claim(call.counters)
             if task >= call.tasks:
                 return
-            b, first = task // call.parts, (task % call.parts) * call.rows
+            b, first = task // call.element_tasks, (task % call.element_tasks) * call.rows
             if additive is not None and weight_at(call, b, zero) != packed_weight:
                 packed_weight = weight_at(call, b, zero)
                 power, constant = pack_weight(call, packed_weight, work.weight, zero)
-            for i0 in range(first, call.queries, call.parts * call.rows):
+            for i0 in range(first, call.queries, call.element_tasks * call.rows):
                 rows, row = min(call.rows, call.queries - i0), b * call.queries + i0
                 pack_rows(call, b, i0, rows, work.query, zero, additive, distance)
                 begin, reach = first_of(call, b, i0, rows, width), limits_of(call, b, i0, rows, work.limits)
@@ -272,22 +271,22 @@ def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     if call.mean != 0:
                         average(call, b, rows, j0, blocks, width, scores, shares, work.mean, zero)
                 if adds:
-                    kept = call.keeps != 0
+                    reuses_shares = call.keeps != 0
                     for i in range(rows):  # 0 · NaN is NaN: a hidden key must not have a row's NaN
-                        kept = kept and work.sums[i] == work.sums[i]
+                        reuses_shares = reuses_shares and work.sums[i] == work.sums[i]
                     for j0 in range(begin, reach, width):
                         blocks, tile = min(TILE, (reach - j0 + lanes - 1) // lanes), j0 // width
                         shares = at(work.weights, tile * size * call.keeps)
-                        if kept:
-                            _settle(call, tile, rows, work, zero)
+                        if reuses_shares:
+                            _find_factors(call, tile, rows, work, zero)
                         else:
                             tile_scores(
                                 call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive,
                                 distance,
                             )  # fmt: skip
                             for i in range(rows):
-                                by, own = by_total(work.sums[i], zero), at(shares, i * width)
-                                _weigh(at(scores, i * width), own, blocks, work.peaks[i], by, zero)
+                                inverse_total, row_weights = by_total(work.sums[i], zero), at(shares, i * width)
+                                _weigh(at(scores, i * width), row_weights, blocks, work.peaks[i], inverse_total, zero)
                         _add_tile(call, task, i0, rows, j0, blocks, width, shares, work, zero)
                 for i in range(rows):
                     _finish_row(call, row + i, i, work, zero)

@@ -1,4 +1,4 @@
-"""Which keys a row may see, and which of their weights dropout keeps."""
+"""Restrictions and dropout in compiled kernels: the visible keys of a row, biases and dropout factors."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from dikkat._engine.vectors import Pointer, at, full, gather, lane_numbers, lane
 
 @inlined
 def owner(step: int, table: int, b: int) -> int:
+    """Return the index of the operand's element that batch element b uses."""
     if table != 0:
         return number_at(table, b)
     return step * b
@@ -18,14 +19,14 @@ def owner(step: int, table: int, b: int) -> int:
 
 @inlined
 def limit_of(call: Call, b: int, i: int) -> int:
-    """One past the last key that lengths and causality let row i see."""
+    """Return one past the last key that row i sees by lengths and causality."""
     limit = call.keys
     if call.causal:
         limit = min(limit, max(0, i + 1 + call.keys - call.queries))
     if call.lens != 0:
-        own = owner(call.lens_step, call.lens_table, b)
-        own = own * (call.queries if call.lens_row else 1) + i * call.lens_row
-        limit = min(limit, max(0, number_at(call.lens, own)))
+        element = owner(call.lens_step, call.lens_table, b)
+        element = element * (call.queries if call.lens_row else 1) + i * call.lens_row
+        limit = min(limit, max(0, number_at(call.lens, element)))
     return limit
 
 
@@ -33,13 +34,13 @@ def limit_of(call: Call, b: int, i: int) -> int:
 def start_of(call: Call, b: int, i: int) -> int:
     if call.starts == 0:
         return 0
-    own = owner(call.starts_step, call.starts_table, b)
-    return number_at(call.starts, own * (call.queries if call.starts_row else 1) + i * call.starts_row)
+    element = owner(call.starts_step, call.starts_table, b)
+    return number_at(call.starts, element * (call.queries if call.starts_row else 1) + i * call.starts_row)
 
 
 @inlined
 def first_of(call: Call, b: int, i0: int, rows: int, step: int) -> int:
-    """The first key that some rows may see, or one before it: a multiple of `step`."""
+    """Return a multiple of `step` that is at most the first visible key of some rows."""
     if call.starts == 0:
         return 0
     first = call.keys
@@ -50,37 +51,36 @@ def first_of(call: Call, b: int, i0: int, rows: int, step: int) -> int:
 
 @inlined
 def excluded_of(call: Call, b: int, i: int) -> int:
-    """The key that row i alone may not see, of a call that excludes some."""
-    own = owner(call.exclude_step, call.exclude_table, b)
-    return number_at(call.exclude, own * (call.queries if call.exclude_row else 1) + i * call.exclude_row)
+    element = owner(call.exclude_step, call.exclude_table, b)
+    return number_at(call.exclude, element * (call.queries if call.exclude_row else 1) + i * call.exclude_row)
 
 
 @inlined
 def mask_of(call: Call, b: int, i: int) -> Pointer:
-    """The mask of row i, of a call that has one; a key's flag is at its number times `mask_col`."""
-    own = owner(call.mask_step, call.mask_table, b)
+    """Return row i's mask; key j's flag is at j · `mask_col`."""
+    element = owner(call.mask_step, call.mask_table, b)
     rows, cols = (call.queries if call.mask_row else 1), (call.keys if call.mask_col else 1)
-    return flags_at(call.mask, (own * rows + i * call.mask_row) * cols)
+    return flags_at(call.mask, (element * rows + i * call.mask_row) * cols)
 
 
 @inlined
 def bias_of(call: Call, b: int, i: int, zero: Any) -> Pointer:
-    """The bias of row i, of a call that has one; a key's is at its number times `bias_col`."""
+    """Return row i's bias; key j's number is at j · `bias_col`."""
     return at(pointer(call.bias, zero), number_at(call.bias_offsets, b) + i * call.bias_row)
 
 
 @inlined
 def turn_of(call: Call, task: int) -> int:
-    """The task that a claimed number stands for: where batch elements take turns, of those whose turn it is."""
+    """Return the task of a claimed number; in a turn, it is a task of the turn's batch elements."""
     if call.turns == 0:
         return task
-    return number_at(call.turns, task // call.parts) * call.parts + task % call.parts
+    return number_at(call.turns, task // call.element_tasks) * call.element_tasks + task % call.element_tasks
 
 
 @inlined
-def bias_grad_of(call: Call, b: int, i: int, part: int, zero: Any) -> Pointer:
-    """The gradient of row i's bias, or of all rows of a part where they share theirs."""
-    row = i if call.bias_row_apart else part
+def bias_grad_of(call: Call, b: int, i: int, local_task: int, zero: Any) -> Pointer:
+    """Return the gradient of row i's bias, or a task's gradient if all rows share the bias."""
+    row = i if call.bias_row_apart else local_task
     return at(
         pointer(call.bias_grad, zero),
         (owner(call.bias_step, call.bias_table, b) * call.bias_rows + row) * call.bias_cols,
@@ -103,19 +103,19 @@ def begin_scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, limits: Pointer, scores: Pointer,
     zero: Any,
 ) -> bool:  # fmt: skip
-    """Initialise a tile of scores: the biases of the key and the pair for a visible one, −∞ for a hidden one.
+    """Initialise a tile of scores with the biases of visible pairs and −∞ for hidden pairs.
 
-    Where every pair is visible and has no bias, nothing is written, and it returns True.
+    If all pairs are visible and without bias, write nothing and return True; callers name this `plain`.
     """
     lanes = lanes_of(zero)
     number, nothing, hidden = lane_numbers(zero), full(0, zero), full(-np.inf, zero)
     has_key_bias, has_bias, has_mask, has_exclude = (
         call.key_bias != 0, call.bias != 0, call.mask != 0, call.exclude != 0,
     )  # fmt: skip
-    has_starts, least = call.starts != 0, limits[0]
+    has_starts, lowest_limit = call.starts != 0, limits[0]
     for i in range(1, rows):
-        least = min(least, limits[i])
-    if least >= j0 + blocks * lanes and not (has_starts or has_key_bias or has_bias or has_mask or has_exclude):
+        lowest_limit = min(lowest_limit, limits[i])
+    if lowest_limit >= j0 + blocks * lanes and not (has_starts or has_key_bias or has_bias or has_mask or has_exclude):
         return True
     key_bias = pointer(call.key_bias, zero)
     if has_key_bias:
@@ -127,20 +127,20 @@ def begin_scores(
                 begin = load(key_bias, block * lanes)
             if has_bias:
                 j = j0 + block * lanes
-                own = at(bias_of(call, b, i0 + i, zero), j * call.bias_col)
+                bias_row = at(bias_of(call, b, i0 + i, zero), j * call.bias_col)
                 added = (
-                    load(own, 0)
+                    load(bias_row, 0)
                     if call.bias_col == 1 and j + lanes <= call.keys
-                    else gather(own, 0, call.bias_col, call.keys - j)
+                    else gather(bias_row, 0, call.bias_col, call.keys - j)
                 )
-                # What one of the two hides is hidden, whatever the other holds: −∞ + ∞ is NaN.
-                both = where(begin == hidden, hidden, where(added == hidden, hidden, begin + added))
-                begin = both if has_key_bias else added
-            left = limit - block * lanes
-            if left >= lanes:
+                # A pair that either bias hides is hidden: −∞ + ∞ would be NaN.
+                combined = where(begin == hidden, hidden, where(added == hidden, hidden, begin + added))
+                begin = combined if has_key_bias else added
+            visible_count = limit - block * lanes
+            if visible_count >= lanes:
                 store(row, block * lanes, begin)
             else:
-                store(row, block * lanes, where(number < full(left, zero), begin, hidden))
+                store(row, block * lanes, where(number < full(visible_count, zero), begin, hidden))
         if has_starts:
             start = start_of(call, b, i0 + i) - j0
             for block in range(min(blocks, (max(start, 0) + lanes - 1) // lanes)):
@@ -160,7 +160,7 @@ def begin_scores(
 
 @inlined
 def _random_bits(seed: Any, index: Any) -> Any:
-    """32 random bits for an index, as in `arithmetic.random_bits`."""
+    """Return 32 random bits for an index, like `arithmetic.random_bits`."""
     low = np.uint64(0xFFFFFFFF)
     bits = (index * np.uint64(0x9E3779B1) + seed) & low
     bits = ((bits ^ (bits >> np.uint64(16))) * np.uint64(0x7FEB352D)) & low
@@ -169,11 +169,11 @@ def _random_bits(seed: Any, index: Any) -> Any:
 
 
 @inlined
-def drop(call: Call, b: int, i: int, j0: int, count: int, kept: Pointer) -> None:
+def drop(call: Call, b: int, i: int, j0: int, count: int, factors: Pointer) -> None:
     """Write the factors by which dropout multiplies a row's weights: 0 or 1/(1 − p)."""
     seed = pointer(call.seeds, np.uint64(0))[owner(call.seeds_step, call.seeds_table, b)]
     row = np.uint64(2 * i)
     seed = (_random_bits(seed, row) << np.uint64(31)) ^ _random_bits(seed, row + np.uint64(1))
     for j in range(count):
         bits = _random_bits(seed, np.uint64(j0 + j))
-        kept[j] = call.kept_scale if bits >= np.uint64(call.dropout) else 0.0
+        factors[j] = call.kept_scale if bits >= np.uint64(call.dropout) else 0.0

@@ -1,8 +1,8 @@
 """The kernels around the matrix products: factors, weights and gradients by rows, and the pairs that no sines reach.
 
-A side is queries or keys (element, row, feature), contiguous, in blocks of `ROWS` rows. `plan` holds what all go by:
-from which peak on a block is far, the first frequency, the unit of small sines, that of v, and the coefficients b.
-Loaded when first used.
+A side is queries or keys (element, row, feature), contiguous, in blocks of `ROWS` rows. `plan` holds the peak beyond
+which a block is far, the first frequency, the units of small sines and of v, and the coefficients b. Loaded when first
+used.
 """
 
 import triton
@@ -16,21 +16,21 @@ from dikkat._core.implementations.triton.pairs import tanh_and_slope
 
 @triton.jit
 def _peak(x, block, length, features, NORM: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """The largest |x| of a block of rows, ∞ where one is NaN; or the largest squared norm of those that are finite."""
+    """Return the largest |x| of a block of rows, ∞ with a NaN; if NORM, the largest finite squared norm."""
     blocks = tl.cdiv(length, ROWS)
     rows = (block % blocks) * ROWS + tl.arange(0, ROWS)
     origin = x + ((block // blocks).to(tl.int64) * length + rows)[:, None] * features
-    most = tl.zeros([ROWS], tl.float32)
+    largest = tl.zeros([ROWS], tl.float32)
     for first in range(0, features, COLS):
         cols = first + tl.arange(0, COLS)
         t = tl.load(origin + cols[None, :], (rows < length)[:, None] & (cols < features)[None, :], 0.0).to(tl.float32)
         if NORM:
-            most += tl.sum(t * t, 1)
+            largest += tl.sum(t * t, 1)
         else:
-            most = tl.maximum(most, tl.max(tl.where(t == t, tl.abs(t), float("inf")), 1))
+            largest = tl.maximum(largest, tl.max(tl.where(t == t, tl.abs(t), float("inf")), 1))
     if NORM:
-        most = tl.where(most < float("inf"), most, 0.0)
-    return tl.max(most, 0)
+        largest = tl.where(largest < float("inf"), largest, 0.0)
+    return tl.max(largest, 0)
 
 
 @triton.jit
@@ -38,51 +38,51 @@ def peaks(
     x, y, v, into, x_count, x_length, y_count, y_length, features, v_length,
     NORM: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """The peaks of the blocks of two sides, and that of v, where there is one."""
+    """Write the peaks of the blocks of two sides, and of v unless it is None."""
     block = tl.program_id(0)
     if block < x_count:
-        found = _peak(x, block, x_length, features, NORM, ROWS, COLS)
+        peak = _peak(x, block, x_length, features, NORM, ROWS, COLS)
     elif block < x_count + y_count:
-        found = _peak(y, block - x_count, y_length, features, NORM, ROWS, COLS)
+        peak = _peak(y, block - x_count, y_length, features, NORM, ROWS, COLS)
     else:
-        found = tl.zeros((), tl.float32)
+        peak = tl.zeros((), tl.float32)
         if v is not None:
             for row in range(0, tl.cdiv(v_length, ROWS)):
-                found = tl.maximum(found, _peak(v, row, v_length, features, NORM, ROWS, COLS))
-    tl.store(into + block, found)
+                peak = tl.maximum(peak, _peak(v, row, v_length, features, NORM, ROWS, COLS))
+    tl.store(into + block, peak)
 
 
 @triton.jit
-def _most(numbers, count):
-    most = tl.zeros([1024], tl.float32)
+def _largest(numbers, count):
+    largest = tl.zeros([1024], tl.float32)
     for first in range(0, count, 1024):
         index = first + tl.arange(0, 1024)
-        most = tl.maximum(most, tl.load(numbers + index, index < count, 0.0))
-    return tl.max(most, 0)
+        largest = tl.maximum(largest, tl.load(numbers + index, index < count, 0.0))
+    return tl.max(largest, 0)
 
 
 @triton.jit
-def _power(x, least, most):
-    """A power of two of the size of x; 1 where that is 0 or not finite."""
+def _power(x, min_exponent, max_exponent):
+    """Return the largest power of two ≤ x, with a clamped exponent; that of 1 for 0, ∞ and NaN."""
     usual = (x > 0) & (x < float("inf"))
     power = tl.floor(tl.log2(tl.where(usual, x, 1.0)))
-    return tl.exp2(tl.minimum(tl.maximum(power, least), most))
+    return tl.exp2(tl.minimum(tl.maximum(power, min_exponent), max_exponent))
 
 
 @triton.jit
-def resolve(found, table, plan, x_count, y_count, reaches, R: tl.constexpr, RP: tl.constexpr, TP: tl.constexpr):
-    """The plan of a call, from its peaks: the first series that reaches far enough."""
-    reach = _most(found, x_count) + _most(found + x_count, y_count)
+def resolve(all_peaks, table, plan, x_count, y_count, reaches, R: tl.constexpr, RP: tl.constexpr, TP: tl.constexpr):
+    """Write the plan of a call from its peaks, with the first series that reaches far enough."""
+    reach = _largest(all_peaks, x_count) + _largest(all_peaks + x_count, y_count)
     lines = tl.arange(0, TP)
-    known = tl.load(table + lines * (R + 2), lines < reaches, 0.0)
-    last = tl.max(known, 0)
+    reaches_of_lines = tl.load(table + lines * (R + 2), lines < reaches, 0.0)
+    last = tl.max(reaches_of_lines, 0)
     far = (reach <= last) == 0
-    short = (lines < reaches) & (known < tl.where(far, last, reach))
+    short = (lines < reaches) & (reaches_of_lines < tl.where(far, last, reach))
     line = table + tl.sum(short.to(tl.int32), 0) * (R + 2)
     tl.store(plan, tl.where(far, last / 2, float("inf")))
     tl.store(plan + 1, tl.load(line + 1))
     tl.store(plan + 2, _power(reach, -60.0, 0.0))
-    tl.store(plan + 3, _power(tl.load(found + x_count + y_count), -60.0, 60.0))
+    tl.store(plan + 3, _power(tl.load(all_peaks + x_count + y_count), -60.0, 60.0))
     terms = tl.arange(0, RP)
     tl.store(plan + 4 + terms, tl.load(line + 2 + terms, terms < R, 0.0), terms < R)
 
@@ -92,7 +92,7 @@ def resolve(found, table, plan, x_count, y_count, reaches, R: tl.constexpr, RP: 
 
 @triton.jit
 def _waves(angle):
-    """sin and cos of |angle| ≤ π, in which the first frequency keeps whatever is near: from those of the half."""
+    """Return sin and cos from those of half the angle, for |angle| ≤ π, as near blocks have at the first frequency."""
     half = 0.5 * angle
     s = half * half
     sin = 1 + s * (-1 / 6 + s * (1 / 120 + s * (-1 / 5040 + s * (1 / 362880 - s * (1 / 39916800)))))
@@ -106,7 +106,7 @@ def _factors(
     x, v, into, plan, peak, block, length, features,
     KEY: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """[sin ω_r x / small, cos ω_r x] of a block of queries; [cos, sin / small] · b_r v of keys; 0 of a far block."""
+    """Write [sin ω_r x / small, cos ω_r x] of queries or [cos, sin / small] · b_r v of keys; 0 for a far block."""
     blocks = tl.cdiv(length, ROWS)
     element = (block // blocks).to(tl.int64)
     rows, cols = (block % blocks) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
@@ -117,8 +117,8 @@ def _factors(
     unit = 1 / tl.load(plan + 2)
     angle = t * tl.load(plan + 1)
     s, c = _waves(angle)
-    s2, c2 = 2 * s * c, c * c - s * s  # each further frequency is a turn by twice the first
-    to = into + row * (2 * R * features) + cols[None, :]
+    s2, c2 = 2 * s * c, c * c - s * s  # each frequency adds twice the first angle
+    out = into + row * (2 * R * features) + cols[None, :]
     if KEY:
         gain = (tl.load(v + cols, cols < features, 0.0).to(tl.float32) / tl.load(plan + 3))[None, :]
     for r in range(0, R):
@@ -127,9 +127,9 @@ def _factors(
             first, second = c * gained, s * gained * unit
         else:
             first, second = s * unit, c
-        tl.store(to, tl.where(near, first, 0.0), inside)
-        tl.store(to + features, tl.where(near, second, 0.0), inside)
-        to += 2 * features
+        tl.store(out, tl.where(near, first, 0.0), inside)
+        tl.store(out + features, tl.where(near, second, 0.0), inside)
+        out += 2 * features
         s, c = s * c2 + c * s2, c * c2 - s * s2
 
 
@@ -143,8 +143,8 @@ def factors(
         _factors(x, v, phi, plan, x_peaks + block, block, x_length, features, False, R, ROWS, COLS)
     else:
         block -= x_count
-        own = v + (block // tl.cdiv(y_length, ROWS)).to(tl.int64) * v_step
-        _factors(y, own, psi, plan, y_peaks + block, block, y_length, features, True, R, ROWS, COLS)
+        w = v + (block // tl.cdiv(y_length, ROWS)).to(tl.int64) * v_step
+        _factors(y, w, psi, plan, y_peaks + block, block, y_length, features, True, R, ROWS, COLS)
 
 
 @triton.jit
@@ -178,8 +178,8 @@ def far_scores(
 
 
 @triton.jit
-def _seen(scores, gain, limit, visible, cols, m):
-    """Scores of a row, −∞ where hidden."""
+def _visible_scores(scores, gain, limit, visible, cols, m):
+    """Return scores of a row, −∞ for hidden keys, and the mask."""
     score = tl.load(scores + cols, cols < m, 0.0) * gain
     inside = cols < limit
     if visible is not None:
@@ -189,13 +189,13 @@ def _seen(scores, gain, limit, visible, cols, m):
 
 @triton.jit
 def weigh(
-    scores, plan, lens, visible, seeds, weights, kept, peaks, totals,
+    scores, plan, lens, visible, seeds, weights, dropped_weights, peaks, totals,
     n, m, step, weights_step, lens_element, lens_row, first, shift, start, threshold, scale,
     KNOWN: tl.constexpr, CAUSAL: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The weights of a row, after dropout too, its peak and its total; where these are known, the weights alone."""
-    at = tl.program_id(0).to(tl.int64)
-    element, row = at // n, (at % n).to(tl.int32)
+    """Write a row's weights before and after dropout, and its peak and total unless KNOWN."""
+    index = tl.program_id(0).to(tl.int64)
+    element, row = index // n, (index % n).to(tl.int32)
     gain = 1.0
     if plan is not None:
         gain = tl.load(plan + 2) * tl.load(plan + 3)
@@ -205,14 +205,14 @@ def weigh(
     if lens is not None:
         length = tl.load(lens + element * lens_element + row * lens_row).to(tl.int64)
         limit = tl.minimum(limit, tl.maximum(length - start, 0).to(tl.int32))
-    scores += at * step
-    seen = visible
+    scores += index * step
+    row_visible = visible
     if visible is not None:
-        seen = visible + at * m
+        row_visible = visible + index * m
     lane = tl.arange(0, BLOCK)
-    score, inside = _seen(scores, gain, limit, seen, lane, m)
+    score, inside = _visible_scores(scores, gain, limit, row_visible, lane, m)
     if KNOWN:
-        peak, total = tl.load(peaks + at), tl.load(totals + at)
+        peak, total = tl.load(peaks + index), tl.load(totals + index)
     elif WHOLE:
         peak = tl.max(score, 0)
         base = tl.where(peak == float("-inf"), 0.0, peak)
@@ -220,32 +220,32 @@ def weigh(
     else:
         peak, total = tl.full((), float("-inf"), tl.float32), tl.zeros((), tl.float32)
         for begin in range(0, m, BLOCK):
-            score, inside = _seen(scores, gain, limit, seen, begin + lane, m)
+            score, inside = _visible_scores(scores, gain, limit, row_visible, begin + lane, m)
             higher = tl.maximum(peak, tl.max(score, 0))
             base = tl.where(higher == float("-inf"), 0.0, higher)
             total = total * tl.exp(peak - base) + tl.sum(tl.where(inside, tl.exp(score - base), 0.0), 0)
             peak = higher
     if not KNOWN:
-        tl.store(peaks + at, peak)
-        tl.store(totals + at, total)
+        tl.store(peaks + index, peak)
+        tl.store(totals + index, total)
     base = tl.where(peak == float("-inf"), 0.0, peak)
-    whole = tl.where(total == 0, 1.0, total)
+    divisor = tl.where(total == 0, 1.0, total)
     for begin in range(0, m, BLOCK):
         cols = begin + lane
         if not WHOLE:
-            score, inside = _seen(scores, gain, limit, seen, cols, m)
-        weight = tl.where(inside, tl.exp(score - base) / whole, 0.0)
-        tl.store(weights + at * weights_step + cols, weight, cols < m)
+            score, inside = _visible_scores(scores, gain, limit, row_visible, cols, m)
+        weight = tl.where(inside, tl.exp(score - base) / divisor, 0.0)
+        tl.store(weights + index * weights_step + cols, weight, cols < m)
         if seeds is not None:
-            weight *= dropped(tl.load(seeds + at), start + cols, threshold, scale)
-            tl.store(kept + at * weights_step + cols, weight, cols < m)
+            weight *= dropped(tl.load(seeds + index), start + cols, threshold, scale)
+            tl.store(dropped_weights + index * weights_step + cols, weight, cols < m)
 
 
 @triton.jit
-def _wanted(weights, wanted, by_weight, seed, cols, start, m, threshold, scale, DROPS: tl.constexpr):
-    """The weights of a row and their gradients; 0 where nothing is seen, whatever comes from above."""
+def _load(weights, weight_grad, by_weight, seed, cols, start, m, threshold, scale, DROPS: tl.constexpr):
+    """Return weights of a row and their gradients, 0 if the weight is 0."""
     weight = tl.load(weights + cols, cols < m, 0.0).to(tl.float32)
-    grad = tl.load(wanted + cols, cols < m, 0.0)
+    grad = tl.load(weight_grad + cols, cols < m, 0.0)
     if DROPS:
         factor = dropped(seed, start + cols, threshold, scale)
         grad = tl.where(factor == 0, 0.0, grad * factor)
@@ -256,48 +256,48 @@ def _wanted(weights, wanted, by_weight, seed, cols, start, m, threshold, scale, 
 
 @triton.jit
 def by_score(
-    weights, wanted, by_weight, seeds, drift, norms, more, into, sizes,
+    weights, weight_grad, by_weight, seeds, drift, norms, extra_bound, into, scale_out,
     m, x_count, y_count, weights_step, step, into_step, start, threshold, scale,
     SUMS: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a row of scores, times a power of two that keeps them in float16's range, in `sizes`.
+    """Write the gradients of a row of scores times a power of two for float16's range, and that power.
 
-    With `SUMS`, Σ weight · gradient is subtracted, and `drift` and `more` in any case.
+    SUMS subtracts Σ weight · gradient; `drift` is subtracted unless it is None.
     """
-    at = tl.program_id(0).to(tl.int64)
-    bound = tl.sqrt(_most(norms, x_count)) * tl.sqrt(_most(norms + x_count, y_count)) * tl.maximum(scale, 1.0)
-    if more is not None:
-        bound += tl.load(more)
-    size = tl.exp2(13.0) / _power(bound, -100.0, 100.0)
+    index = tl.program_id(0).to(tl.int64)
+    bound = tl.sqrt(_largest(norms, x_count)) * tl.sqrt(_largest(norms + x_count, y_count)) * tl.maximum(scale, 1.0)
+    if extra_bound is not None:
+        bound += tl.load(extra_bound)
+    grad_scale = tl.exp2(13.0) / _power(bound, -100.0, 100.0)
     if tl.program_id(0) == 0:
-        tl.store(sizes, size)
-    weights += at * weights_step
-    wanted += at * step
-    own = by_weight
+        tl.store(scale_out, grad_scale)
+    weights += index * weights_step
+    weight_grad += index * step
+    grads = by_weight
     if by_weight is not None:
-        own = by_weight + at * m
+        grads = by_weight + index * m
     seed = tl.zeros((), tl.int64)
     if seeds is not None:
-        seed = tl.load(seeds + at)
+        seed = tl.load(seeds + index)
     DROPS: tl.constexpr = seeds is not None
     lane = tl.arange(0, BLOCK)
-    weight, grad = _wanted(weights, wanted, own, seed, lane, start, m, threshold, scale, DROPS)
-    off = tl.zeros((), tl.float32)
+    weight, grad = _load(weights, weight_grad, grads, seed, lane, start, m, threshold, scale, DROPS)
+    offset = tl.zeros((), tl.float32)
     if drift is not None:
-        off = tl.load(drift + at)
+        offset = tl.load(drift + index)
     if SUMS:
         if WHOLE:
-            off += tl.sum(weight * grad, 0)
+            offset += tl.sum(weight * grad, 0)
         else:
             for begin in range(0, m, BLOCK):
-                weight, grad = _wanted(weights, wanted, own, seed, begin + lane, start, m, threshold, scale, DROPS)
-                off += tl.sum(weight * grad, 0)
+                weight, grad = _load(weights, weight_grad, grads, seed, begin + lane, start, m, threshold, scale, DROPS)
+                offset += tl.sum(weight * grad, 0)
     for begin in range(0, m, BLOCK):
         cols = begin + lane
         if not WHOLE:
-            weight, grad = _wanted(weights, wanted, own, seed, cols, start, m, threshold, scale, DROPS)
-        found = tl.where(weight == 0, 0.0, weight * ((grad - off) * size))
-        tl.store(into + at * into_step + cols, found, cols < m)
+            weight, grad = _load(weights, weight_grad, grads, seed, cols, start, m, threshold, scale, DROPS)
+        score_grad = tl.where(weight == 0, 0.0, weight * ((grad - offset) * grad_scale))
+        tl.store(into + index * into_step + cols, score_grad, cols < m)
 
 
 # --- gradients of queries, keys and v
@@ -305,10 +305,10 @@ def by_score(
 
 @triton.jit
 def _side(
-    x, v, by_factor, plan, peak, sizes, into, by_v, block, length, features,
+    x, v, by_factor, plan, peak, scale, into, by_v, block, length, features,
     KEY: tl.constexpr, R: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a block of rows from those of its factors; 0 of a far block."""
+    """Write the gradients of a block of rows from those of its factors; 0 for a far block."""
     blocks = tl.cdiv(length, ROWS)
     element = (block // blocks).to(tl.int64)
     rows, cols = (block % blocks) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
@@ -334,7 +334,7 @@ def _side(
             slopes += (a * c - small * b * s) * frequency
         source += 2 * features
         s, c = s * c2 + c * s2, c * c2 - s * s2
-    unit = 1 / tl.load(sizes)
+    unit = 1 / tl.load(scale)
     if KEY:
         slopes *= (tl.load(v + cols, cols < features, 0.0).to(tl.float32) / tl.load(plan + 3))[None, :]
         tl.store(by_v + block.to(tl.int64) * features + cols, tl.sum(tanhs, 0) * unit, cols < features)
@@ -343,63 +343,63 @@ def _side(
 
 @triton.jit
 def sides(
-    x, y, v, by_phi, by_psi, plan, x_peaks, y_peaks, sizes, by_x, by_y, by_v, x_count, x_length, y_length, features,
+    x, y, v, by_phi, by_psi, plan, x_peaks, y_peaks, scale, by_x, by_y, by_v, x_count, x_length, y_length, features,
     v_step, R: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of queries and keys, and each block of keys' share of v's."""
+    """Write the gradients of queries and keys, and each key block's share of v's gradient."""
     block = tl.program_id(0)
     if block < x_count:
-        _side(x, v, by_phi, plan, x_peaks + block, sizes, by_x, by_v, block, x_length, features, False, R, ROWS, COLS)
+        _side(x, v, by_phi, plan, x_peaks + block, scale, by_x, by_v, block, x_length, features, False, R, ROWS, COLS)
     else:
         block -= x_count
-        own = v + (block // tl.cdiv(y_length, ROWS)).to(tl.int64) * v_step
-        _side(y, own, by_psi, plan, y_peaks + block, sizes, by_y, by_v, block, y_length, features, True, R, ROWS, COLS)
+        w = v + (block // tl.cdiv(y_length, ROWS)).to(tl.int64) * v_step
+        _side(y, w, by_psi, plan, y_peaks + block, scale, by_y, by_v, block, y_length, features, True, R, ROWS, COLS)
 
 
 @triton.jit
 def _far_side(
-    x, y, v, grads, row_step, col_step, limit, x_peaks, y_peaks, unit, into, by_v, element, i, length, others, features,
+    x, y, v, grads, row_step, col_step, limit, x_peaks, y_peaks, unit, into, by_v, element, i, length, y_rows, features,
     KEY: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Adds Σ_j g_ij v (1 − tanh²) over the pairs of which a block is far, to a block of rows; and Σ g tanh to v's."""
+    """Add Σ_j g_ij v (1 − tanh²) over pairs with a far block to a block of rows; and Σ g tanh to v's gradient."""
     rows, cols = i * ROWS + tl.arange(0, ROWS), tl.program_id(1) * COLS + tl.arange(0, COLS)
     inside = (rows < length)[:, None] & (cols < features)[None, :]
-    place = (element * length + rows)[:, None] * features + cols[None, :]
-    some = cols < features
-    t = tl.load(x + place, inside, 0.0).to(tl.float32)
-    own = tl.load(x_peaks)
+    index = (element * length + rows)[:, None] * features + cols[None, :]
+    in_features = cols < features
+    t = tl.load(x + index, inside, 0.0).to(tl.float32)
+    side_peak = tl.load(x_peaks)
     slopes = tl.zeros([ROWS, COLS], tl.float32)
     tanhs = tl.zeros([ROWS, COLS], tl.float32)
-    for j in range(0, tl.cdiv(others, ROWS)):
-        if tl.maximum(own, tl.load(y_peaks + j)) > limit:
+    for j in range(0, tl.cdiv(y_rows, ROWS)):
+        if tl.maximum(side_peak, tl.load(y_peaks + j)) > limit:
             start = tl.full((), j * ROWS, tl.int64)
-            k_at = y + (element * others + start) * features + cols
+            k_at = y + (element * y_rows + start) * features + cols
             g_at = grads + rows.to(tl.int64) * row_step + start * col_step
-            for _ in range(0, tl.minimum(ROWS, others - j * ROWS)):
-                k = tl.load(k_at, some, 0.0).to(tl.float32)
+            for _ in range(0, tl.minimum(ROWS, y_rows - j * ROWS)):
+                k = tl.load(k_at, in_features, 0.0).to(tl.float32)
                 g = tl.load(g_at, rows < length, 0.0).to(tl.float32)[:, None]
                 k_at += features
                 g_at += col_step
                 tanh, slope = tanh_and_slope(t + k[None, :])
                 slopes += tl.where(g == 0, 0.0, g * slope)
                 tanhs += tl.where(g == 0, 0.0, g * tanh)
-    w = tl.load(v + cols, some, 0.0).to(tl.float32)
-    tl.store(into + place, tl.load(into + place, inside, 0.0).to(tl.float32) + slopes * (w * unit)[None, :], inside)
+    w = tl.load(v + cols, in_features, 0.0).to(tl.float32)
+    tl.store(into + index, tl.load(into + index, inside, 0.0).to(tl.float32) + slopes * (w * unit)[None, :], inside)
     if KEY:
         by_v += cols
         share = tl.sum(tl.where(inside, tanhs, 0.0), 0) * unit
-        tl.store(by_v, tl.load(by_v, some, 0.0) + share, some)
+        tl.store(by_v, tl.load(by_v, in_features, 0.0) + share, in_features)
 
 
 @triton.jit
 def far_sides(
-    x, y, v, grads, plan, x_peaks, y_peaks, sizes, by_x, by_y, by_v,
+    x, y, v, grads, plan, x_peaks, y_peaks, scale, by_x, by_y, by_v,
     x_count, n, m, features, v_step, step, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Adds to the gradients what comes of pairs of which a block is far."""
+    """Add the gradients of pairs with a far block."""
     limit = tl.load(plan)
     if limit < float("inf"):
-        unit = 1 / tl.load(sizes)
+        unit = 1 / tl.load(scale)
         block = tl.program_id(0)
         down, across = tl.cdiv(n, ROWS), tl.cdiv(m, ROWS)
         if block < x_count:

@@ -13,7 +13,7 @@ from dikkat._core.implementations.triton.pairs import at, profile_slope, score_t
 
 @triton.jit
 def limit_of(restrictions, element, sizes, rows, n, m, shift, CAUSAL: tl.constexpr):
-    """Row i sees keys below limit_i, as lengths and causality have it."""
+    """Return each row's limit: row i sees keys below it by lengths and causality."""
     limit = tl.where(rows < n, m, 0)
     if CAUSAL:
         limit = tl.minimum(limit, rows + shift + 1)
@@ -25,7 +25,7 @@ def limit_of(restrictions, element, sizes, rows, n, m, shift, CAUSAL: tl.constex
 
 @triton.jit
 def restricted_scores(score, restrictions, element, sizes, rows, cols, limit, n, m):
-    """The scores with their bias, −∞ where hidden; and the mask."""
+    """Return the scores with their bias, −∞ for hidden pairs; and the mask."""
     inside_rows, inside_cols = tl.minimum(rows, n - 1).to(tl.int64), tl.minimum(cols, m - 1).to(tl.int64)
     visible = cols[None, :] < limit[:, None]
     if restrictions.mask.data is not None:
@@ -43,14 +43,14 @@ def restricted_scores(score, restrictions, element, sizes, rows, cols, limit, n,
 
 
 @triton.jit
-def _kept(restrictions, element, sizes, rows, cols, n, threshold, scale):
+def _dropout_factors(restrictions, element, sizes, rows, cols, n, threshold, scale):
     seeds = tl.load(at(restrictions.seeds, element, sizes) + tl.minimum(rows, n - 1) * restrictions.seeds.row)
     return dropped(seeds[:, None], cols[None, :], threshold, scale)
 
 
 @triton.jit
 def dropped(seeds, cols, threshold, scale):
-    """The factors of dropout of pairs: the bits of `arithmetic.random_bits`, in 32-bit arithmetic."""
+    """Return the pairs' dropout factors, from the bits of `arithmetic.random_bits` in 32-bit arithmetic."""
     low, high = seeds.to(tl.uint32), (seeds >> 32).to(tl.uint32)
     bits = cols.to(tl.uint32) * 0x9E3779B1 + low
     bits = (bits ^ (bits >> 16)) * 0x7FEB352D
@@ -63,16 +63,16 @@ def dropped(seeds, cols, threshold, scale):
 
 
 @triton.jit
-def pool(weights, seen, value, EXACT: tl.constexpr):
-    """Σ_j w_ij v_j; where EXACT, a value that is not finite is NaN to the rows that see it, and nothing to others."""
+def pool(weights, visible, value, EXACT: tl.constexpr):
+    """Return Σ_j w_ij v_j; if EXACT, ∞ or NaN in a value gives NaN in rows that see it, and 0 in other rows."""
     if not EXACT:
         return tl.dot(weights, value, input_precision="ieee")
     else:
-        broken = (value - value) != 0
-        pooled = tl.dot(weights, tl.where(broken, 0.0, value), input_precision="ieee")
-        if tl.max(broken.to(tl.int32)) > 0:
-            met = tl.dot(seen.to(tl.float16), broken.to(tl.float16))
-            pooled = tl.where(met > 0, float("nan"), pooled)
+        non_finite = (value - value) != 0
+        pooled = tl.dot(weights, tl.where(non_finite, 0.0, value), input_precision="ieee")
+        if tl.max(non_finite.to(tl.int32)) > 0:
+            sees_non_finite = tl.dot(visible.to(tl.float16), non_finite.to(tl.float16))
+            pooled = tl.where(sees_non_finite > 0, float("nan"), pooled)
         return pooled
 
 
@@ -82,7 +82,7 @@ def attend(
     CAUSAL: tl.constexpr, EXACT: tl.constexpr, PROFILE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
-    """One block of rows over all of its keys: softmax with a running peak and total."""
+    """Attend a block of rows to all of its keys: softmax with a running peak and total."""
     blocks = tl.cdiv(n, BM)
     element = tl.program_id(0).to(tl.int64) // blocks
     row_block = tl.program_id(0) % blocks
@@ -95,7 +95,7 @@ def attend(
     pooled = tl.zeros([BM, BD], tl.float32)
     for key_block in range(0, tl.cdiv(tl.max(limit, 0), BN)):
         cols = key_block * BN + tl.arange(0, BN)
-        score, _made = score_tile(scored, element, sizes, row_block, key_block, n, m, features, PROFILE, BM, BN, W)
+        score, _square = score_tile(scored, element, sizes, row_block, key_block, n, m, features, PROFILE, BM, BN, W)
         score, visible = restricted_scores(score, restrictions, element, sizes, rows, cols, limit, n, m)
         higher = tl.maximum(peak, tl.max(score, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -103,7 +103,7 @@ def attend(
         fade = tl.exp(peak - base)
         total = total * fade + tl.sum(share, 1)
         if restrictions.seeds.data is not None:
-            share *= _kept(restrictions, element, sizes, rows, cols, n, threshold, scale)
+            share *= _dropout_factors(restrictions, element, sizes, rows, cols, n, threshold, scale)
         inside = (cols < m)[:, None] & (features_out < size)[None, :]
         v = tl.load(values + cols[:, None].to(tl.int64) * value.row, inside, 0.0)
         pooled = pooled * fade[:, None] + pool(share, visible, v, EXACT)
@@ -126,10 +126,10 @@ def weights_tile(
     sizes, first, n, m, features, size, shift, threshold, scale,
     CAUSAL: tl.constexpr, PROFILE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
-    """A tile of weights from the rows' peaks and totals; with `by_score`, the gradients of its scores too.
+    """Write a tile of weights from the rows' peaks and totals; with `by_score`, also the gradients of its scores.
 
-    For gradients, `weights` are after dropout and not divided by the totals, `by_score` is of the squares for
-    `distance`, `live` says whether the tile has a number other than 0, and `by_bias` gets the sums over rows.
+    For gradients, `weights` are after dropout and not divided by the totals, `by_score` is that of the squares for
+    `distance`, `live` is 1 if the tile has a nonzero number, and `by_bias` gets the sums over rows.
     """
     key_blocks = tl.cdiv(m, BN)
     row_blocks = tl.cdiv(n, BM)
@@ -142,7 +142,7 @@ def weights_tile(
     pairs = (local * n + rows)[:, None] * m + cols[None, :]
     limit = limit_of(restrictions, element, sizes, rows, n, m, shift, CAUSAL)
     share = tl.zeros([BM, BN], tl.float32)
-    found = tl.zeros([BM, BN], tl.float32)
+    score_grad = tl.zeros([BM, BN], tl.float32)
     bias = tl.zeros([BN], tl.float32)
     if tl.max(limit, 0) > key_block * BN:
         score, square = score_tile(scored, element, sizes, row_block, key_block, n, m, features, PROFILE, BM, BN, W)
@@ -155,32 +155,32 @@ def weights_tile(
             total = tl.load(at(totals, element, sizes) + inside_rows * totals.row)
             share /= tl.where(total == 0, 1.0, total)[:, None]
         if by_score is not None:
-            wanted = tl.zeros([BM, BN], tl.float32)
+            weight_grad = tl.zeros([BM, BN], tl.float32)
             grads = at(by_mean, element, sizes) + inside_rows[:, None] * by_mean.row
             values = at(value, element, sizes) + tl.minimum(cols, m - 1).to(tl.int64)[None, :] * value.row
             for start in range(0, size, BD):
                 d = start + tl.arange(0, BD)
                 g = tl.load(grads + d[None, :] * by_mean.col, (d < size)[None, :], 0.0)
                 v = tl.load(values + d[:, None].to(tl.int64) * value.col, (d < size)[:, None], 0.0)
-                wanted += tl.dot(g, v, input_precision="ieee")
-            kept = share
+                weight_grad += tl.dot(g, v, input_precision="ieee")
+            dropped_share = share
             if restrictions.seeds.data is not None:
-                factor = _kept(restrictions, element, sizes, rows, cols, n, threshold, scale)
-                wanted *= factor
-                kept = share * factor
+                factor = _dropout_factors(restrictions, element, sizes, rows, cols, n, threshold, scale)
+                weight_grad *= factor
+                dropped_share = share * factor
             if by_weight.data is not None:
-                own = at(by_weight, element, sizes) + inside_rows[:, None] * by_weight.row
-                wanted += tl.load(own + tl.minimum(cols, m - 1).to(tl.int64)[None, :] * by_weight.col)
+                incoming = at(by_weight, element, sizes) + inside_rows[:, None] * by_weight.row
+                weight_grad += tl.load(incoming + tl.minimum(cols, m - 1).to(tl.int64)[None, :] * by_weight.col)
             row_drift = tl.load(at(drift, element, sizes) + inside_rows * drift.row)
-            found = tl.where(visible, share * (wanted - row_drift[:, None]), 0.0)
-            share = kept
-            bias = tl.sum(found, 0)
+            score_grad = tl.where(visible, share * (weight_grad - row_drift[:, None]), 0.0)
+            share = dropped_share
+            bias = tl.sum(score_grad, 0)
             if PROFILE != "":
-                found = tl.where(visible, found * 2 * profile_slope(square, PROFILE), 0.0)
+                score_grad = tl.where(visible, score_grad * 2 * profile_slope(square, PROFILE), 0.0)
     tl.store(weights + pairs, share, inside)
     if by_score is not None:
-        tl.store(by_score + pairs, found, inside)
-        some = ((share != 0) | (found != 0)).to(tl.int32)
-        tl.store(live + (local * row_blocks + row_block) * key_blocks + key_block, tl.max(some))
+        tl.store(by_score + pairs, score_grad, inside)
+        nonzero = ((share != 0) | (score_grad != 0)).to(tl.int32)
+        tl.store(live + (local * row_blocks + row_block) * key_blocks + key_block, tl.max(nonzero))
         if by_bias is not None:
             tl.store(by_bias + (local * row_blocks + row_block) * m + cols, bias, cols < m)

@@ -1,8 +1,8 @@
-"""Additive and distance attention on a GPU: what Triton's kernels are launched with, forward and backward.
+"""Additive and distance attention on a GPU: launches of Triton's kernels, forward and backward.
 
-The forward is one pass over tiles of pairs with a running softmax. The backward goes over blocks of rows: the gradients
-of their pairs' scores lie in a buffer of bounded size, from which those of queries, keys, values and v are summed, each
-by the one program that owns it: nothing is added atomically, so that a result is the same each time.
+The forward is one pass over tiles of pairs with a running softmax. The backward writes the score gradients of a block
+of rows into a buffer of bounded size, then sums the gradients of queries, keys, values and v from it. One program sums
+each output, without atomic additions, so results are reproducible.
 """
 
 import math
@@ -27,22 +27,22 @@ from dikkat._engine import addresses
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _INSTALLED = find_spec("triton") is not None
-# Triton's interpreter runs on a CPU too. Triton reads this when it is imported, and so before it is.
+# Triton's interpreter also runs on a CPU. Triton reads the variable at its import, which comes later.
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
 
-# Pairs whose gradients are kept at a time: two buffers of 64 MiB.
+# Pairs whose gradients are in memory at a time: two buffers of 64 MiB.
 _PAIRS = 2**24
 
 
 class _Blocks(NamedTuple):
-    """The sizes of a problem's tiles: powers of two, and at least 16, which is the least that `tl.dot` multiplies."""
+    """The sizes of a problem's tiles: powers of two ≥ 16, the minimum of `tl.dot`."""
 
     rows: int  # queries of a tile
     keys: int  # keys of a tile
-    warps: int  # of 32 threads, that share a tile
-    side: int  # queries or keys that a program of the backward keeps in registers; at most those of a tile
-    features: int  # features that it keeps of them
-    values: int  # features of the values at a time
+    warps: int  # warps of 32 threads for a tile
+    side: int  # queries or keys in a backward program's registers; at most those of a tile
+    features: int  # their features in registers
+    values: int  # value features at a time
 
 
 def available(tensor: Tensor) -> bool:
@@ -80,15 +80,15 @@ def on(problem: Problem) -> AbstractContextManager[Any]:
     return torch.cuda.device(problem.query.device) if problem.query.is_cuda else nullcontext()
 
 
-def _once(tensor: Tensor) -> Tensor:
-    """Drop the repeats of expanded leading dimensions."""
+def _unexpand(tensor: Tensor) -> Tensor:
+    """Cut expanded leading dimensions to size 1."""
     for dim in range(tensor.ndim - 2):
         tensor = tensor.narrow(dim, 0, 1) if tensor.stride(dim) == 0 else tensor
     return tensor
 
 
-class _Made(NamedTuple):
-    """Tensors made once for each query, key and v; see `Scored`."""
+class _Prepared(NamedTuple):
+    """Tensors computed once for each query, key and v; see `Scored`."""
 
     x: Tensor
     query_peaks: Tensor
@@ -98,73 +98,73 @@ class _Made(NamedTuple):
     gain: Tensor | None
 
 
-def _made_once(problem: Problem, blocks: _Blocks) -> _Made:
+def _prepare(problem: Problem, blocks: _Blocks) -> _Prepared:
     x, query_peaks = _feature_major(problem, problem.query, blocks.rows, ranges.SCALE)
     y, key_peaks = _feature_major(problem, problem.key, blocks.keys, 1.0)
     if problem.weight is None:
-        return _Made(x, query_peaks, y, key_peaks, None, None)
+        return _Prepared(x, query_peaks, y, key_peaks, None, None)
     features, lead = problem.weight.shape[-1], problem.weight.shape[:-1]
     v, gain = x.new_empty((*lead, x.shape[-2])), x.new_empty((*lead, 2))
     launch(
         "triton.pairs.scale_weight", (prod(lead),), operand(problem.weight[..., None, :]), sizes_of(lead), v, gain,
         features, x.shape[-2], FEATURES=128,
     )  # fmt: skip
-    return _Made(x, query_peaks, y, key_peaks, v, gain)
+    return _Prepared(x, query_peaks, y, key_peaks, v, gain)
 
 
 def _feature_major(problem: Problem, side: Tensor, block: int, factor: float) -> tuple[Tensor, Tensor]:
-    """(..., h, length), both padded, so that neighbours in memory are queries or keys; and each block's peak."""
-    side = _once(side)
+    """Return (..., h, length), padded, so that neighbours in memory are queries or keys; and each block's peak."""
+    side = _unexpand(side)
     lead, (length, features) = side.shape[:-2], side.shape[-2:]
     count, rows = -(-length // block), -(-features // 4) * 4
-    made = side.new_empty((*lead, rows, count * block))
+    padded = side.new_empty((*lead, rows, count * block))
     peaks = side.new_empty((*lead, count))
     launch(
         "triton.pairs.lay_out", (prod(lead) * count,),
-        operand(side), sizes_of(lead), made, peaks, length, features, count * block, rows, factor,
+        operand(side), sizes_of(lead), padded, peaks, length, features, count * block, rows, factor,
         farthest(features, side.dtype) if problem.profile == "gaussian" else math.inf,
         ADDITIVE=problem.pair == "additive", BLOCK=block, FEATURES=min(32, max(4, power_of_two(features))),
     )  # fmt: skip
-    return made, peaks
+    return padded, peaks
 
 
-def _scored(problem: Problem, made: _Made, blocks: _Blocks, rows: slice) -> Scored:
+def _scored(problem: Problem, prepared: _Prepared, blocks: _Blocks, rows: slice) -> Scored:
     return Scored(
         query=operand(problem.query[..., rows, :]), key=operand(problem.key),
         weight=operand(None if problem.weight is None else problem.weight[..., None, :]),
-        x=operand(made.x[..., rows.start :]), y=operand(made.y), v=operand(made.v, 1), gain=operand(made.gain, 1),
-        query_peaks=operand(made.query_peaks[..., rows.start // blocks.rows :], 1),
-        key_peaks=operand(made.key_peaks, 1),
+        x=operand(prepared.x[..., rows.start :]), y=operand(prepared.y), v=operand(prepared.v, 1),
+        gain=operand(prepared.gain, 1), query_peaks=operand(prepared.query_peaks[..., rows.start // blocks.rows :], 1),
+        key_peaks=operand(prepared.key_peaks, 1),
     )  # fmt: skip
 
 
 def _restricted(restrictions: Restrictions, seeds: Tensor | None, rows: slice) -> Restricted:
-    """The restrictions of some rows, and the seeds of their dropout."""
+    """Return the restrictions of some rows and the seeds of their dropout."""
 
-    def some(table: Tensor | None) -> Operand:
+    def select_rows(table: Tensor | None) -> Operand:
         return operand(table if table is None or table.shape[-1] == 1 else table[..., rows], 1)
 
     mask = restrictions.mask
     if mask is not None:
         mask = (mask if mask.shape[-2] == 1 else mask[..., rows, :]).view(torch.uint8)
     return Restricted(
-        lens=some(restrictions.lens), mask=operand(mask), key_bias=operand(restrictions.key_bias, 1),
-        exclude=some(restrictions.exclude), seeds=operand(None if seeds is None else seeds[..., rows], 1),
+        lens=select_rows(restrictions.lens), mask=operand(mask), key_bias=operand(restrictions.key_bias, 1),
+        exclude=select_rows(restrictions.exclude), seeds=operand(None if seeds is None else seeds[..., rows], 1),
     )  # fmt: skip
 
 
 def _profile(problem: Problem) -> str:
-    """The profile of a distance, or nothing for `additive`: kernels are compiled for it."""
+    """Return the profile of a distance, "" for additive scores; kernels are compiled for it."""
     return problem.profile if problem.pair == "distance" else ""
 
 
 def _exact(problem: Problem) -> bool:
-    """Whether hidden values that are not finite must be excluded pair by pair."""
+    """Return whether sums must leave out hidden values pair by pair, in case they are not finite."""
     return problem.restrictions.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
 
 
-def _check_readable(problem: Problem, *more: Tensor) -> None:
-    for tensor in (*problem.tensors().values(), *more):
+def _check_readable(problem: Problem, *extra_tensors: Tensor) -> None:
+    for tensor in (*problem.tensors().values(), *extra_tensors):
         addresses.check_numbers("an operand of attention", tensor, problem.query.device.type)
 
 
@@ -176,16 +176,16 @@ def _forward(problem: Problem) -> Output:
     _check_readable(problem)
     restrictions, lead = problem.restrictions, problem.lead
     n, m, size = restrictions.queries, restrictions.keys, problem.value.shape[-1]
-    new = problem.query.new_empty
-    mean, peak, total = new((*lead, n, size)), new((*lead, n)), new((*lead, n))
-    weights = new((*lead, n, m) if problem.wants_weights else (0,))
+    empty = problem.query.new_empty
+    mean, peak, total = empty((*lead, n, size)), empty((*lead, n)), empty((*lead, n))
+    weights = empty((*lead, n, m) if problem.wants_weights else (0,))
     if _is_empty(problem):
         return Output(mean.zero_(), peak.fill_(-math.inf), total.zero_(), weights)
-    blocks, everything = _blocks(problem), slice(0, n)
+    blocks, all_rows = _blocks(problem), slice(0, n)
     seeds = None if problem.seeds is None else row_seeds(problem.seeds, problem)
     with on(problem):
-        made = _made_once(problem, blocks)
-        scored, restricted = _scored(problem, made, blocks, everything), _restricted(restrictions, seeds, everything)
+        prepared = _prepare(problem, blocks)
+        scored, restricted = _scored(problem, prepared, blocks, all_rows), _restricted(restrictions, seeds, all_rows)
         grid = (lead.numel() * -(-n // blocks.rows), max(1, -(-size // blocks.values)))
         launch(
             "triton.kernel.attend", grid,
@@ -195,14 +195,14 @@ def _forward(problem: Problem) -> Output:
             BM=blocks.rows, BN=blocks.keys, BD=blocks.values, W=blocks.warps, num_warps=blocks.warps, maxnreg=128,
         )  # fmt: skip
         if problem.wants_weights:
-            _weigh(problem, blocks, scored, restricted, everything, slice(0, lead.numel()), weights, peak, total)
+            _weigh(problem, blocks, scored, restricted, all_rows, slice(0, lead.numel()), weights, peak, total)
     return Output(mean, peak, total, weights)
 
 
 class _Buffers(NamedTuple):
-    """The gradients that come from above, and where those of the pairs go."""
+    """Upstream gradients, and buffers for the gradients of pairs."""
 
-    above: Upstream
+    incoming: Upstream
     by_score: Tensor
     by_bias: Tensor | None
     live: Tensor
@@ -212,25 +212,22 @@ def _weigh(
     problem: Problem, blocks: _Blocks, scored: Any, restricted: Any, rows: slice, elements: slice,
     weights: Tensor, peak: Tensor, total: Tensor | None = None, buffers: _Buffers | None = None,
 ) -> None:  # fmt: skip
-    """Fill `weights`, and with `buffers` these too, for some rows of some batch elements.
-
-    Without `total` they are not divided by it.
-    """
+    """Fill `weights`, divided by `total` if given, and `buffers` if given, for some rows of some batch elements."""
     n, m, size = rows.stop - rows.start, problem.restrictions.keys, problem.value.shape[-1]
     count = elements.stop - elements.start
     empty = operand(None)
-    upstream: tuple[Any, ...] = (empty, empty, empty, None, None, None)
+    gradients: tuple[Any, ...] = (empty, empty, empty, None, None, None)
     if buffers is not None:
-        above = buffers.above
-        own = above.weights[..., rows, :] if problem.wants_weights else None
-        upstream = (
-            operand(above.mean[..., rows, :]), operand(above.drift[..., rows], 1), operand(own),
+        incoming = buffers.incoming
+        weights_grad = incoming.weights[..., rows, :] if problem.wants_weights else None
+        gradients = (
+            operand(incoming.mean[..., rows, :]), operand(incoming.drift[..., rows], 1), operand(weights_grad),
             buffers.by_score, buffers.by_bias, buffers.live,
         )  # fmt: skip
     launch(
         "triton.kernel.weights_tile", (count * -(-n // blocks.rows) * -(-m // blocks.keys),),
         scored, restricted, operand(problem.value), weights, operand(peak[..., rows], 1),
-        operand(None if total is None else total[..., rows], 1), *upstream,
+        operand(None if total is None else total[..., rows], 1), *gradients,
         sizes_of(problem.lead), elements.start, n, m, problem.query.shape[-1], size,
         m - problem.restrictions.queries + rows.start, *dropout_numbers(problem.dropout),
         CAUSAL=problem.restrictions.causal, PROFILE=_profile(problem),
@@ -239,7 +236,7 @@ def _weigh(
 
 
 def _parts(problem: Problem, blocks: _Blocks) -> Iterator[tuple[slice, slice]]:
-    """Rows and batch elements in parts whose pairs fit into the buffers."""
+    """Yield slices of rows and batch elements whose pairs fit into the buffers."""
     n, m, count = problem.restrictions.queries, problem.restrictions.keys, problem.lead.numel()
     elements = min(count, max(1, _PAIRS // (n * m)))
     rows = n if n * m <= _PAIRS else max(1, _PAIRS // m // blocks.rows) * blocks.rows
@@ -249,7 +246,7 @@ def _parts(problem: Problem, blocks: _Blocks) -> Iterator[tuple[slice, slice]]:
 
 
 class _Sums(NamedTuple):
-    """The gradients, one for each batch element also where the operand is broadcast; v's for each block of queries."""
+    """Gradients for each batch element, even of broadcast operands; those of v for each block of queries."""
 
     query: Tensor
     key: Tensor
@@ -263,13 +260,13 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     _check_readable(problem, *out, *grad)
     restrictions, lead, weight = problem.restrictions, problem.lead, problem.weight
     n, m = restrictions.queries, restrictions.keys
-    new, blocks = problem.query.new_zeros, _blocks(problem)
+    zeros, blocks = problem.query.new_zeros, _blocks(problem)
     sums = _Sums(
-        query=new((*lead, n, problem.query.shape[-1])),
-        key=new((*lead, m, problem.key.shape[-1])),
-        value=new((*lead, m, problem.value.shape[-1])),
-        weight=None if weight is None else new((*lead, -(-n // blocks.side), weight.shape[-1])),
-        key_bias=None if restrictions.key_bias is None else new((*lead, m)),
+        query=zeros((*lead, n, problem.query.shape[-1])),
+        key=zeros((*lead, m, problem.key.shape[-1])),
+        value=zeros((*lead, m, problem.value.shape[-1])),
+        weight=None if weight is None else zeros((*lead, -(-n // blocks.side), weight.shape[-1])),
+        key_bias=None if restrictions.key_bias is None else zeros((*lead, m)),
     )
     if not _is_empty(problem):
         with on(problem):
@@ -279,7 +276,7 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
         key=sums.key.sum_to_size(problem.key.shape),
         weight=_summed(None if sums.weight is None else sums.weight.sum(-2), weight, problem),
         value=sums.value.sum_to_size(problem.value.shape),
-        bias=new((0,)),
+        bias=zeros((0,)),
         key_bias=_summed(sums.key_bias, restrictions.key_bias, problem),
     )
 
@@ -289,25 +286,24 @@ def _summed(grad: Tensor | None, operand: Tensor | None, problem: Problem) -> Te
 
 
 def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstream, sums: _Sums) -> None:
-    """Add every pair's share to the gradients."""
-    new, m, size = problem.query.new_empty, problem.restrictions.keys, problem.value.shape[-1]
-    made, sizes = _made_once(problem, blocks), sizes_of(problem.lead)
+    empty, m, size = problem.query.new_empty, problem.restrictions.keys, problem.value.shape[-1]
+    prepared, sizes = _prepare(problem, blocks), sizes_of(problem.lead)
     seeds = None if problem.seeds is None else row_seeds(problem.seeds, problem)
     key_blocks, values = -(-m // blocks.keys), min(64, blocks.values)
     query_powers: tuple[Tensor | None, Tensor | None] = (None, None)
     key_powers = query_powers
     if problem.pair == "additive":
-        twice = 2 * _once(problem.query), 2 * _once(problem.key)
-        query_powers, key_powers = (twice[0].exp(), (-twice[0]).exp()), (twice[1].exp(), twice[1].expm1())
-    queries = _Side(problem.query, query_powers, made.query_peaks, blocks.rows)
-    keys = _Side(problem.key, key_powers, made.key_peaks, blocks.keys)
+        doubled = 2 * _unexpand(problem.query), 2 * _unexpand(problem.key)
+        query_powers, key_powers = (doubled[0].exp(), (-doubled[0]).exp()), (doubled[1].exp(), doubled[1].expm1())
+    queries = _Side(problem.query, query_powers, prepared.query_peaks, blocks.rows)
+    keys = _Side(problem.key, key_powers, prepared.key_peaks, blocks.keys)
     for rows, elements in _parts(problem, blocks):
         n, count = rows.stop - rows.start, elements.stop - elements.start
         row_blocks = -(-n // blocks.rows)
-        weights, by_score = new((count, n, m)), new((count, n, m))
-        live = new((count, row_blocks, key_blocks), dtype=torch.int32)
-        by_bias = None if sums.key_bias is None else new((count, row_blocks, m))
-        scored, restricted = _scored(problem, made, blocks, rows), _restricted(problem.restrictions, seeds, rows)
+        weights, by_score = empty((count, n, m)), empty((count, n, m))
+        live = empty((count, row_blocks, key_blocks), dtype=torch.int32)
+        by_bias = None if sums.key_bias is None else empty((count, row_blocks, m))
+        scored, restricted = _scored(problem, prepared, blocks, rows), _restricted(problem.restrictions, seeds, rows)
         buffers = _Buffers(grad, by_score, by_bias, live)
         _weigh(problem, blocks, scored, restricted, rows, elements, weights, out.peak, buffers=buffers)
         if by_bias is not None and sums.key_bias is not None:
@@ -319,40 +315,40 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
                 EXACT=_exact(problem), BM=blocks.rows, BN=blocks.keys, BD=values, num_warps=blocks.warps,
             )  # fmt: skip
         by_weight = None if sums.weight is None else sums.weight[..., rows.start // blocks.side :, :]
-        some, first = queries.rows(rows), elements.start
-        _pull(problem, blocks, some, keys, by_score, live, first, sums.query[..., rows, :], by_weight)
-        _pull(problem, blocks, keys, some, by_score.mT, live.mT, first, sums.key, None)
+        row_queries, first = queries.rows(rows), elements.start
+        _sum_side(problem, blocks, row_queries, keys, by_score, live, first, sums.query[..., rows, :], by_weight)
+        _sum_side(problem, blocks, keys, row_queries, by_score.mT, live.mT, first, sums.key, None)
 
 
 class _Side(NamedTuple):
-    """Queries or keys of some rows, as a backward goes over their pairs."""
+    """Queries or keys of some rows, as the backward reads them."""
 
     tensor: Tensor  # (..., length, h)
-    # For additive scores the exponentials that the other side's kernel reads.
+    # For additive scores, exponentials that the opposite side's kernel reads.
     powers: tuple[Tensor | None, Tensor | None]
     peaks: Tensor  # (..., blocks), of `block` rows each
     block: int
 
     def rows(self, rows: slice) -> "_Side":
-        e, twin = (None if each is None else each[..., rows, :] for each in self.powers)
+        e, twin = (None if t is None else t[..., rows, :] for t in self.powers)
         return _Side(self.tensor[..., rows, :], (e, twin), self.peaks[..., rows.start // self.block :], self.block)
 
 
-def _pull(
-    problem: Problem, blocks: _Blocks, side: _Side, other: _Side, by_score: Tensor, live: Tensor, first: int,
-    into: Tensor, by_weight: Tensor | None,
+def _sum_side(
+    problem: Problem, blocks: _Blocks, side: _Side, opposite: _Side, by_score: Tensor, live: Tensor, first: int,
+    out: Tensor, by_weight: Tensor | None,
 ) -> None:  # fmt: skip
-    """Sum the gradients of pairs into those of one side, and into those of v where they are given."""
+    """Sum the gradients of pairs into the gradients of one side, and of v if `by_weight` is given."""
     (count, length), features = by_score.shape[:2], side.tensor.shape[-1]
     weight = None if problem.weight is None else problem.weight[..., None, :]
     warps = max(2, blocks.side * blocks.features // 512)  # 16 numbers a thread
     grid = (count * -(-length // blocks.side), max(1, -(-features // blocks.features)))
     launch(
         "triton.gradients.side_gradient", grid,
-        operand(side.tensor), operand(other.tensor), *(operand(t) for t in other.powers), operand(weight),
-        operand(side.peaks, 1), operand(other.peaks, 1), operand(by_score), operand(live), operand(into),
+        operand(side.tensor), operand(opposite.tensor), *(operand(t) for t in opposite.powers), operand(weight),
+        operand(side.peaks, 1), operand(opposite.peaks, 1), operand(by_score), operand(live), operand(out),
         operand(by_weight), sizes_of(problem.lead), first, length, by_score.shape[2], features,
-        PROFILE=_profile(problem), SIDE=side.block, OTHER=other.block, BLOCK=blocks.side,
+        PROFILE=_profile(problem), SIDE=side.block, OTHER=opposite.block, BLOCK=blocks.side,
         FEATURES=blocks.features, W=warps, num_warps=warps, maxnreg=128,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The scores of a tile of pairs, from what is made once a query and once a key."""
+"""The scores of a tile of pairs, from numbers computed once for each query and key."""
 
 import triton
 import triton.language as tl
@@ -7,44 +7,44 @@ from dikkat._core.implementations.triton import ranges
 
 FOURS, TWOS = tl.constexpr(ranges.FOURS), tl.constexpr(ranges.TWOS)
 REACH, SCALE = tl.constexpr(ranges.REACH), tl.constexpr(ranges.SCALE)
-# The interpreter knows no instructions of a GPU.
+# The interpreter has no GPU instructions.
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 
 @triton.jit
 def at(operand, element, sizes):
-    """The beginning of a batch element in an operand that may be broadcast over some leading dimensions."""
+    """Return a pointer to a batch element of an operand, which may be broadcast over leading dimensions."""
     offset = tl.zeros((), tl.int64)
-    rest = element
+    index = element
     for d in tl.static_range(len(sizes)):
-        offset += (rest % sizes[d]) * operand.lead[d]
-        rest = rest // sizes[d]
+        offset += (index % sizes[d]) * operand.lead[d]
+        index = index // sizes[d]
     return operand.data + offset
 
 
-# --- once a query and once a key
+# --- computed once for each query and key
 
 
 @triton.jit
 def exponential(z):
-    """e^z to the last digit but one, for |z| ≤ 76; the hardware's own loses as many as z has."""
+    """Return e^z for |z| ≤ 76 with all digits but one; the hardware's instruction loses as many as z has."""
     power = tl.floor(z * 1.4426950408889634 + 0.5)
-    rest = (z - power * 0.693359375) + power * 2.12194440e-4
-    return tl.exp2(rest * 1.4426950408889634) * tl.exp2(power)
+    remainder = (z - power * 0.693359375) + power * 2.12194440e-4
+    return tl.exp2(remainder * 1.4426950408889634) * tl.exp2(power)
 
 
 @triton.jit
 def lay_out(
-    source, sizes, made, peaks, count, features, padded_count, padded_features, factor, highest,
+    source, sizes, padded, peaks, count, features, padded_count, padded_features, factor, highest,
     ADDITIVE: tl.constexpr, BLOCK: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """Queries or keys feature-major, clamped to ±`highest`, for `additive` as exponentials; and each block's peak."""
+    """Write queries or keys feature-major, clamped to ±`highest` or as exponentials if ADDITIVE; and block peaks."""
     blocks = padded_count // BLOCK
     element = tl.program_id(0).to(tl.int64) // blocks
     block = tl.program_id(0) % blocks
     rows = block * BLOCK + tl.arange(0, BLOCK)
     origin = at(source, element, sizes) + rows.to(tl.int64)[:, None] * source.row
-    into = made + element * padded_features * padded_count + rows[:, None]
+    into = padded + element * padded_features * padded_count + rows[:, None]
     peak = tl.zeros([BLOCK], tl.float32)
     for first in range(0, padded_features, FEATURES):
         cols = first + tl.arange(0, FEATURES)
@@ -65,7 +65,7 @@ def lay_out(
 
 @triton.jit
 def scale_weight(weight, sizes, v, gain, features, padded_features, FEATURES: tl.constexpr):
-    """v over its largest element, and what takes that back."""
+    """Write v divided by its largest magnitude; and to `gain` Σ v and the factor that undoes the division."""
     element = tl.program_id(0).to(tl.int64)
     origin = at(weight, element, sizes)
     total = tl.zeros([FEATURES], tl.float32)
@@ -75,14 +75,14 @@ def scale_weight(weight, sizes, v, gain, features, padded_features, FEATURES: tl
         t = tl.load(origin + cols * weight.col, cols < features, 0.0)
         total += t
         largest = tl.maximum(largest, tl.abs(t))
-    top = tl.max(largest, 0)
-    top = tl.where(top == 0, 1.0, top)
+    max_weight = tl.max(largest, 0)
+    max_weight = tl.where(max_weight == 0, 1.0, max_weight)
     for first in range(0, padded_features, FEATURES):
         cols = first + tl.arange(0, FEATURES)
         t = tl.load(origin + cols * weight.col, cols < features, 0.0)
-        tl.store(v + element * padded_features + cols, t / top, cols < padded_features)
+        tl.store(v + element * padded_features + cols, t / max_weight, cols < padded_features)
     tl.store(gain + element * 2, tl.sum(total, 0))
-    tl.store(gain + element * 2 + 1, top * (-2 * SCALE))
+    tl.store(gain + element * 2 + 1, max_weight * (-2 * SCALE))
 
 
 # --- scores
@@ -90,7 +90,7 @@ def scale_weight(weight, sizes, v, gain, features, padded_features, FEATURES: tl
 
 @triton.jit
 def reciprocal(x):
-    """To the last digit, without the care for subnormal numbers that plain division takes."""
+    """Return 1 / x without the slow handling of subnormal numbers."""
     if INTERPRETED:
         return 1 / x
     else:
@@ -99,7 +99,7 @@ def reciprocal(x):
 
 @triton.jit
 def tanh_and_slope(x):
-    """tanh and its derivative, for any x: neither loses the digits that it has."""
+    """Return tanh and its derivative with full relative precision, for any x."""
     small = tl.abs(x) < 0.25
     e = tl.exp(-2 * tl.abs(x))
     r = 1 / (1 + e)
@@ -111,10 +111,10 @@ def tanh_and_slope(x):
 
 @triton.jit
 def tile_rows(x, BM: tl.constexpr, W: tl.constexpr):
-    """The beginnings of the rows of a tile, dealt out over W warps of L lanes.
+    """Return x + the rows of a tile, distributed over W warps of L lanes.
 
     A tile of BM × BN pairs is [BM / W, BN / L, W, L], so that a thread has BM / W rows by BN / L columns and loads few
-    queries and keys. Triton alone would deal out one column, and the loads would be the bound.
+    queries and keys. Triton's own layout gives a thread one column, and loads would limit the speed.
     """
     rows = tl.arange(0, BM // W)[:, None] * W + tl.arange(0, W)[None, :]
     return (x + rows)[:, None, :, None]
@@ -122,19 +122,19 @@ def tile_rows(x, BM: tl.constexpr, W: tl.constexpr):
 
 @triton.jit
 def tile_cols(y, BN: tl.constexpr, L: tl.constexpr):
-    """The beginnings of the columns of a tile, dealt out over the lanes."""
+    """Return y + the columns of a tile, distributed over the lanes."""
     cols = tl.arange(0, BN // L)[:, None] * L + tl.arange(0, L)[None, :]
     return (y + cols)[None, :, None, :]
 
 
 @triton.jit
-def _joined(tile, BM: tl.constexpr, BN: tl.constexpr):
+def _flatten_tile(tile, BM: tl.constexpr, BN: tl.constexpr):
     return tl.reshape(tl.permute(tile, (0, 2, 1, 3)), (BM, BN))
 
 
 @triton.jit
 def _fold_four(x, y, v, features, x_step, y_step, BM: tl.constexpr, BN: tl.constexpr, W: tl.constexpr):
-    """Σ v r / s, with one reciprocal for four features."""
+    """Return Σ v r / s, with one reciprocal for four features."""
     L: tl.constexpr = min(32, BN)
     x, y = tile_rows(x, BM, W), tile_cols(y, BN, L)
     total = tl.zeros([BM // W, BN // L, W, L], tl.float32)
@@ -150,12 +150,12 @@ def _fold_four(x, y, v, features, x_step, y_step, BM: tl.constexpr, BN: tl.const
         x += 4 * x_step
         y += 4 * y_step
         v += 4
-    return _joined(total, BM, BN)
+    return _flatten_tile(total, BM, BN)
 
 
 @triton.jit
 def _fold_two(x, y, v, features, x_step, y_step, BM: tl.constexpr, BN: tl.constexpr, W: tl.constexpr):
-    """Σ v r / s, with one reciprocal for two features."""
+    """Return Σ v r / s, with one reciprocal for two features."""
     L: tl.constexpr = min(32, BN)
     x, y = tile_rows(x, BM, W), tile_cols(y, BN, L)
     total = tl.zeros([BM // W, BN // L, W, L], tl.float32)
@@ -166,12 +166,11 @@ def _fold_two(x, y, v, features, x_step, y_step, BM: tl.constexpr, BN: tl.conste
         x += 2 * x_step
         y += 2 * y_step
         v += 2
-    return _joined(total, BM, BN)
+    return _flatten_tile(total, BM, BN)
 
 
 @triton.jit
 def _sum_of_tanh(q, k, v, features, q_step, k_step, v_step, BM: tl.constexpr, BN: tl.constexpr):
-    """Σ v tanh(q + k)."""
     total = tl.zeros([BM, BN], tl.float32)
     for _ in range(0, features):
         tanh, _slope = tanh_and_slope(tl.load(q)[:, None] + tl.load(k)[None, :])
@@ -192,31 +191,31 @@ def _square(x, y, features, x_step, y_step, BM: tl.constexpr, BN: tl.constexpr, 
         total += d * d
         x += x_step
         y += y_step
-    return _joined(total, BM, BN)
+    return _flatten_tile(total, BM, BN)
 
 
 @triton.jit
 def _log_profile(square, PROFILE: tl.constexpr):
-    """g(s); comparisons are so that NaN stays NaN."""
+    """Return g(s); comparisons let NaN stay NaN."""
     if PROFILE == "gaussian":
         return -0.5 * square
     elif PROFILE == "boxcar":
         return tl.where(square > 1, float("-inf"), 0 * square)
     elif PROFILE == "triangular":
-        return _log_of_rest(tl.sqrt(square))
+        return _log_one_minus(tl.sqrt(square))
     else:
-        return _log_of_rest(square)
+        return _log_one_minus(square)
 
 
 @triton.jit
-def _log_of_rest(t):
+def _log_one_minus(t):
     outside = t >= 1
     return tl.where(outside, float("-inf"), tl.log(1 - tl.where(outside, 0.0, t)))
 
 
 @triton.jit
 def profile_slope(square, PROFILE: tl.constexpr):
-    """dg/ds; 0 outside the support, and at s = 0 for the triangular kernel, whose tip has no slope."""
+    """Return dg/ds; 0 outside the support, and at the tip of the triangular kernel (s = 0)."""
     if PROFILE == "gaussian":
         return tl.full(square.shape, -0.5, tl.float32)
     elif PROFILE == "boxcar":
@@ -234,7 +233,7 @@ def score_tile(
     scored, element, sizes, row_block, key_block, n, m, features,
     PROFILE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, W: tl.constexpr,
 ):  # fmt: skip
-    """The scores of a tile, and for `distance` the squares that they were made of."""
+    """Return the scores of a tile, and for `distance` the squared distances."""
     rows, cols = row_block * BM + tl.arange(0, BM), key_block * BN + tl.arange(0, BN)
     x = at(scored.x, element, sizes) + row_block * BM
     y = at(scored.y, element, sizes) + key_block * BN

@@ -1,4 +1,4 @@
-"""Summaries of the rows of a tile of scores: Triton's kernel."""
+"""Triton's kernel for summaries of the rows of a tile of scores."""
 
 import triton
 import triton.language as tl
@@ -6,14 +6,14 @@ import triton.language as tl
 
 @triton.jit
 def summarise(
-    scores, lens, lse, tops, places, sums,
+    scores, lens, lse, top_weights, top_keys, sums,
     rows, n, m, first, shift, lens_element, lens_row,
     CAUSAL: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The log-sum-exp and the largest weights of some rows, and the sums of their weights by key."""
+    """Write the log-sum-exp and the largest weights of some rows, and the sums of their weights by key."""
     blocks = tl.cdiv(rows, ROWS)
     element, begin = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * ROWS
-    lane = tl.arange(0, BLOCK)
+    cols = tl.arange(0, BLOCK)
     by_key = tl.zeros((BLOCK,), tl.float32)
     for row in range(begin, tl.minimum(begin + ROWS, rows)):
         limit = m
@@ -22,21 +22,21 @@ def summarise(
         if lens is not None:
             length = tl.load(lens + element * lens_element + (row + first) * lens_row)
             limit = tl.minimum(limit, tl.minimum(length, m).to(tl.int32))
-        at = (element.to(tl.int64) * rows + row) * m
-        score = tl.load(scores + at + lane, lane < limit, float("-inf"))
+        offset = (element.to(tl.int64) * rows + row) * m
+        score = tl.load(scores + offset + cols, cols < limit, float("-inf"))
         peak = tl.max(score, 0)
         base = tl.where(peak == float("-inf"), 0.0, peak)
         weight = tl.exp(score - base)
         total = tl.sum(weight, 0)
         weight = weight / tl.where(total == 0, 1.0, total)
         by_key += weight
-        out = element.to(tl.int64) * n + first + row
+        row_index = element.to(tl.int64) * n + first + row
         log = tl.log(tl.where(total == 0, 1.0, total))
-        tl.store(lse + out, tl.where(total == 0, float("-inf"), base + log))
+        tl.store(lse + row_index, tl.where(total == 0, float("-inf"), base + log))
         for i in tl.static_range(TOP):
-            most, place = tl.max(weight, 0, return_indices=True)
-            tl.store(tops + out * TOP + i, tl.where(total > 0, most, total))  # of NaN, none is the largest
-            tl.store(places + out * TOP + i, place.to(tl.int64))
-            weight = tl.where(lane == place, -1.0, weight)
+            largest, key = tl.max(weight, 0, return_indices=True)
+            tl.store(top_weights + row_index * TOP + i, tl.where(total > 0, largest, total))  # NaN in a row of NaN
+            tl.store(top_keys + row_index * TOP + i, key.to(tl.int64))
+            weight = tl.where(cols == key, -1.0, weight)
     if sums is not None:
-        tl.store(sums + tl.program_id(0).to(tl.int64) * m + lane, by_key, lane < m)
+        tl.store(sums + tl.program_id(0).to(tl.int64) * m + cols, by_key, cols < m)

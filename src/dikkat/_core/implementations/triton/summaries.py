@@ -1,4 +1,4 @@
-"""Summaries of the weights of inner products on a GPU: tiles of scores, each read once by a kernel of its own."""
+"""Summaries of the weights of inner products on a GPU: tiles of scores, each read once by a kernel."""
 
 import torch
 
@@ -8,50 +8,51 @@ from dikkat._core.implementations.triton.launch import available, on
 from dikkat._core.problem import Problem
 from dikkat._core.summary import Asked, Summary
 
-# Scores of a tile, 256 MiB; rows of a program, each of at most so many keys; and the most of the largest that it takes
-# one after the other.
-_SCORES, _ROWS, _LONGEST, _MOST = 2**26, 32, 8192, 32
+# Scores of a tile (256 MiB), rows of a program, keys of a row, and the largest `top`.
+_SCORES, _ROWS, _LONGEST, _MAX_TOP = 2**26, 32, 8192, 32
 
 
-def serves(problem: Problem, asked: Asked) -> bool:
+def serves(problem: Problem, request: Asked) -> bool:
     restrictions = problem.restrictions
-    others = (restrictions.starts, restrictions.mask, restrictions.bias, restrictions.key_bias, restrictions.exclude)
-    plain = problem.pair == "inner" and not problem.softcap and all(each is None for each in others)
-    few = restrictions.keys <= _LONGEST and asked.top <= min(_MOST, restrictions.keys)
+    extras = (restrictions.starts, restrictions.mask, restrictions.bias, restrictions.key_bias, restrictions.exclude)
+    plain = problem.pair == "inner" and not problem.softcap and all(t is None for t in extras)
+    few = restrictions.keys <= _LONGEST and request.top <= min(_MAX_TOP, restrictions.keys)
     narrow = torch.promote_types(problem.query.dtype, problem.key.dtype) != torch.float64
-    return plain and few and narrow and not asked.entropy and not asked.cells and available(problem.query)
+    return plain and few and narrow and not request.entropy and not request.cells and available(problem.query)
 
 
 @torch.no_grad()
-def summarise(problem: Problem, asked: Asked) -> Summary:
+def summarise(problem: Problem, request: Asked) -> Summary:
     lead, restrictions = problem.lead, problem.restrictions
     n, m, kind = restrictions.queries, restrictions.keys, torch.promote_types(problem.query.dtype, problem.key.dtype)
-    query, key = (flat(each.to(kind), lead) for each in (problem.query, problem.key))
+    query, key = (flat(t.to(kind), lead) for t in (problem.query, problem.key))
     elements, steps, lens = len(query), (0, 0), restrictions.lens
     if lens is not None:
         lens = lens.expand(*lead, lens.shape[-1]).reshape(elements, -1).contiguous()
         steps = lens.shape[1], int(lens.shape[1] > 1)
     lse = query.new_empty((elements, n), dtype=torch.float32)
-    tops, places = lse.new_empty((elements, n, asked.top)), query.new_empty((elements, n, asked.top), dtype=torch.int64)
+    top_weights = lse.new_empty((elements, n, request.top))
+    top_keys = query.new_empty((elements, n, request.top), dtype=torch.int64)
     block = max(16, power_of_two(m))
     step = max(_ROWS, _SCORES // (elements * m) // _ROWS * _ROWS)
-    by_key = lse.new_zeros((elements, m if asked.sums else 0))
+    by_key = lse.new_zeros((elements, m if request.sums else 0))
     for first in range(0, n, step):
         scores = product(query[:, first : first + step], key.mT)
         rows = scores.shape[1]
         programs = -(-rows // _ROWS)
-        sums = lse.new_empty((elements, programs, m)) if asked.sums else None
+        sums = lse.new_empty((elements, programs, m)) if request.sums else None
         with on(problem):
             launch(
                 "triton.rows.summarise", (elements * programs,),
-                scores, lens, lse, tops, places, sums, rows, n, m, first, m - n, *steps, CAUSAL=restrictions.causal,
-                TOP=asked.top, ROWS=_ROWS, BLOCK=block, num_warps=min(8, max(1, block // 512)),
+                scores, lens, lse, top_weights, top_keys, sums, rows, n, m, first, m - n, *steps,
+                CAUSAL=restrictions.causal, TOP=request.top, ROWS=_ROWS, BLOCK=block,
+                num_warps=min(8, max(1, block // 512)),
             )  # fmt: skip
         if sums is not None:
             by_key += sums.sum(1)
     return Summary(
         lse.view(*lead, n),
-        tops.view(*lead, n, asked.top) if asked.top else None,
-        places.view(*lead, n, asked.top) if asked.top else None,
-        by_key.view(*lead, m) if asked.sums else None,
+        top_weights.view(*lead, n, request.top) if request.top else None,
+        top_keys.view(*lead, n, request.top) if request.top else None,
+        by_key.view(*lead, m) if request.sums else None,
     )

@@ -22,9 +22,9 @@ from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restricting import check_names
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
-from dikkat.inspection.captured import call_multi_head, multi_head_arguments, of_fused_function, of_weights
+from dikkat.inspection.captured import call_multi_head, multi_head_arguments, inspect_fused_function, inspect_weights
 from dikkat.inspection.dataflow import Dataflow, Streams
-from dikkat.inspection.front import inspected, is_by_product
+from dikkat.inspection.front import inspect_problem, is_by_product
 from dikkat.inspection.kinds import Kind, kinds_of
 from dikkat.inspection.layer_selection import Chosen, Layers, Numbering, chosen, is_within
 from dikkat.inspection.request import Inspection, Request, Requesting
@@ -272,12 +272,12 @@ class _Recorder(Dataflow):
         # It computes all weights anyway; with gradients, a checkpoint must not find other tensors saved.
         if name == "reference" and self._calls and not problem.records:
             all_of_it = run_problem(replace(problem, wants_state=True, wants_weights=True), name)
-            self._add_call(problem, lambda: of_weights(all_of_it.shown_weights(), self._request, all_of_it.lse))
+            self._add_call(problem, lambda: inspect_weights(all_of_it.shown_weights(), self._request, all_of_it.lse))
             wanted = problem.wants_state, problem.wants_weights, problem.wants_state
             return Result(all_of_it.mean, *(each if w else None for each, w in zip(all_of_it[1:], wanted, strict=True)))
-        if self._request.is_of_some or self._request.weights or not is_by_product(name, problem):
+        if self._request.is_partial or self._request.weights or not is_by_product(name, problem):
             return None
-        seen = self._add_call(problem, lambda: inspected(problem, self._request, impl=name, pools=True))
+        seen = self._add_call(problem, lambda: inspect_problem(problem, self._request, impl=name, pools=True))
         return None if seen is None or seen.output is None else Result(seen.output, None, None)
 
     def observe_calls(self, problems: Sequence[Problem]) -> None:
@@ -285,7 +285,7 @@ class _Recorder(Dataflow):
         longest = max(problem.restrictions.queries for problem in problems)
         request = replace(self._request, longest=longest or math.inf)  # a batch without a query has none of the rows
         for problem in problems:
-            self._add_call(problem, partial(inspected, replace(problem, dropout=0.0, seeds=None), request))
+            self._add_call(problem, partial(inspect_problem, replace(problem, dropout=0.0, seeds=None), request))
 
     def _add_call(self, problem: Problem, look: Callable[[], Inspection]) -> Inspection | None:
         return self.add(look, self.streams_of(problem), problem.restrictions.queries, problem.restrictions.keys)
@@ -293,7 +293,7 @@ class _Recorder(Dataflow):
     def observe_weights(self, weights: Tensor, streams: Streams | None = None) -> None:
         """Look at weights (..., n, m) of a softmax of the model's own, or of a recurrence, which looks at a memory."""
         query, key = (self.origin(weights.new_zeros(())) for _ in range(2))
-        look, source = partial(of_weights, weights, self._request), OWN if streams else ""
+        look, source = partial(inspect_weights, weights, self._request), OWN if streams else ""
         self.add(look, streams or (query, key, query), weights.shape[-2], weights.shape[-1], source)
 
     @property
@@ -312,7 +312,7 @@ class _Recorder(Dataflow):
 
             def attend(query: Tensor, key: Tensor, *more: Any) -> Tensor:
                 def look() -> Inspection:
-                    seen = of_fused_function(self._request, query, key, *more)
+                    seen = inspect_fused_function(self._request, query, key, *more)
                     return seen.of_element(0) if given["query"].ndim == 2 else seen
 
                 self.add(look, streams, query.shape[-2], key.shape[-2])
@@ -322,7 +322,7 @@ class _Recorder(Dataflow):
                 call_multi_head(attend, given)
         elif self._listens:
             inputs = _with_heads_apart(streams[0].rows, *arguments, **named)
-            look, sizes = partial(of_fused_function, self._request, **inputs), (inputs["query"], inputs["key"])
+            look, sizes = partial(inspect_fused_function, self._request, **inputs), (inputs["query"], inputs["key"])
             self.add(look, streams, *(each.shape[-2] for each in sizes))
         return result
 

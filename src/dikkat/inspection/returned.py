@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dikkat.inspection.captured import of_weights
+from dikkat.inspection.captured import inspect_weights
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import NotSeenError, record
 from dikkat.inspection.request import Request
@@ -82,7 +82,7 @@ def attentions(
         if kind not in trace.lacking:
             parts[kind] = [seen.weights for call, seen in trace.calls() if call.kind == kind]
         elif is_whole and all(_is_map(each, sizes, kind) for each in maps):
-            parts[kind] = [of_weights(each, request).weights for each in maps]
+            parts[kind] = [inspect_weights(each, request).weights for each in maps]
             source = "returned by the model"
         else:
             parts[kind] = []

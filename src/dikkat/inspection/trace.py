@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dikkat.extras import needing
-from dikkat.inspection.front import of_all_weights
+from dikkat.inspection.front import summarise_weights
 from dikkat.inspection.heads import scores_of
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection, Request
@@ -514,7 +514,7 @@ def _drawn(seen: Inspection) -> Inspection | None:
     found = seen
     if seen.weights is not None:
         request = Request(top_k=TOP, overview=CELLS, pool="max")
-        found = of_all_weights(seen.weights[..., 0], seen.weights, request)
+        found = summarise_weights(seen.weights[..., 0], seen.weights, request)
     if found.top_weights is None or found.top_keys is None:
         return None
     return Inspection(

@@ -321,7 +321,7 @@ class _Recorder(Dataflow):
             with torch.no_grad():
                 call_multi_head(attend, given)
         elif self._listens:
-            inputs = _with_heads_apart(streams[0].rows, *arguments, **named)
+            inputs = _with_heads_apart(streams[0].query_positions, *arguments, **named)
             look, sizes = partial(inspect_fused_function, self._request, **inputs), (inputs["query"], inputs["key"])
             self.add(look, streams, *(each.shape[-2] for each in sizes))
         return result
@@ -396,7 +396,7 @@ class _Recorder(Dataflow):
             cached = max(keys - queries, reached if keys >= last_keys else 0) if keys > queries else 0
         self._reached[place] = cached + queries, keys
         self._made[output.sequence] = query.sequence, cached
-        return (cached, max(0, cached + queries - keys) if keys >= queries else -1), self.reads(streams)
+        return (cached, max(0, cached + queries - keys) if keys >= queries else -1), self.continued_sequence(streams)
 
 
 def _is_passed_over(module: nn.Module) -> bool:

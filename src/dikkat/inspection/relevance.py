@@ -165,7 +165,7 @@ class _Dense(Dataflow):
         self.crosses |= crosses
         self.layers.append(weights)
         self.arranged.append(arranged)
-        self.chain.append((self.reads(streams), streams[2].sequence))
+        self.chain.append((self.continued_sequence(streams), streams[2].sequence))
 
     def lose_weights(self) -> None:
         self.loses = True

@@ -216,7 +216,7 @@ def test_runs_of_a_layer_are_layers() -> None:
     with pytest.raises(IndexError, match=r"trace\[5\]: got no such layer; expected one of 0, 1, 2, 3, 4"):
         trace[5]
     with (
-        pytest.raises(ValueError, match="layers: got 5; expected -5 to 4, as so many layers ran"),
+        pytest.raises(ValueError, match="layers: got 5; expected -5 to 4"),
         dikkat.record(albert, layers=5),
     ):
         albert(ids)

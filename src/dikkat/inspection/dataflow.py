@@ -189,7 +189,7 @@ class Dataflow(TorchFunctionMode):
         return result
 
     def _follow_transformed(self, name: str, tensors: list[Tensor], result: Any) -> None:
-        """Follow a call in a transform of torch.func. Products lose weights unless all factors are constants."""
+        """Follow a call in a transform of torch.func, where only products with the model's constants keep weights."""
         inputs = [*map(_untransformed, tensors)]
         flags = [self._has_weights(tensor) for tensor in inputs]
         if not any(flags) and name not in _SOFTMAX:

@@ -117,7 +117,7 @@ class Numbering:
         self._entries = entries_of(names)
         self._taken: dict[str, set[int]] = {}
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """The model runs anew."""
         self._taken.clear()
 

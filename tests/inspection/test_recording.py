@@ -119,7 +119,7 @@ def test_weights_of_a_transformer_of_pytorchs() -> None:
     torch.testing.assert_close(found.encoder_attentions[0][:, 0], layer(x, x, x, average_attn_weights=False)[1][:, 1])
     with dikkat.record(model, sums=True) as trace:
         model(x, y)
-    with pytest.raises(ValueError, match="got no whole map; expected a recording with weights=True"):
+    with pytest.raises(ValueError, match="got no weights; expected a recording with weights=True"):
         trace.attentions()
 
 
@@ -334,7 +334,7 @@ def test_a_module_that_runs_twice_has_two_records() -> None:
     assert not torch.equal(trace["", 0].sums, trace["", -1].sums)
     with pytest.raises(IndexError, match="got call 2; expected -2 to 1"):
         trace["", 2]
-    with pytest.raises(KeyError, match="got no such module; expected one of ''"):
+    with pytest.raises(KeyError, match="unknown module; expected one of ''"):
         trace["decoder"]
 
 

@@ -28,7 +28,7 @@ from dikkat.inspection.front import inspect_problem, is_by_product
 from dikkat.inspection.kinds import Kind, kinds_of
 from dikkat.inspection.layer_selection import Chosen, Layers, Numbering, chosen, is_within
 from dikkat.inspection.request import Inspection, Request, Requesting
-from dikkat.inspection.trace import OWN, Call, Trace
+from dikkat.inspection.trace import OWN_SOFTMAX, Call, Trace
 
 
 @contextmanager
@@ -292,7 +292,7 @@ class _Recorder(Dataflow):
     def observe_weights(self, weights: Tensor, streams: Streams | None = None) -> None:
         """Record weights (..., n, m) of a model's own softmax, or of a recurrence (without `streams`)."""
         query, key = (self.origin(weights.new_zeros(())) for _ in range(2))
-        inspect, source = partial(inspect_weights, weights, self._request), OWN if streams else ""
+        inspect, source = partial(inspect_weights, weights, self._request), OWN_SOFTMAX if streams else ""
         self.add(inspect, streams or (query, key, query), weights.shape[-2], weights.shape[-1], source)
 
     @property

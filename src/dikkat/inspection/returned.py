@@ -11,7 +11,7 @@ from dikkat.inspection.captured import inspect_weights
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import NotSeenError, record
 from dikkat.inspection.request import Request
-from dikkat.inspection.trace import OWN, Attentions
+from dikkat.inspection.trace import OWN_SOFTMAX, Attentions
 
 __all__ = ["attentions"]
 
@@ -74,7 +74,7 @@ def attentions(
     found = {name: returned[name] or () for name in returned if "attentions" in name}
     decoder = "decoder_attentions" if "decoder_attentions" in found else "attentions"
     sizes = {tuple(seen.weights.shape[-2:]) for _, _, seen in trace if seen.weights is not None}
-    source = OWN if any(call.source for call, _ in trace.calls()) else ""
+    source = OWN_SOFTMAX if any(call.source for call, _ in trace.calls()) else ""
     request, parts, left_out = Request(weights=True, heads=heads, queries=queries), dict[str, list[Any]](), list[str]()
     for kind, name in (("self", decoder), ("encoder", "encoder_attentions"), ("cross", "cross_attentions")):
         maps = found.pop(name, ())

@@ -129,7 +129,7 @@ def test_weights_of_a_transformer_of_pytorchs() -> None:
         (
             {"layers": "blocks.7"},
             ValueError,
-            "layers: got 'blocks.7', which is no module's name; the nearest is 'blocks",
+            "layers: got 'blocks.7'; expected a module's name, such as 'blocks",
         ),
         ({"layers": ["own", "plane"]}, ValueError, "layers: got 'plane', .*nearest is 'plain'"),
         ({"layers": 2}, ValueError, "layers: got 2; expected -2 to 1"),

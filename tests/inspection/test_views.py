@@ -126,7 +126,7 @@ def test_several_elements_of_a_batch_are_a_choice(tmp_path: Path) -> None:
             "the " * 96,
             7,
             ValueError,
-            "text: got 98 tokens; expected at most 97, which GPT2Model has places for",
+            "text: got 98 tokens; expected at most 97, the positions of GPT2Model",
         ),
         ("gpt2", "zebra", 9, ValueError, "got token 8 from .*; expected 0 to 6.*the tokenizer is another model's"),
     ],

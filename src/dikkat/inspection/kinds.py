@@ -1,4 +1,4 @@
-"""The kinds of a model's calls: its own attention, its encoder's, from decoder to encoder, or another."""
+"""The kinds of a model's calls: self-attention, an encoder's self-attention, cross attention, or another."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,7 @@ from torch import nn
 
 from dikkat.inspection.layer_selection import is_within, uncompiled_name
 
-# Of what transformers takes apart.
+# The key of attention over two sequences at once, of which transformers returns each part separately.
 _PARTS = "parts"
 
 
@@ -16,106 +16,108 @@ class Kind(NamedTuple):
     """The kind of a call in a module.
 
     Attributes:
-        name: "self", "encoder" or "cross"; "" for what a model does not return.
-        root: The entry of the model's table that the module is in; of several calls in one it returns the last.
+        name: "self", "encoder" or "cross"; "" for calls whose weights the model does not return.
+        root: The entry of the model's table that contains the module. The model returns the last call in an entry.
     """
 
     name: str
     root: str | None = None
 
 
-def kinds_of(model: nn.Module) -> tuple[dict[str, Kind], bool]:
-    """By a module's name, what a call in it is; and whether the model says which weights it returns.
+def find_kinds(model: nn.Module) -> tuple[dict[str, Kind], bool]:
+    """Return the kind of a call by the module's name, and whether all weights that the model returns are known.
 
-    What `output_attentions=True` returns of one of Hugging Face's models is written in its class, module by module.
-    Returns no kinds for other models, whose calls are told apart by what they look at.
+    The class of a Hugging Face model lists the modules whose weights `output_attentions=True` returns. For other models
+    there are no kinds here; the recorder compares the sequences of queries and keys.
     """
-    base: Any = getattr(model, "get_base_model", None)  # of peft's
-    inner = model if base is None else base()
-    tabled = _tabled(inner)
-    if tabled is None or not tabled[0]:
-        return {}, tabled is None
-    prefix, kinds = _name_in(model, inner) or "", tabled[0]
+    get_base_model: Any = getattr(model, "get_base_model", None)  # of peft
+    inner = model if get_base_model is None else get_base_model()
+    table = _read_table(inner)
+    if table is None or not table[0]:
+        return {}, table is None
+    prefix, kinds = _find_name(model, inner) or "", table[0]
     known = {f"{prefix}.{name}".strip("."): kind for name, kind in kinds.items()}
     if prefix:
         known = {name: kind._replace(root=kind.root and f"{prefix}.{kind.root}") for name, kind in known.items()}
-    return {uncompiled_name(name): known.get(name, Kind("")) for name, _ in model.named_modules()}, tabled[1]
+    return {uncompiled_name(name): known.get(name, Kind("")) for name, _ in model.named_modules()}, table[1]
 
 
-def _tabled(model: Any) -> tuple[dict[str, Kind], bool] | None:
-    """The kinds by transformers' table of what a model returns; None where there is none for this model."""
+def _read_table(model: Any) -> tuple[dict[str, Kind], bool] | None:
+    """Return the kinds by transformers' table of returned weights; None if the model has no table."""
     capturing = sys.modules.get("transformers.utils.output_capturing")
     if capturing is None or not hasattr(model, "get_encoder"):
         return None
-    found: dict[str, list[tuple[str, str]]] = {}  # by the model that returns them: modules, and under which name
+    entries_by_owner: dict[str, list[tuple[str, str]]] = {}  # (module, key)
     for owner, name, key in _entries(capturing, model, "", "", []):
-        found.setdefault(owner, []).append((name, key))
-    if not found:
+        entries_by_owner.setdefault(owner, []).append((name, key))
+    if not entries_by_owner:
         return None
     names = [name for name, _ in model.named_modules()]
-    own = _returning(model, list(found))
-    encoder = (_name_in(model, model.get_encoder()) or None) if model.config.is_encoder_decoder else None
+    returning_owner = _returning_owner(model, list(entries_by_owner))
+    encoder = (_find_name(model, model.get_encoder()) or None) if model.config.is_encoder_decoder else None
     kinds: dict[str, Kind] = {}
-    for owner, entries in found.items():
+    for owner, entries in entries_by_owner.items():
         for root, key in entries:
-            of_encoder = encoder is not None and is_within(root, encoder)
-            kind = "encoder" if of_encoder else "cross" if key.startswith("cross") else "self"
-            if encoder is not None or owner == own:
+            in_encoder = encoder is not None and is_within(root, encoder)
+            kind = "encoder" if in_encoder else "cross" if key.startswith("cross") else "self"
+            if encoder is not None or owner == returning_owner:
                 kinds |= {name: Kind(kind, uncompiled_name(root)) for name in names if is_within(name, root)}
-    says = encoder is not None or own is not None or bool(capturing._CAN_RECORD_REGISTRY.get(model))
-    if len(found) > 1 and encoder is None and model.main_input_name != "input_ids":  # those of images, in BLIP
-        says = False
-    if any(key == _PARTS for entries in found.values() for _, key in entries) or (
-        own is None and _of_both(model, found)
+    is_complete = encoder is not None or returning_owner is not None or bool(capturing._CAN_RECORD_REGISTRY.get(model))
+    if len(entries_by_owner) > 1 and encoder is None and model.main_input_name != "input_ids":  # images, as in BLIP
+        is_complete = False
+    if any(key == _PARTS for entries in entries_by_owner.values() for _, key in entries) or (
+        returning_owner is None and _returns_both(model, entries_by_owner)
     ):
-        says = False
-    return kinds, says
+        is_complete = False
+    return kinds, is_complete
 
 
 def _entries(
     capturing: Any, module: nn.Module, name: str, owner: str, specs: list[tuple[str, Any]]
 ) -> Iterator[tuple[str, str, str]]:
-    """The modules that are in a table of attentions: for each the model whose table it is, the module, the entry."""
-    if hasattr(module, "get_encoder"):  # a model, which may be within another: it has a table of its own
+    """Yield (model with the table, module, key) for each module in a table of returned weights."""
+    if hasattr(module, "get_encoder"):  # a model, possibly inside another, with its own table
         owner, specs = name, []
         for key, listed in capturing._CAN_RECORD_REGISTRY.get(module).items():
             if key.endswith("attentions"):
-                specs += [(key, each) for each in (listed if isinstance(listed, list) else [listed])]
-    fitting = []
+                specs += [(key, spec) for spec in (listed if isinstance(listed, list) else [listed])]
+    matches = []
     for key, spec in specs:
-        kind = spec if isinstance(spec, type) else getattr(spec, "target_class", None)
+        base = spec if isinstance(spec, type) else getattr(spec, "target_class", None)
         suffix = spec if isinstance(spec, str) else getattr(spec, "class_name", None)
         within = getattr(spec, "layer_name", None)
-        fits = (kind is not None and isinstance(module, kind)) or (suffix is not None and f".{name}".endswith(suffix))
+        fits = (base is not None and isinstance(module, base)) or (suffix is not None and f".{name}".endswith(suffix))
         if fits and (within is None or f".{within.strip('.')}." in f".{name}."):
-            fitting.append((key, getattr(spec, "index", 1)))
-    if fitting:  # of attention over two sequences at once, each one's part is returned by itself
-        yield owner, name, fitting[0][0] if fitting[-1][1] < 2 or len(fitting) == 1 else _PARTS
-    for child, each in module.named_children():
-        yield from _entries(capturing, each, f"{name}.{child}".lstrip("."), owner, specs)
+            matches.append((key, getattr(spec, "index", 1)))
+    if matches:
+        yield owner, name, matches[0][0] if matches[-1][1] < 2 or len(matches) == 1 else _PARTS
+    for child_name, child in module.named_children():
+        yield from _entries(capturing, child, f"{name}.{child_name}".lstrip("."), owner, specs)
 
 
-def _returning(model: Any, owners: list[str]) -> str | None:
-    """Which of the models within a model it returns the weights of; None for none, or where that is not known."""
+def _returning_owner(model: Any, owners: list[str]) -> str | None:
+    """Return the name of the submodel whose weights the model returns; None if none or unknown."""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
-    inner = [_name_in(model, each) for each in (decoder, getattr(model, "base_model", None)) if each is not None]
+    inner = [
+        _find_name(model, module) for module in (decoder, getattr(model, "base_model", None)) if module is not None
+    ]
     if "" in owners:
         return ""
-    if _of_both(model, owners):
+    if _returns_both(model, owners):
         return None
     for name in inner:
-        inside = [each for each in owners if name and is_within(each, name)]
+        inside = [owner for owner in owners if name and is_within(owner, name)]
         if inside:
             return name if name in owners else inside[0] if len(inside) == 1 else None
     return owners[0] if "" in inner and len(owners) == 1 else None
 
 
-def _of_both(model: Any, owners: Iterable[str]) -> bool:
-    """Whether a model of sounds, say, has weights in its encoder and in its decoder, and returns those of either."""
-    sides = [_name_in(model, side()) for side in (model.get_encoder, getattr(model, "get_decoder", model.get_encoder))]
-    apart = sides[0] != sides[1] and not model.config.is_encoder_decoder
-    return apart and all(each and any(is_within(owner, each) for owner in owners) for each in sides)
+def _returns_both(model: Any, owners: Iterable[str]) -> bool:
+    """Return whether separate encoder and decoder (as in audio models) both have weights that the model may return."""
+    names = [_find_name(model, get()) for get in (model.get_encoder, getattr(model, "get_decoder", model.get_encoder))]
+    are_separate = names[0] != names[1] and not model.config.is_encoder_decoder
+    return are_separate and all(name and any(is_within(owner, name) for owner in owners) for name in names)
 
 
-def _name_in(model: nn.Module, module: nn.Module) -> str | None:
-    return next((name for name, each in model.named_modules() if each is module), None)
+def _find_name(model: nn.Module, module: nn.Module) -> str | None:
+    return next((name for name, candidate in model.named_modules() if candidate is module), None)

@@ -25,8 +25,8 @@ from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.inspection.captured import call_multi_head, inspect_fused_function, inspect_weights, multi_head_arguments
 from dikkat.inspection.dataflow import Dataflow, Streams
 from dikkat.inspection.front import inspect_problem, is_by_product
-from dikkat.inspection.kinds import Kind, kinds_of
-from dikkat.inspection.layer_selection import Chosen, Layers, Numbering, chosen, is_within
+from dikkat.inspection.kinds import Kind, find_kinds
+from dikkat.inspection.layer_selection import LayerChoice, Layers, Numbering, is_within, select_layers
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.trace import OWN_SOFTMAX, Call, Trace
 
@@ -94,7 +94,7 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
         raise ValueError(
             "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax or overview"
         )
-    choices = chosen(model, layers)
+    choices = select_layers(model, layers)
     recorder = _Recorder(model, checked, list(choices.values()))
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
@@ -104,7 +104,7 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
         yield recorder.trace
     recorder.finish(model)
     for entry, choice in choices.items():
-        if not any(choice.takes(call.name, call.layer) for call, _ in recorder.trace.calls()):
+        if not any(choice.includes(call.name, call.layer) for call, _ in recorder.trace.calls()):
             lost = ", ".join(map(repr, sorted(recorder._lost)))
             reason = f". Weights of {lost} multiply values in a way that dikkat does not follow" if lost else ""
             raise NotSeenError(_no_call_message(model, entry, choice, recorder.layers) + reason)
@@ -114,7 +114,7 @@ class NotSeenError(ValueError):
     """No call of attention was recorded."""
 
 
-def _no_call_message(model: nn.Module, entry: int | str | None, choice: Chosen, layer_count: int) -> str:
+def _no_call_message(model: nn.Module, entry: int | str | None, choice: LayerChoice, layer_count: int) -> str:
     if choice.counted and layer_count:
         return f"layers: got {entry}; expected {-layer_count} to {layer_count - 1}"
     kinds = sorted({type(module).__name__ for module in choice.modules.values()})
@@ -142,11 +142,11 @@ class _RunningModule(NamedTuple):
 class _Recorder(Dataflow):
     """Adds the attention of a model's calls in this thread to a trace."""
 
-    def __init__(self, model: nn.Module, request: Request, choices: list[Chosen]) -> None:
+    def __init__(self, model: nn.Module, request: Request, choices: list[LayerChoice]) -> None:
         super().__init__(model)
         self.trace, self._request, self._choices = Trace(), request, choices
         self._modules = {name: module for choice in choices for name, module in choice.modules.items()}
-        (self._kinds, self._returns_known), self._numbering = kinds_of(model), Numbering(list(self._modules))
+        (self._kinds, self._returns_known), self._numbering = find_kinds(model), Numbering(list(self._modules))
         self._entered = set[str]()  # modules that ran and whose weights the model returns
         self._thread, self._running = threading.get_ident(), list[_RunningModule]()
         self._observation, self._observed_depth, self._run_count = ExitStack(), 0, 0
@@ -191,7 +191,7 @@ class _Recorder(Dataflow):
                     cached = self._running[-1].cached if cached is None else cached
                 self.layers = max(self.layers, layer + 1)
                 self._running.append(_RunningModule(name, module, layer, cached))
-                if any(choice.takes(name, layer) for choice in self._choices):
+                if any(choice.includes(name, layer) for choice in self._choices):
                     if self._kind(name).root == name:
                         self._entered.add(name)
                     if not self._observed_depth:
@@ -219,7 +219,7 @@ class _Recorder(Dataflow):
             for call, _ in self.trace.calls():
                 counts[call.run] = max(counts.get(call.run, 0), call.layer + 1)
             self.trace.keep(
-                lambda call: any(choice.takes(call.name, call.layer, counts[call.run]) for choice in self._choices)
+                lambda call: any(choice.includes(call.name, call.layer, counts[call.run]) for choice in self._choices)
             )
         # Cross attention reads an encoder's sequence; an encoder has no cross attention.
         chains = [chain for chain in map(self._chain, self._key_sequences) if not self._query_sequences & {*chain}]

@@ -22,12 +22,12 @@ from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restricting import check_names
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
-from dikkat.inspection.captured import call_multi_head, inspect_fused_function, inspect_weights, multi_head_arguments
+from dikkat.inspection.call_kinds import Kind, find_kinds
 from dikkat.inspection.dataflow import Dataflow, Streams
-from dikkat.inspection.front import inspect_problem, is_by_product
-from dikkat.inspection.kinds import Kind, find_kinds
 from dikkat.inspection.layer_selection import LayerChoice, Layers, Numbering, is_within, select_layers
 from dikkat.inspection.request import Inspection, Request, Requesting
+from dikkat.inspection.single_call import inspect_problem, is_by_product
+from dikkat.inspection.torch_attention import call_multi_head, inspect_fused, inspect_weights, multi_head_arguments
 from dikkat.inspection.trace import OWN_SOFTMAX, Call, Trace
 
 
@@ -311,7 +311,7 @@ class _Recorder(Dataflow):
 
             def attend(query: Tensor, key: Tensor, *options: Any) -> Tensor:
                 def inspect() -> Inspection:
-                    inspection = inspect_fused_function(self._request, query, key, *options)
+                    inspection = inspect_fused(self._request, query, key, *options)
                     return inspection.of_element(0) if bound["query"].ndim == 2 else inspection
 
                 self.add(inspect, streams, query.shape[-2], key.shape[-2])
@@ -321,7 +321,7 @@ class _Recorder(Dataflow):
                 call_multi_head(attend, bound)
         elif self._is_observing:
             inputs = _group_heads(streams[0].query_positions, *arguments, **keywords)
-            inspect, sizes = partial(inspect_fused_function, self._request, **inputs), (inputs["query"], inputs["key"])
+            inspect, sizes = partial(inspect_fused, self._request, **inputs), (inputs["query"], inputs["key"])
             self.add(inspect, streams, *(tensor.shape[-2] for tensor in sizes))
         return result
 

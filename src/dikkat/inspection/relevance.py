@@ -15,8 +15,8 @@ from dikkat._core import recording_hooks
 from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
-from dikkat.inspection.captured import call_multi_head, multi_head_arguments
 from dikkat.inspection.dataflow import Dataflow, Origin, Streams
+from dikkat.inspection.torch_attention import call_multi_head, multi_head_arguments
 
 __all__ = ["relevance", "rolled_out"]
 

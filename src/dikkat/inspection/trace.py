@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from dikkat.extras import needing
-from dikkat.inspection.front import summarise_weights
 from dikkat.inspection.heads import compute_scores
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection, Request
+from dikkat.inspection.single_call import summarise_weights
 from dikkat.inspection.tables import key_tokens, known_weights, scores_table, weights_table
 from dikkat.show.views import CELLS, TOP, Layer, Token, Tokens, tokens_of, views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole

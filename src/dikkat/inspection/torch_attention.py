@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat._core import validation
-from dikkat.inspection.front import inspect_problem, summarise_weights
 from dikkat.inspection.request import Inspection, Request
+from dikkat.inspection.single_call import inspect_problem, summarise_weights
 from dikkat.scores import Dot
 
 
@@ -30,7 +30,7 @@ def inspect_weights(weights: Tensor, request: Request, lse: Tensor | None = None
     return replace(inspection, lse=lse, heads=heads, queries=query_indices, shape=tuple(wide_weights.shape))
 
 
-def inspect_fused_function(
+def inspect_fused(
     request: Request, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Inspection:  # fmt: skip

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from dikkat.inspection.captured import inspect_weights
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import NotSeenError, record
 from dikkat.inspection.request import Request
+from dikkat.inspection.torch_attention import inspect_weights
 from dikkat.inspection.trace import OWN_SOFTMAX, Attentions
 
 __all__ = ["attentions"]

@@ -18,8 +18,8 @@ from dikkat._core.problem import Problem
 from dikkat._core.restricting import Restricting, check_names
 from dikkat._core.summary import Asked, Summary
 from dikkat._engine.addresses import on_cpu
-from dikkat.inspection.blocks import compute_all_rows, compute_rows, numbers_of_a_row, select_rows, summarise
 from dikkat.inspection.request import Inspection, Request, Requesting
+from dikkat.inspection.row_blocks import compute_all_rows, compute_rows, numbers_of_a_row, select_rows, summarise
 from dikkat.scores import Score
 
 _LARGE = 2**19  # pairs from which compiled summaries are faster than blocks of rows (not for the output only)

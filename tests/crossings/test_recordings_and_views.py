@@ -385,7 +385,7 @@ REFUSALS: dict[str, tuple[list[set[str]], str]] = {
     ),
     **dict.fromkeys(
         ("to_html", "to_html with tokens", "to_html of elements", "a notebook"),
-        (DRAWN, r"trace\['.*'\]: got .*, of which nothing can be drawn; expected a recording with weights=True"),
+        (DRAWN, r"trace\['.*'\]: got only .*; expected a recording with weights=True"),
     ),
     **dict.fromkeys(
         ("scores", "frame"),

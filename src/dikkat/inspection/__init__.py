@@ -1,4 +1,4 @@
-"""Weights and summaries on request: of one call, or of every call of a model that runs."""
+"""Attention weights and summaries of one call, or of all calls of a running model."""
 
 from dikkat.inspection.output_attentions import attentions
 from dikkat.inspection.recording import record

@@ -26,8 +26,8 @@ def calls_page(calls: Sequence[Call], *, title: str, count: int, views: Sequence
     for name, record in calls:
         if not record.keys() & {"overview", "rows", "sums", "entropy"}:
             raise ValueError(
-                f"trace[{name!r}]: got {', '.join(record)}, of which nothing can be drawn; expected a recording with "
-                "weights=True, top_k=8, overview=64, rows, sums=True or entropy=True"
+                f"trace[{name!r}]: got only {', '.join(record)}; expected a recording with weights=True, top_k=8, "
+                "overview=64, rows, sums=True or entropy=True"
             )
     shown = calls[:_CALLS]
     content = [{"name": name, "recorded": _list_tensors(record), "maps": list(_maps(record))} for name, record in shown]

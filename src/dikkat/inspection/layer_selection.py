@@ -120,7 +120,7 @@ class Numbering:
         self._used_layers.clear()
 
     def enter(self, name: str) -> int:
-        """Return the number of the layer that a module starts; −1 for modules that are no entry of a list."""
+        """Return the number of the layer that starts with a module; −1 for modules outside the lists."""
         if name not in self._entries:
             return -1
         prefix, index = self._entries[name]

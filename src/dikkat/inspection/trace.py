@@ -198,7 +198,7 @@ class Trace:
                 yield name, index, record
 
     def calls(self) -> Iterator[tuple[Call, Inspection]]:
-        """Yield every call with its record, in the order in which they ran."""
+        """Yield every call with its record, in running order."""
         yield from self._calls
 
     def __getitem__(self, key: str | int | tuple[str, int] | tuple[int, int]) -> Inspection:

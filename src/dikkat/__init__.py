@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dikkat.bags import AttentionPooling, LengthBatchSampler, PooledBags, collate_bags
     from dikkat.huggingface import register_transformers
     from dikkat.inspection import Attentions, Inspection, Requesting, Trace, inspect, record, relevance
-    from dikkat.inspection.returned import attentions
+    from dikkat.inspection.output_attentions import attentions
     from dikkat.layers import (
         AdditiveAttention,
         BilinearAttention,

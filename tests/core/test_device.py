@@ -15,7 +15,7 @@ import kit
 from dikkat import scores
 from dikkat._core import dispatch, implementations, validation
 from dikkat._core.implementations import sdpa
-from dikkat.inspection import blocks
+from dikkat.inspection import row_blocks
 
 KEPT = ["none", "lengths", "lengths above 0", "lengths a query", "mask", "mask a head", "mask of keys", "causal"]
 CASES = [*kit.KINDS, "vector sum", "gaussian, learned", "gated", "dot, capped"]
@@ -298,8 +298,8 @@ def test_nothing_else_reads_a_number(which: str) -> None:
 @pytest.mark.parametrize("case", kit.KINDS)
 @pytest.mark.parametrize("restriction", ["none", "lengths", "mask", "causal", "pair bias that hides"])
 def test_what_is_seen_is_right(case: str, restriction: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "_BLOCK", 2 * kit.BATCH * kit.HEADS * kit.KEYS)  # several blocks
-    monkeypatch.setattr(blocks, "_GROUP", 2)  # and groups of keys
+    monkeypatch.setattr(row_blocks, "_BLOCK", 2 * kit.BATCH * kit.HEADS * kit.KEYS)  # several blocks
+    monkeypatch.setattr(row_blocks, "_GROUP", 2)  # and groups of keys
     made = kit.call(case, restriction)
     _, lse, weights = (each.detach() for each in kit.twin(made))
     with device.device():
@@ -318,13 +318,13 @@ def test_the_first_of_equal_weights_come_first(monkeypatch: pytest.MonkeyPatch) 
     torch.manual_seed(0)
     weights = torch.randint(0, 4, (3, 5, 97)) / 4  # many of each
     expected = [[sorted(range(97), key=lambda j: -row[j])[:3] for row in rows] for rows in weights.tolist()]
-    monkeypatch.setattr(blocks, "_GROUP", 7)
-    assert blocks._largest(weights, 3)[1].tolist() == expected
+    monkeypatch.setattr(row_blocks, "_GROUP", 7)
+    assert row_blocks._largest_weights(weights, 3)[1].tolist() == expected
 
 
 def test_recording_a_layer_launches_few_kernels_and_builds_no_whole_map() -> None:
     x = torch.empty(1, 12, 4096, 64, dtype=torch.bfloat16, device="meta")
-    tiles = len(list(blocks.blocks(4096, 12 * 4096, x.device)))
+    tiles = len(list(row_blocks.blocks(4096, 12 * 4096, x.device)))
     with device.device():
         run = lambda: dikkat.inspect(x, x, score=scores.ScaledDot(), causal=True, sums=True, top_k=8)  # noqa: E731
         assert len(device.operations(run).names) <= 30 * (tiles + 1)

@@ -381,11 +381,11 @@ VIEWS: dict[str, Callable[[dikkat.Trace, Expected, Path], None]] = {
 REFUSALS: dict[str, tuple[list[set[str]], str]] = {
     **dict.fromkeys(
         ("attentions", "rollout"),
-        ([{"weights"}], r"trace\['\w+'\]: got no whole map; expected a recording with weights=True"),
+        ([{"weights"}], r"trace\['\w+'\]: got no weights; expected a recording with weights=True"),
     ),
     **dict.fromkeys(
         ("to_html", "to_html with tokens", "to_html of elements", "a notebook"),
-        (DRAWN, r"trace\['.*'\]: got .*, of which nothing can be drawn; expected a recording with weights=True"),
+        (DRAWN, r"trace\['.*'\]: got only .*; expected a recording with weights=True"),
     ),
     **dict.fromkeys(
         ("scores", "frame"),

@@ -179,7 +179,7 @@ def test_self_attention_in_pictures(run, tmp_path):
 def test_labels_can_be_read_with_any_fonts(monkeypatch, font, labels):
     monkeypatch.setattr("dikkat.show.fonts._FALLBACKS", ("STIXGeneral",))  # it is there wherever matplotlib is
     lacking = {"STIXGeneral": set()} if font else {}
-    monkeypatch.setattr("dikkat.show.fonts._lacking", lambda family, characters: lacking.get(family, characters))
+    monkeypatch.setattr("dikkat.show.fonts._missing_glyphs", lambda family, characters: lacking.get(family, characters))
     assert functions("self_attention_in_pictures")["labels"]() == labels
 
 

@@ -115,7 +115,7 @@ def test_matrices_of_different_shapes_without_labels_or_with_a_size():
     weights = [np.eye(2), torch.eye(5)]
     assert len(panels_of(heatmaps(weights))) == 2
     assert heatmaps(weights, figsize=(8, 3)).get_size_inches().tolist() == [8, 3]
-    with pytest.raises(ValueError, match=r"keys: got one list of tokens; expected one a panel, of \[2, 5\]"):
+    with pytest.raises(ValueError, match=r"keys: got one list of tokens; expected one for each panel, of \[2, 5\]"):
         heatmaps(weights, keys=["a", "b"])
     with pytest.raises(ValueError, match=r"queries\[1\]: got 1 tokens; expected 5"):
         heatmaps(weights, queries=[["a", "b"], ["c"]])

@@ -238,7 +238,7 @@ def test_wrong_types_name_the_sentence(change, message):
 def test_other_refusals():
     with pytest.raises(TypeError, match=r"translations\[0\]: got str, which has no attribute 'source_tokens'"):
         page(["le chat"])
-    with pytest.raises(ValueError, match="scores: got 1; expected 2, one a sentence"):
+    with pytest.raises(ValueError, match="scores: got 1; expected 2, one for each sentence"):
         page([sentence(), sentence()], scores=[1.0])
     with pytest.raises(ValueError, match=r"scores\[0\]: got nan"):
         page([sentence()], scores=[float("nan")])

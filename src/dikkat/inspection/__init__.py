@@ -1,10 +1,10 @@
-"""Weights and summaries on request: of one call, or of every call of a model that runs."""
+"""Attention weights and summaries of one call, or of all calls of a running model."""
 
-from dikkat.inspection.front import inspect
+from dikkat.inspection.output_attentions import attentions
 from dikkat.inspection.recording import record
 from dikkat.inspection.relevance import relevance
 from dikkat.inspection.request import Inspection, Requesting
-from dikkat.inspection.returned import attentions
+from dikkat.inspection.single_call import inspect
 from dikkat.inspection.trace import Attentions, Trace
 from dikkat.show.views import Token
 

@@ -1,4 +1,4 @@
-"""The modules of a model whose attention is recorded, by name, number or pattern."""
+"""Selects the modules to record by name, index or pattern."""
 
 import difflib
 from collections.abc import Sequence
@@ -11,128 +11,126 @@ Layers = int | str | Sequence[int | str]
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The choice that an entry of `layers` makes.
+class LayerChoice:
+    """The modules that an entry of `layers` selects.
 
     Attributes:
-        number: Which run of the modules, where they run several times as a layer each; None for all.
-        modules: The modules and all within them, by their names in the model.
-        counted: Those of lists whose entries may run several times, of which `number` alone is chosen.
+        number: The selected run of modules in `counted`; None for all runs.
+        modules: The modules by name, with all modules inside them.
+        counted: Names of modules that may run several times, each time as a new layer.
     """
 
     number: int | None
     modules: dict[str, nn.Module]
     counted: frozenset[str] = frozenset()
 
-    def takes(self, name: str, layer: int, layers: int | None = None) -> bool:
-        """Whether a call in a layer is chosen; from the end below 0, where it is known how many `layers` there are."""
+    def includes(self, name: str, layer: int, layers: int | None = None) -> bool:
+        """Return whether a call is selected. A negative number counts from `layers`; it may be any layer if None."""
         if name not in self.counted or self.number is None:
             return name in self.modules
         return self.number == layer or (self.number < 0 and (layers is None or self.number + layers == layer))
 
 
-def chosen(model: nn.Module, layers: Layers | None) -> dict[int | str | None, Chosen]:
-    """The chosen modules and all within them, for each entry of `layers`.
-
-    Args:
-        model: Whose modules they are.
-        layers: Names, whole numbers and patterns, as `dikkat.record` takes them; None for the whole model.
+def select_layers(model: nn.Module, layers: Layers | None) -> dict[int | str | None, LayerChoice]:
+    """Return the selected modules for each entry of `layers`, names, indices or patterns as in `dikkat.record`.
 
     Raises:
-        TypeError: An entry of another kind.
-        ValueError: An entry that no module has, with the nearest name; no entry.
+        TypeError: An entry has another type.
+        ValueError: There is no entry, or no module fits an entry (the message has the nearest name).
     """
-    named = {uncompiled_name(path): module for path, module in model.named_modules()}
+    modules = {uncompiled_name(path): module for path, module in model.named_modules()}
     if layers is None:
-        return {None: Chosen(None, named)}
+        return {None: LayerChoice(None, modules)}
     entries = [layers] if isinstance(layers, int | str) else list(layers) if isinstance(layers, Sequence) else [layers]
     if not entries:
         raise ValueError("layers: got none; expected a name, a number or a pattern, or several in a list")
-    found: dict[int | str | None, Chosen] = {}
+    choices: dict[int | str | None, LayerChoice] = {}
     for entry in entries:
-        counted = set[str]()
+        counted_roots = set[str]()
         if type(entry) is int:
-            roots, counted = _numbered(entry, list(named))
+            roots, counted_roots = _match_number(entry, list(modules))
         elif isinstance(entry, str):
-            roots = _called(entry, list(named))
+            roots = _match_names(entry, list(modules))
         else:
             raise TypeError(
                 f"layers: got {entry!r}; expected a module's name, a whole number or a pattern such as '*.3'"
             )
-        of_roots, of_counted = (
-            {name: module for name, module in named.items() if any(is_within(name, root) for root in each)}
-            for each in (roots, counted)
+        selected, counted = (
+            {name: module for name, module in modules.items() if any(is_within(name, root) for root in group_roots)}
+            for group_roots in (roots, counted_roots)
         )
-        found[entry] = Chosen(entry if type(entry) is int else None, of_roots | of_counted, frozenset(of_counted))
-    return found
+        choices[entry] = LayerChoice(entry if type(entry) is int else None, selected | counted, frozenset(counted))
+    return choices
 
 
 def uncompiled_name(path: str) -> str:
-    """A module's name without what compilation adds."""
-    return ".".join(part for part in path.split(".") if part != "_orig_mod")
+    """Return a module's name without the prefix of `torch.compile`."""
+    return ".".join(component for component in path.split(".") if component != "_orig_mod")
 
 
 def is_within(name: str, root: str) -> bool:
-    """Whether a module is another, or in it."""
+    """Return whether a module is the module `root` or inside it."""
     return not root or name == root or name.startswith(f"{root}.")
 
 
-def _called(pattern: str, names: list[str]) -> set[str]:
+def _match_names(pattern: str, names: list[str]) -> set[str]:
     roots = {name for name in names if name == pattern or fnmatchcase(name, pattern)}
     if not roots:
-        near = difflib.get_close_matches(pattern, names, n=1, cutoff=0.0)
-        raise ValueError(f"layers: got {pattern!r}, which is no module's name; the nearest is {near[0]!r}")
+        nearest = difflib.get_close_matches(pattern, names, n=1, cutoff=0.0)
+        raise ValueError(f"layers: got {pattern!r}; expected a module's name, such as {nearest[0]!r}")
     return roots
 
 
-def _numbered(number: int, names: list[str]) -> tuple[set[str], set[str]]:
-    """The modules with this number in each of the model's outermost lists; and those that may run until they have it.
+def _match_number(number: int, names: list[str]) -> tuple[set[str], set[str]]:
+    """Return the modules with this index in each of the model's outermost lists, and modules that may run repeatedly.
 
-    A list of one entry, or of fewer than the number, may be a layer that runs several times, as ALBERT's does.
+    A list with one entry, or with fewer entries than the index, may be a layer that runs several times, as in ALBERT.
     """
-    lists: dict[str, list[str]] = {}
-    for name, (prefix, _) in entries_of(names).items():
-        lists.setdefault(prefix, []).append(name)
-    if not lists:
-        raise ValueError(f"layers: got {number}; expected a name, as this model's modules have no numbers")
-    placed = {each[number] for each in lists.values() if len(each) > 1 and -len(each) <= number < len(each)}
-    counted = [each for each in lists.values() if len(each) == 1 or not (placed or -len(each) <= number < len(each))]
-    return placed, {name for each in counted for name in each}
+    groups: dict[str, list[str]] = {}
+    for name, (prefix, _) in list_entries(names).items():
+        groups.setdefault(prefix, []).append(name)
+    if not groups:
+        raise ValueError(f"layers: got {number}; expected a name, as this model has no lists of modules")
+    placed = {group[number] for group in groups.values() if len(group) > 1 and -len(group) <= number < len(group)}
+    repeating = [
+        group for group in groups.values() if len(group) == 1 or not (placed or -len(group) <= number < len(group))
+    ]
+    return placed, {name for group in repeating for name in group}
 
 
-def entries_of(names: list[str]) -> dict[str, tuple[str, int]]:
-    """The modules that are entries of a model's outermost lists: the list, and the place in it."""
-    found = {}
+def list_entries(names: list[str]) -> dict[str, tuple[str, int]]:
+    """Return the list and the index of each module that is an entry of one of the outermost lists."""
+    entries = {}
     for name in names:
-        *parts, last = name.split(".")
-        if last.isdecimal() and not any(part.isdecimal() for part in parts):
-            found[name] = ".".join(parts), int(last)
-    return found
+        *prefix, number = name.split(".")
+        if number.isdecimal() and not any(component.isdecimal() for component in prefix):
+            entries[name] = ".".join(prefix), int(number)
+    return entries
 
 
 class Numbering:
-    """Counts the layers of a model as they run: an entry of a list has its place, and runs again as the next layer."""
+    """Counts the layers of a model as they run: first the index in the list, then the next layer for each repeat."""
 
     def __init__(self, names: list[str]) -> None:
-        self._entries = entries_of(names)
-        self._taken: dict[str, set[int]] = {}
+        self._entries = list_entries(names)
+        self._used_layers: dict[str, set[int]] = {}
 
-    def again(self) -> None:
-        """The model runs anew."""
-        self._taken.clear()
+    def restart(self) -> None:
+        """Start a new run of the model."""
+        self._used_layers.clear()
 
     def enter(self, name: str) -> int:
-        """The number of the layer that a module begins; −1 where it is no entry of a list."""
+        """Return the number of the layer that starts with a module; −1 for modules outside the lists."""
         if name not in self._entries:
             return -1
-        prefix, place = self._entries[name]
-        taken = self._taken.setdefault(prefix, set())
-        layer = max(taken) + 1 if place in taken else place
-        taken.add(layer)
+        prefix, index = self._entries[name]
+        used = self._used_layers.setdefault(prefix, set())
+        layer = max(used) + 1 if index in used else index
+        used.add(layer)
         return layer
 
     def within(self, name: str) -> int:
-        """The place of the entry that a module is within, of which nothing else is known."""
-        parts = name.split(".")
-        return next((self._entries[root][1] for k in range(len(parts))
-                     if (root := ".".join(parts[: k + 1])) in self._entries), -1)  # fmt: skip
+        """Return the index of the list entry that contains a module; −1 for none."""
+        components = name.split(".")
+        return next((self._entries[root][1] for k in range(len(components))
+                     if (root := ".".join(components[: k + 1])) in self._entries), -1)  # fmt: skip

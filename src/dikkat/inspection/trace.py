@@ -1,4 +1,4 @@
-"""Records of a model's calls, by module and call: in memory, in a file, and as a page."""
+"""Records of a model's calls, by module and call. They can be saved, and written as a page."""
 
 import html
 import json
@@ -14,33 +14,33 @@ import torch
 from torch import Tensor
 
 from dikkat.extras import needing
-from dikkat.inspection.front import of_all_weights
-from dikkat.inspection.heads import scores_of
+from dikkat.inspection.heads import compute_scores
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection, Request
-from dikkat.inspection.tables import keys_of, known_of, scores_table, weights_table
+from dikkat.inspection.single_call import summarise_weights
+from dikkat.inspection.tables import key_tokens, known_weights, scores_table, weights_table
 from dikkat.show.views import CELLS, TOP, Layer, Token, Tokens, tokens_of, views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
 
 _FORMAT, _VERSION = "dikkat trace", 4
-_LARGEST = 2**36  # bytes of a file that is read
+_MAX_BYTES = 2**36  # of a file
 _FIELDS = {field.name for field in fields(Inspection)} - {"shape", "positions"}
-OWN = "by its own softmax"
+OWN_SOFTMAX = "by its own softmax"
 
 
 class Attentions(tuple[Any, ...]):
     """Weights as transformers returns them: a tuple of (B, H, n, m) for each layer.
 
-    If the model ran several times, as in `generate`, it is a tuple for each run, of one for each layer. The model's
-    configuration says which layers belong to it. `by_name` has the weights of every module.
+    If the model ran several times, as in `generate`, the tuple has such a tuple for each run. The model's configuration
+    lists the layers in the tuple. `by_name` has the weights of all modules.
 
     Attributes:
         encoder_attentions: The weights of an encoder's layers if the model has a decoder too; else ().
-        cross_attentions: The weights with which a decoder looks at an encoder, in the form of the tuple itself; or ().
+        cross_attentions: The weights of a decoder's cross attention, in the form of the tuple itself; or ().
         by_name: The weights of each call of every module, including poolings, towers and predictors.
-        source: "returned by the model" if they were not recorded; "by its own softmax" if some are from a softmax of
-            the model's own; else "".
+        source: "returned by the model" if the weights were not recorded; "by its own softmax" if some are from the
+            model's own softmax; else "".
     """
 
     encoder_attentions: tuple[Tensor, ...]
@@ -49,35 +49,34 @@ class Attentions(tuple[Any, ...]):
     source: str
 
     def __new__(
-        cls, own: Iterable[Any], encoder: Iterable[Tensor], cross: Iterable[Any],
+        cls, layers: Iterable[Any], encoder: Iterable[Tensor], cross: Iterable[Any],
         by_name: dict[str, tuple[Tensor, ...]], source: str,
     ) -> "Attentions":  # fmt: skip
-        """The weights by layer, those of other kinds, and all by name."""
-        made = super().__new__(cls, own)
-        made.encoder_attentions, made.cross_attentions = tuple(encoder), tuple(cross)
-        made.by_name, made.source = by_name, source
-        return made
+        """Create the tuple of `layers` with its attributes."""
+        attentions = super().__new__(cls, layers)
+        attentions.encoder_attentions, attentions.cross_attentions = tuple(encoder), tuple(cross)
+        attentions.by_name, attentions.source = by_name, source
+        return attentions
 
     def __repr__(self) -> str:
-        """The number of layers of each kind, and every module with the shape of its weights."""
-        parts = {"": self, "encoder_attentions": self.encoder_attentions, "cross_attentions": self.cross_attentions}
-        said = [f"{len(each)} {name}".rstrip() for name, each in parts.items() if each or not name]
-        calls = [f"  {name!r}: {len(each)} × {tuple(each[0].shape)}" for name, each in self.by_name.items()]
-        parts_of = ", ".join([*said, self.source] if self.source else said)
-        return "\n".join([f"Attentions of {parts_of}; by_name:", *calls])
+        groups = {"": self, "encoder_attentions": self.encoder_attentions, "cross_attentions": self.cross_attentions}
+        counts = [f"{len(weights)} {name}".rstrip() for name, weights in groups.items() if weights or not name]
+        calls = [f"  {name!r}: {len(weights)} × {tuple(weights[0].shape)}" for name, weights in self.by_name.items()]
+        summary = ", ".join([*counts, self.source] if self.source else counts)
+        return "\n".join([f"Attentions of {summary}; by_name:", *calls])
 
 
 class Call(NamedTuple):
     """A call of attention.
 
     Attributes:
-        name: The module.
-        run: How often the whole model had been called.
-        layer: Which layer of the model it was of, as they ran; −1 for none.
-        kind: "self", "encoder" or "cross", as `Attentions` has them; "" for another.
-        source: How its weights were recorded; "" for attention functions.
-        reads: The number of the sequence that self-attention reads; −1 for another arrangement of its positions.
-        writes: The number of the sequence that it returns.
+        name: The name of the module.
+        run: The number of the model's run.
+        layer: The number of the layer, in the order in which layers run; −1 for none.
+        kind: "self", "encoder" or "cross", as in `Attentions`; "" for another kind.
+        source: "by its own softmax" for a model's own softmax; "" for attention functions.
+        reads: The number of the sequence that self-attention reads; −1 if its positions are rearranged.
+        writes: The number of the sequence that the call returns.
     """
 
     name: str
@@ -90,15 +89,15 @@ class Call(NamedTuple):
 
 
 class Trace:
-    """Records of a model's calls of attention, in the order in which they ran, made by `dikkat.record`.
+    """Records of a model's calls of attention in the order in which they ran, made by `dikkat.record`.
 
     `trace[name]` is the `Inspection` of the only call of a module. If the module was called several times,
     `trace[name, 0]` is the first call and `trace[name, -1]` the last. `trace[10]` is layer 10, and `trace[10, 5]` is
     its head 5. A layer that ran twelve times counts as twelve layers. A notebook shows a trace as its page.
 
     Attributes:
-        withheld: Why `attentions` would lack layers that "eager" attention returns; "" if it has all.
-        lacking: The kinds of the layers that were not recorded, if it lacks some; all kinds if these are not known.
+        withheld: Why `attentions` would lack layers that "eager" attention returns; "" if no layer is missing.
+        lacking: The kinds of the missing layers; all kinds if they are unknown.
     """
 
     def __init__(self) -> None:
@@ -108,86 +107,86 @@ class Trace:
 
     @property
     def tokens(self) -> Mapping[str, list[Token]]:
-        """The tokens that queries and keys stand for, on pages and in tables ("self": the text; "encoder": a source).
+        """The tokens of queries and keys, for pages and tables ("self": the text; "encoder": a source).
 
-        Set a list of strings, or of `Token`, or two lists, (source, target): as many as there are queries or keys.
+        Set a list of strings or of `Token`, or two lists (source, target), with a token for each query or key.
         """
         return MappingProxyType(self._tokens.get(None, {}))
 
     @tokens.setter
-    def tokens(self, given: Tokens) -> None:
-        self._tokens = {None: self._checked(given)}
+    def tokens(self, tokens: Tokens) -> None:
+        self._tokens = {None: self._check_tokens(tokens)}
 
     def set_tokens(self, tokens: Any, element: int | Sequence[int]) -> None:
-        """Set the tokens of all elements of the batch, or a list with the tokens of each of several elements."""
+        """Set the tokens of all elements of the batch, or a list with the tokens of each element in `element`."""
         by_element = self._by_element(tokens, element)
         self._tokens = {None: by_element[0][1]} if isinstance(element, int) else dict[int | None, Any](by_element)
 
     def _by_element(self, tokens: Any, element: int | Sequence[int]) -> list[tuple[int, dict[str, list[Token]]]]:
-        one = isinstance(element, int)
-        if one and isinstance(tokens, list) and len(tokens) == 1 and not isinstance(tokens[0], str | Token):
+        is_single = isinstance(element, int)
+        if is_single and isinstance(tokens, list) and len(tokens) == 1 and not isinstance(tokens[0], str | Token):
             tokens = tokens[0]  # the list of a batch of one
-        elements: Any = [element] if one else element
-        listed = [tokens] * len(elements) if one or tokens is None else tokens
-        if len(listed) != len(elements):
-            raise ValueError(
-                f"tokens: got {len(listed)} lists; expected {len(elements)}, as there are elements to show"
-            )
-        return [(number, self._tokens_of(number) if each is None else self._checked(each))
-                for number, each in zip(elements, listed, strict=True)]  # fmt: skip
+        elements: Any = [element] if is_single else element
+        token_lists = [tokens] * len(elements) if is_single or tokens is None else tokens
+        if len(token_lists) != len(elements):
+            raise ValueError(f"tokens: got {len(token_lists)} lists; expected {len(elements)}, one for each element")
+        return [(number, self._tokens_of(number) if labels is None else self._check_tokens(labels))
+                for number, labels in zip(elements, token_lists, strict=True)]  # fmt: skip
 
     def _tokens_of(self, element: int) -> dict[str, list[Token]]:
-        batch = max((math.prod(seen.shape[:-3]) if len(seen.shape) > 3 else seen.shape[0] for _, seen in self._calls
-                     if len(seen.shape) > 2), default=1)  # fmt: skip
-        known = {place % batch: tokens for place, tokens in self._tokens.items() if place is not None}
+        shapes = [record.shape for _, record in self._calls if len(record.shape) > 2]
+        batch = max((math.prod(shape[:-3]) if len(shape) > 3 else shape[0] for shape in shapes), default=1)
+        known = {index % batch: tokens for index, tokens in self._tokens.items() if index is not None}
         return known.get(element % batch, self._tokens.get(None, {}))
 
-    def _checked(self, given: Tokens) -> dict[str, list[Token]]:
-        tokens = tokens_of(given)
-        for kind, labels in tokens.items():
-            sizes = sorted(self._sizes(kind))
+    def _check_tokens(self, tokens: Tokens) -> dict[str, list[Token]]:
+        checked = tokens_of(tokens)
+        for kind, labels in checked.items():
+            sizes = sorted(self._token_counts(kind))
             if self._calls and len(labels) not in sizes:
-                wanted = " or ".join(map(str, sizes)) or "none, as nothing looks at a source"
-                wanted = wanted if len(sizes) < 4 else f"{sizes[0]} to {sizes[-1]}"
-                raise ValueError(f"tokens: got {len(labels)} ({kind!r}); expected {wanted}, as there are queries or "
-                                 "keys, padding among them")  # fmt: skip
-        return tokens
+                expected = " or ".join(map(str, sizes)) or "none, as no call reads a source"
+                expected = expected if len(sizes) < 4 else f"{sizes[0]} to {sizes[-1]}"
+                raise ValueError(f"tokens: got {len(labels)} ({kind!r}); expected {expected}, a label for each "
+                                 "position, also for padding")  # fmt: skip
+        return checked
 
-    def _sizes(self, kind: str) -> set[int]:
-        """How many tokens there may be: of a source as many as keys, of a text as queries or keys."""
-        found = set[int]()
-        for call, seen in self._calls:
-            _, queries, keys = seen.sizes
-            first, first_key = seen.positions
+    def _token_counts(self, kind: str) -> set[int]:
+        """Return the allowed numbers of tokens: the keys of a source, the queries or keys of a text."""
+        counts = set[int]()
+        for call, record in self._calls:
+            _, queries, keys = record.sizes
+            first, first_key = record.positions
             if kind == "encoder":
-                found |= {keys} if call.kind in ("encoder", "cross") or first_key < 0 else set()
+                counts |= {keys} if call.kind in ("encoder", "cross") or first_key < 0 else set()
             elif call.kind != "encoder":
-                found |= {first + queries} if first_key < 0 else {first + queries, first_key + keys}
-            if call.run > self._calls[0][0].run and found:  # the last token that was written is no query
-                found.add(max(found) + 1)
-        return found - {0}
+                counts |= {first + queries} if first_key < 0 else {first + queries, first_key + keys}
+            if call.run > self._calls[0][0].run and counts:  # the last generated token is no query
+                counts.add(max(counts) + 1)
+        return counts - {0}
 
     def add(self, seen: Inspection, call: Call) -> None:
-        """Add what was recorded of a call, as copies on the CPU."""
+        """Add copies of a call's tensors on the CPU."""
         copies: dict[str, Any] = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
         self._calls.append((call, replace(seen, **copies)))
 
     def keep(self, wanted: Callable[[Call], bool]) -> None:
-        """Remove all calls that are not wanted."""
-        self._calls = [(call, seen) for call, seen in self._calls if wanted(call)]
+        """Remove all calls for which `wanted` returns False."""
+        self._calls = [(call, record) for call, record in self._calls if wanted(call)]
 
     def set_kinds(self, kinds: Iterable[str]) -> None:
         """Set the kind of each call."""
-        self._calls = [(call._replace(kind=kind), seen) for (call, seen), kind in zip(self._calls, kinds, strict=True)]
+        self._calls = [
+            (call._replace(kind=kind), record) for (call, record), kind in zip(self._calls, kinds, strict=True)
+        ]
 
     @property
     def names(self) -> list[str]:
-        """The modules that attended, in the order of their first calls; the model itself is ''."""
+        """The modules with recorded calls, in the order of their first calls; the model itself is ''."""
         return list(dict.fromkeys(call.name for call, _ in self._calls))
 
     def count(self, name: str) -> int:
-        """The number of calls of a module."""
-        return len(self._of(name))
+        """Return the number of calls of a module."""
+        return len(self._records_of(name))
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -195,133 +194,132 @@ class Trace:
     def __iter__(self) -> Iterator[tuple[str, int, Inspection]]:
         """Yield (name, index, record) for every call, module by module."""
         for name in self.names:
-            for index, seen in enumerate(self._of(name)):
-                yield name, index, seen
+            for index, record in enumerate(self._records_of(name)):
+                yield name, index, record
 
     def calls(self) -> Iterator[tuple[Call, Inspection]]:
-        """Yield every call with its record, in the order in which they ran."""
+        """Yield every call with its record, in running order."""
         yield from self._calls
 
-    def __getitem__(self, which: str | int | tuple[str, int] | tuple[int, int]) -> Inspection:
-        """The only call of a module, or one of its calls; a layer, or a head of it.
+    def __getitem__(self, key: str | int | tuple[str, int] | tuple[int, int]) -> Inspection:
+        """Return the only call of a module, one of its calls, a layer, or a head of a layer.
 
         Raises:
-            KeyError: No such module attended.
+            KeyError: The module has no recorded call.
             IndexError: There are fewer calls, layers or heads.
-            ValueError: There are several, and no number was given.
+            ValueError: A module or layer has several calls, and no index was passed.
         """
-        if isinstance(which, int):
-            return self._layer(which)
-        if isinstance(which, tuple):
-            name, index = which
+        if isinstance(key, int):
+            return self._layer(key)
+        if isinstance(key, tuple):
+            name, index = key
             if isinstance(name, int):
                 return self._layer(name).of_head(index)
-            calls = self._of(name)
+            calls = self._records_of(name)
             if not -len(calls) <= index < len(calls):
                 raise IndexError(f"trace[{name!r}, {index}]: got call {index}; expected {-len(calls)} to "
                                  f"{len(calls) - 1}")  # fmt: skip
             return calls[index]
-        calls = self._of(which)
+        calls = self._records_of(key)
         if len(calls) > 1:
             raise ValueError(
-                f"trace[{which!r}]: got a module that was called {len(calls)} times; expected which call as well: "
-                f"trace[{which!r}, 0] to trace[{which!r}, {len(calls) - 1}]"
+                f"trace[{key!r}]: got a module with {len(calls)} calls; expected trace[{key!r}, 0] to "
+                f"trace[{key!r}, {len(calls) - 1}]"
             )
         return calls[0]
 
-    def _of(self, name: str) -> list[Inspection]:
-        found = [seen for call, seen in self._calls if call.name == name]
-        if not found:
-            raise KeyError(f"trace[{name!r}]: got no such module; expected one of {', '.join(map(repr, self.names))}")
-        return found
+    def _records_of(self, name: str) -> list[Inspection]:
+        records = [record for call, record in self._calls if call.name == name]
+        if not records:
+            raise KeyError(f"trace[{name!r}]: unknown module; expected one of {', '.join(map(repr, self.names))}")
+        return records
 
     def _layer(self, number: int) -> Inspection:
-        """The only call of a layer; of a model without layers in lists, the calls are its layers."""
+        """Return the only call of a layer. In a model without lists of modules, each call is a layer."""
         numbered = [call.layer for call, _ in self._calls]
         layers = numbered if max(numbered, default=-1) >= 0 else list(range(len(numbered)))
-        wanted = number if number >= 0 else max(layers, default=-1) + 1 + number
-        found = [pair for layer, pair in zip(layers, self._calls, strict=True) if layer == wanted]
-        if not found or wanted < 0:
-            there = ", ".join(map(str, sorted({layer for layer in layers if layer >= 0})))
-            raise IndexError(f"trace[{number}]: got no such layer; expected one of {there}")
-        if len(found) > 1:
-            names = ", ".join(dict.fromkeys(repr(call.name) for call, _ in found))
-            raise ValueError(f"trace[{number}]: got a layer that attended {len(found)} times; expected "
-                             f"trace[name, call], with one of the modules {names}")  # fmt: skip
-        return found[0][1]
+        index = number if number >= 0 else max(layers, default=-1) + 1 + number
+        matches = [pair for layer, pair in zip(layers, self._calls, strict=True) if layer == index]
+        if not matches or index < 0:
+            layer_numbers = ", ".join(map(str, sorted({layer for layer in layers if layer >= 0})))
+            raise IndexError(f"trace[{number}]: got an unknown layer; expected one of {layer_numbers}")
+        if len(matches) > 1:
+            names = ", ".join(dict.fromkeys(repr(call.name) for call, _ in matches))
+            raise ValueError(f"trace[{number}]: got a layer with {len(matches)} calls; expected trace[name, call], "
+                             f"with one of the modules {names}")  # fmt: skip
+        return matches[0][1]
 
     def __repr__(self) -> str:
-        """The layers: their number, module, shape, and what was recorded."""
         rows = [("layer", "kind", "heads × queries × keys", "recorded", f"module (Trace of {len(self)} calls)")]
-        for call, seen in self._calls:
+        for call, record in self._calls:
             layer, kind = "" if call.layer < 0 else str(call.layer), call.kind or "other"
-            recorded = " ".join(filter(None, [", ".join(seen.tensors()), call.source]))
-            rows.append((layer, kind, " × ".join(map(str, seen.sizes)), recorded, call.name or "model"))
+            recorded = " ".join(filter(None, [", ".join(record.tensors()), call.source]))
+            rows.append((layer, kind, " × ".join(map(str, record.sizes)), recorded, call.name or "model"))
         rows = rows if len(rows) <= 10 else [*rows[:8], ("…", "", "", f"{len(rows) - 9} more", ""), rows[-1]]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(
-            "  ".join(f"{each:<{width}}" for each, width in zip(row, widths, strict=True)).rstrip() for row in rows
+            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
         )
 
     def attentions(self) -> Attentions:
         """Return all weights before dropout, as "eager" attention in transformers does with `output_attentions=True`.
 
-        The configuration of a model of Hugging Face says which layers are in the tuple. For other models, the tuple has
-        all self-attention except an encoder's that has a decoder. Layers are in the order in which they ran. If the
-        model ran more than once, as in `generate`, there is a tuple for each run.
+        For a Hugging Face model, the tuple has the layers that the model's configuration lists. For other models, it
+        has all self-attention except that of an encoder with a decoder. Layers are in the order in which they ran. If
+        the model ran more than once, as in `generate`, there is a tuple for each run.
 
         Raises:
-            ValueError: The recording was made without `weights=True`; layers that the model returns were not recorded,
-                or the model does not say which layers it returns.
+            ValueError: The recording was made without `weights=True`, layers that the model returns were not recorded,
+                or dikkat does not know which layers the model returns.
         """
         if self.withheld:
             raise ValueError(f"attentions: {self.withheld}")
-        found: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
+        by_kind: dict[str, list[tuple[int, Tensor]]] = defaultdict(list)
         by_name: dict[str, tuple[Tensor, ...]] = {}
-        for call, seen in self._calls:
-            if seen.weights is None:
-                raise ValueError(f"trace[{call.name!r}]: got no whole map; expected a recording with weights=True")
-            found[call.kind].append((call.run, seen.weights))
-            by_name[call.name] = (*by_name.get(call.name, ()), seen.weights)
-        encoder = [weights for _, weights in found["encoder"]]
-        source = OWN if any(call.source for call, _ in self._calls) else ""
-        return Attentions(_by_run(found["self"]), encoder, _by_run(found["cross"]), by_name, source)
+        for call, record in self._calls:
+            if record.weights is None:
+                raise ValueError(f"trace[{call.name!r}]: got no weights; expected a recording with weights=True")
+            by_kind[call.kind].append((call.run, record.weights))
+            by_name[call.name] = (*by_name.get(call.name, ()), record.weights)
+        encoder = [weights for _, weights in by_kind["encoder"]]
+        source = OWN_SOFTMAX if any(call.source for call, _ in self._calls) else ""
+        return Attentions(_by_run(by_kind["self"]), encoder, _by_run(by_kind["cross"]), by_name, source)
 
     def scores(self, *, element: int = 0) -> Any:
-        r"""What each head does: a table with a row for each head, of scores in 0 … 1.
+        r"""Return a table with a row for each head: scores in 0 … 1 that tell what the head attends to.
 
         $$ s = \max\Big(0, \operatorname{mean}_i \frac{\sum_{j \in J_i} w_{ij} - u_i}{1 - u_i}\Big), \qquad
            u_i = \frac{|J_i|}{c_i}, \qquad
            \text{evenly} = \operatorname{mean}_i \frac{\sum_j \min(w_{ij}, 1 / c_i) - 1 / c_i}{1 - 1 / c_i}, \qquad
            \text{information} = \frac{H(\bar w) - \operatorname{mean}_i H(w_i)}{\log \min(n, m)} $$
 
-        where means are over the queries that see more than one key, c_i is how many keys query i sees, u_i what J_i has
-        of weight that is spread evenly, w̄ the mean row, H the entropy, n the number of these queries, m the number of
-        keys that some query sees, and J_i are, of query i:
+        where means are over the n queries that see more than one key, c_i is the number of keys that query i sees, u_i
+        is the weight of J_i if weights are uniform, w̄ is the mean row, H is the entropy, m is the number of keys that
+        any query sees, and J_i are these keys of query i:
 
         | column | the keys |
         | --- | --- |
-        | `previous`, `next` | the one before it, the one behind it (of heads that look ahead) |
-        | `itself` | itself |
-        | `first` | the first one |
-        | `same` | the others with its token; of the queries that have such |
-        | `induction` | those behind an earlier one with its token; of the queries that have such |
-        | `separator` | the special tokens but the first; of the queries that see one and are none |
+        | `previous`, `next` | the previous key, the next key (for heads that are not causal) |
+        | `itself` | the query's own position |
+        | `first` | the first key |
+        | `same` | other keys with the query's token; only for queries with such keys |
+        | `induction` | keys after an earlier key with the query's token; only for queries with such keys |
+        | `separator` | special tokens except the first; only for ordinary queries that see a special token |
 
-        `looks` is what the head does most, of as many queries as `queries` says: the column of the largest share, where
-        a share of k queries counts (k − 1) / (k + 1), and "evenly" only if no other of these reaches 0.2. Padding is
-        neither a query nor the first key. `information` how much the query tells of where the head looks: 0
-        where all queries look alike. Where only the largest weights were recorded, a query's others count as equal.
+        `looks` is the head's main pattern: the column with the largest share. A share of k queries is first multiplied
+        by (k − 1) / (k + 1), and "evenly" wins only if all other shares are below 0.2. `queries` is the number k.
+        Padding is neither a query nor the first key. `information` tells how much the weights depend on the query: 0 if
+        all rows are equal. If only the largest weights were recorded, a query's other weights count as equal.
 
         Args:
-            element: Which element of the batch.
+            element: The element of the batch.
 
         Returns:
-            A `pandas.DataFrame`, or where pandas is not installed a NumPy record array: layer, module, kind, head,
-            looks, the shares, information. NaN for what cannot be said: without tokens, or of cross attention.
+            A `pandas.DataFrame`, or a NumPy record array if pandas is not installed: layer, module, kind, head,
+            looks, the shares, information. NaN for unknown shares: without tokens, or in cross attention.
 
         Raises:
-            ValueError: Neither the weights nor the largest of them were recorded; no such element.
+            ValueError: Neither `weights` nor `top_k` was recorded, or `element` is out of range.
 
         Source:
             Previous, first and same: Clark et al. 2019, section 3; induction: Olsson et al. 2022.
@@ -329,68 +327,68 @@ class Trace:
         return scores_table(self._calls, element, self._tokens_of(element))
 
     def frame(self, *, element: int = 0) -> Any:
-        """Every weight above 0 that was recorded, all or the largest of each query, as a table.
+        """Return a table of all recorded weights above 0.
 
         Args:
-            element: Which element of the batch.
+            element: The element of the batch.
 
         Returns:
-            A `pandas.DataFrame`, or where pandas is not installed a NumPy record array: layer, module, head, query,
-            key, weight; with tokens also query_token, key_token.
+            A `pandas.DataFrame`, or a NumPy record array if pandas is not installed: layer, module, head, query, key,
+            weight; with tokens also query_token and key_token.
 
         Raises:
-            ValueError: Neither the weights nor the largest of them were recorded; no such element.
+            ValueError: Neither `weights` nor `top_k` was recorded, or `element` is out of range.
         """
         return weights_table(self._calls, element, self._tokens_of(element))
 
     def rollout(self) -> Tensor:
-        r"""How much of each input position is in each output position, if weights alone moved it: (B, n, n).
+        r"""Return the (B, n, n) share of each input position in each output position, if only weights mixed positions.
 
         $$ R = \tilde A_L \cdots \tilde A_1, \qquad \tilde A_l = \tfrac12 \operatorname{mean}_h A_{lh} + \tfrac12 I,
-           \text{ rows made to add up to 1} $$
+           \text{ rows scaled to a sum of 1} $$
 
         Raises:
-            ValueError: Not all weights were recorded; the layers of self-attention have several lengths, or none ran.
+            ValueError: Some weights were not recorded, no self-attention ran, or its layers have several lengths.
 
         Source:
             Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers", section 3.
         """
-        found = self.attentions()
-        kind = "self" if found else "encoder"
+        attentions = self.attentions()
+        kind = "self" if attentions else "encoder"
         chain = [(call.reads, call.writes) for call, _ in self._calls if call.kind == kind]
-        return rolled_out(found or found.encoder_attentions, chain)
+        return rolled_out(attentions or attentions.encoder_attentions, chain)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all to one safetensors file, whole or not at all.
+        """Write the trace to one safetensors file.
 
-        A tensor's name is `<module>:<call>:<what>`, such as `encoder.self_attn:0:sums`.
+        A tensor's name is `<module>:<call>:<field>`, such as `encoder.self_attn:0:sums`.
 
         Args:
             path: The file; its folder must exist.
 
         Raises:
-            OSError: The system could not write; an existing file is left as it was.
+            OSError: The system could not write; an existing file is unchanged.
             ModuleNotFoundError: safetensors is not installed.
         """
         with needing("translation"):
             from safetensors.torch import save
-        tensors = {f"{n}:{i}:{what}": t.contiguous() for n, i, seen in self for what, t in seen.tensors().items()}
+        tensors = {f"{n}:{i}:{key}": t.contiguous() for n, i, record in self for key, t in record.tensors().items()}
         content = header(_FORMAT, _VERSION) | {
-            "calls": [[*call, seen.shape, seen.positions] for call, seen in self._calls],
+            "calls": [[*call, record.shape, record.positions] for call, record in self._calls],
             "tokens": [*self._tokens.items()], "withheld": self.withheld,
         }  # fmt: skip
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Trace":
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Args:
             path: The file.
 
         Raises:
-            ValueError: The file is truncated, damaged, no trace, or of another version.
-            OSError: It cannot be read.
+            ValueError: The file is truncated, damaged, no trace, or has another version.
+            OSError: The file cannot be read.
             ModuleNotFoundError: safetensors is not installed.
 
         Example:
@@ -406,7 +404,7 @@ class Trace:
         with needing("translation"):
             from safetensors import SafetensorError
             from safetensors.torch import load
-        data = read_regular(path, most=_LARGEST)
+        data = read_regular(path, most=_MAX_BYTES)
         try:
             tensors = load(data)
             start = int.from_bytes(data[:8], "little")
@@ -415,32 +413,32 @@ class Trace:
         except (SafetensorError, ValueError, KeyError, AttributeError) as error:
             raise ValueError(f"{os.fspath(path)}: truncated, damaged or no trace ({error})") from error
         try:
-            return cls._parsed(check_header(content, _FORMAT, (_VERSION,), "record again"), tensors)
+            return cls._parse(check_header(content, _FORMAT, (_VERSION,), "record again"), tensors)
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from None
 
     @classmethod
-    def _parsed(cls, content: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> "Trace":
+    def _parse(cls, content: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> "Trace":
         order, labels = content.get("calls"), content.get("tokens")
         if not isinstance(order, list) or not all(map(_is_call, order)):
-            raise ValueError("calls: got something else; expected each call's module, run, layer ... Record again")
-        made, recorded, counts = cls(), defaultdict[tuple[str, str], dict[str, Any]](dict), Counter[str]()
+            raise ValueError("calls: got a malformed list; expected module, run, layer ... of each call. Record again")
+        trace, recorded, counts = cls(), defaultdict[tuple[str, str], dict[str, Any]](dict), Counter[str]()
         for key, tensor in tensors.items():
-            name, number, what = [*key.rsplit(":", 2), "", ""][:3]
-            recorded[name, number][what] = tensor
+            name, number, field = [*key.rsplit(":", 2), "", ""][:3]
+            recorded[name, number][field] = tensor
         for name, *call, shape, positions in order:
-            named = recorded.pop((name, str(counts[name])), {})
-            if not named or not named.keys() <= _FIELDS:
-                raise ValueError(f"{name}:{counts[name]}: got {', '.join(named) or 'no tensor'}; expected what was "
-                                 "recorded. Record again")  # fmt: skip
+            stored = recorded.pop((name, str(counts[name])), {})
+            if not stored or not stored.keys() <= _FIELDS:
+                raise ValueError(f"{name}:{counts[name]}: got {', '.join(stored) or 'no tensor'}; expected fields of "
+                                 "`Inspection`. Record again")  # fmt: skip
             counts[name] += 1
-            seen = Inspection(**named, shape=tuple(shape), positions=(positions[0], positions[1]))
-            made._calls.append((Call(name, *call), seen))
-        for (name, number), named in recorded.items():
-            raise ValueError(f"{name}:{number}:{next(iter(named))}: got a tensor that belongs to no call; expected "
-                             "<module>:<call>:<what>")  # fmt: skip
-        made._tokens, made.withheld = _tokens(labels), str(content.get("withheld", ""))
-        return made
+            record = Inspection(**stored, shape=tuple(shape), positions=(positions[0], positions[1]))
+            trace._calls.append((Call(name, *call), record))
+        for (name, number), stored in recorded.items():
+            raise ValueError(f"{name}:{number}:{next(iter(stored))}: got a tensor that belongs to no call; expected "
+                             "<module>:<call>:<field>")  # fmt: skip
+        trace._tokens, trace.withheld = _parse_tokens(labels), str(content.get("withheld", ""))
+        return trace
 
     def to_html(
         self,
@@ -450,23 +448,23 @@ class Trace:
         element: int | Sequence[int] = 0,
         title: str = "What the model looks at",
     ) -> None:
-        """Write one self-contained page with pictures of all calls, whole or not at all.
+        """Write one self-contained page with pictures of all calls.
 
-        If all weights or the largest of each query were recorded, the page has lines from token to token, all heads as
-        small maps, and what each head does. Of sums, rows, entropies and overviews it has maps.
+        With `weights` or `top_k`, the page has lines from token to token, all heads as small maps, and what each head
+        attends to. It has maps of sums, rows, entropies and overviews.
 
         Args:
             path: The file; its folder must exist.
-            tokens: What queries and keys are, in the forms of `tokens`; a list with such tokens for each element if
-                `element` has several. None for those of the trace.
+            tokens: The tokens of queries and keys, in the forms of `Trace.tokens`, or a list of such tokens for several
+                elements. None for the tokens of the trace.
             element: The element of the batch on the page, or several to choose from, negative from the end.
             title: The heading.
 
         Raises:
-            ValueError: Nothing that was recorded can be drawn (the message has the argument to add); tokens of another
-                length; no such element.
-            TypeError: Tokens that are no strings.
-            OSError: The system could not write; an existing file is left as it was.
+            ValueError: The trace has nothing to draw (the message names the argument to add), tokens have another
+                length, or `element` is out of range.
+            TypeError: Tokens are not strings.
+            OSError: The system could not write; an existing file is unchanged.
         """
         write_whole(path, self._page(title, element, tokens))
 
@@ -478,95 +476,95 @@ class Trace:
         from dikkat.show.calls import calls_page
 
         cards, views = list[tuple[str, Any]](), list[dict[str, Any]]()
-        for number, named in self._by_element(tokens, element):
-            maps, layers = self._pictures(number, named)
-            cards = cards or maps
-            views += views_of(layers, named, None if isinstance(element, int) else number)
+        for number, element_tokens in self._by_element(tokens, element):
+            element_cards, layers = self._pictures(number, element_tokens)
+            cards = cards or element_cards
+            views += views_of(layers, element_tokens, None if isinstance(element, int) else number)
         return calls_page(cards, title=title, count=len(self), views=views)
 
     def _pictures(self, element: int, tokens: Mapping[str, list[Token]]) -> tuple[list[tuple[str, Any]], list[Layer]]:
         groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), list[tuple[str, Any]]()
         counts, in_run = Counter[str](), Counter[tuple[str, int]]()
         total = Counter(call.name for call, _ in self._calls)
-        for call, seen in self._calls:
+        for call, record in self._calls:
             name = (call.name or "model") + (f" · {counts[call.name]}" if total[call.name] > 1 else "")
-            own = seen.of_batch(element)
-            empty = 0 in seen.shape  # without a query or a key, as of an empty sequence
-            drawn = None if empty else _drawn(own)
+            element_record = record.of_batch(element)
+            empty = 0 in record.shape  # an empty sequence
+            drawn = None if empty else _drawable(element_record)
             if drawn is not None:
                 label = call.name if call.layer >= 0 and call.run == self._calls[0][0].run else name
                 groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))
-            if not empty and (drawn is None or own.tensors().keys() & {"rows", "sums", "entropy"}):
-                cards.append((name, own.tensors() if element else seen.tensors()))
+            if not empty and (drawn is None or element_record.tensors().keys() & {"rows", "sums", "entropy"}):
+                cards.append((name, element_record.tensors() if element else record.tensors()))
             counts[call.name] += 1
             in_run[call.name, call.run] += 1
         layers = []
-        for call, label, seen in (one for group in groups.values() for one in _joined(group)):
-            known = known_of(seen, call.kind)
-            found, text = scores_of(known, keys_of(known, call.kind, tokens)), _in_the_text(seen)
-            looks = [*zip(found.looks, found.asked, strict=True)]
-            layers.append(Layer(label, call.layer, call.kind, text.sizes, text.tensors(), found.shares, looks))
+        for call, label, record in (run for group in groups.values() for run in _join_runs(group)):
+            known = known_weights(record, call.kind)
+            scores, moved = compute_scores(known, key_tokens(known, call.kind, tokens)), _shift_to_text(record)
+            patterns = [*zip(scores.patterns, scores.query_counts, strict=True)]
+            layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), scores.shares, patterns))
         return cards, layers
 
 
-def _drawn(seen: Inspection) -> Inspection | None:
-    """The largest weights (H, n, k) with their keys and the map (H, a, b) of a call; None where none was recorded."""
-    found = seen
-    if seen.weights is not None:
+def _drawable(record: Inspection) -> Inspection | None:
+    """Return the largest weights (H, n, k), their keys and the map (H, a, b) of a call; None if not recorded."""
+    summary = record
+    if record.weights is not None:
         request = Request(top_k=TOP, overview=CELLS, pool="max")
-        found = of_all_weights(seen.weights[..., 0], seen.weights, request)
-    if found.top_weights is None or found.top_keys is None:
+        summary = summarise_weights(record.weights[..., 0], record.weights, request)
+    if summary.top_weights is None or summary.top_keys is None:
         return None
     return Inspection(
-        top_weights=found.top_weights, top_keys=found.top_keys, overview=found.overview, heads=seen.heads,
-        queries=seen.queries, shape=seen.shape, positions=seen.positions, hidden=seen.hidden,
+        top_weights=summary.top_weights, top_keys=summary.top_keys, overview=summary.overview, heads=record.heads,
+        queries=record.queries, shape=record.shape, positions=record.positions, hidden=record.hidden,
     )  # fmt: skip
 
 
-def _in_the_text(seen: Inspection) -> Inspection:
-    """A call with its keys from position 0 on, and the positions of its queries."""
-    (first, first_key), (heads, count, keys) = seen.positions, seen.sizes
-    queries = seen.queries
+def _shift_to_text(record: Inspection) -> Inspection:
+    """Return a record with keys from position 0 on, and the positions of its queries."""
+    (first, first_key), (heads, count, keys) = record.positions, record.sizes
+    queries = record.queries
     if first:
         queries = (torch.arange(count) if queries is None else queries) + first
-    if first_key <= 0 or seen.top_keys is None:
-        return replace(seen, queries=queries, hidden=None)
-    top_keys = torch.where(seen.top_keys < 0, seen.top_keys, seen.top_keys + first_key)
+    if first_key <= 0 or record.top_keys is None:
+        return replace(record, queries=queries, hidden=None)
+    top_keys = torch.where(record.top_keys < 0, record.top_keys, record.top_keys + first_key)
     shape = (1, heads, count, first_key + keys)
-    return replace(seen, top_keys=top_keys, queries=queries, overview=None, hidden=None, shape=shape)
+    return replace(record, top_keys=top_keys, queries=queries, overview=None, hidden=None, shape=shape)
 
 
-def _joined(runs: Sequence[tuple[Call, str, Inspection]]) -> Iterator[tuple[Call, str, Inspection]]:
-    """A module's runs; those that write a text on, each with keys for what it adds, as one."""
-    whole: tuple[Call, str, Inspection] | None = None
-    for call, label, seen in runs:
-        if whole is not None:
-            first, name, so_far = whole
-            kept = seen.positions[0] - so_far.positions[0]
-            alike = call.kind == first.kind and (seen.positions[1] >= 0 or so_far.sizes[2] == seen.sizes[2])
-            if alike and call.run > first.run and 0 < kept <= so_far.sizes[1] and seen.queries is None:
-                whole = first, name, _continued(so_far, seen, kept)
+def _join_runs(runs: Sequence[tuple[Call, str, Inspection]]) -> Iterator[tuple[Call, str, Inspection]]:
+    """Yield a module's runs; runs that continue a text are joined, as in `generate`."""
+    joined: tuple[Call, str, Inspection] | None = None
+    for call, label, record in runs:
+        if joined is not None:
+            first, name, earlier = joined
+            start = record.positions[0] - earlier.positions[0]
+            fits = call.kind == first.kind and (record.positions[1] >= 0 or earlier.sizes[2] == record.sizes[2])
+            if fits and call.run > first.run and 0 < start <= earlier.sizes[1] and record.queries is None:
+                joined = first, name, _append_run(earlier, record, start)
                 continue
-            yield whole
-        whole = call, label, seen
-    if whole is not None:
-        yield whole
+            yield joined
+        joined = call, label, record
+    if joined is not None:
+        yield joined
 
 
-def _continued(whole: Inspection, seen: Inspection, kept: int) -> Inspection:
-    """The first queries of a text, and those that follow them in a later run."""
-    (first, first_key), (heads, count, keys) = seen.positions, seen.sizes
-    before, after = _in_the_text(whole), _in_the_text(seen)
-    tops = {what: torch.cat([before.tensors()[what][:, :kept], after.tensors()[what]], -2)
-            for what in ("top_weights", "top_keys")}  # fmt: skip
-    hidden = seen.hidden
-    if first_key >= 0 and hidden is not None and whole.hidden is not None:
-        new = hidden[:, first - first_key :][:, :count]
-        hidden = torch.cat([whole.hidden[:, :first], new], -1)
+def _append_run(earlier: Inspection, later: Inspection, start: int) -> Inspection:
+    """Return the first `start` queries of a text with the queries of a later run."""
+    (first, first_key), (heads, count, keys) = later.positions, later.sizes
+    before, after = _shift_to_text(earlier), _shift_to_text(later)
+    tops = {field: torch.cat([before.tensors()[field][:, :start], after.tensors()[field]], -2)
+            for field in ("top_weights", "top_keys")}  # fmt: skip
+    hidden = later.hidden
+    if first_key >= 0 and hidden is not None and earlier.hidden is not None:
+        later_hidden = hidden[:, first - first_key :][:, :count]
+        hidden = torch.cat([earlier.hidden[:, :first], later_hidden], -1)
         keys = first + count
     return Inspection(
-        **tops, hidden=hidden, heads=seen.heads, shape=(1, heads, kept + count, keys),
-        positions=(whole.positions[0], min(first_key, 0)),
+        **tops, hidden=hidden, heads=later.heads, shape=(1, heads, start + count, keys),
+        positions=(earlier.positions[0], min(first_key, 0)),
     )  # fmt: skip
 
 
@@ -576,27 +574,26 @@ def _is_call(entry: object) -> bool:
     return entry[1] >= 0 and len(entry[-1]) == 2 and all(type(size) is int for size in (*entry[-2], *entry[-1]))
 
 
-def _tokens(content: object) -> dict[int | None, dict[str, list[Token]]]:
-    """The labels of a file, by element, checked."""
-    found = dict[int | None, dict[str, list[Token]]]()
+def _parse_tokens(content: object) -> dict[int | None, dict[str, list[Token]]]:
+    tokens = dict[int | None, dict[str, list[Token]]]()
     for pair in content if isinstance(content, list) else [None]:
         labelled: Any = pair if isinstance(pair, list) and len(pair) == 2 else (0, None)
         element, kinds = labelled
-        checked = isinstance(kinds, dict) and (element is None or type(element) is int)
-        if not checked or not all(isinstance(each, list) and all(map(_is_token, each)) for each in kinds.values()):
-            raise ValueError("tokens: got something else; expected each element's labels. Record again")
-        found[element] = {kind: [Token(*entry) for entry in entries] for kind, entries in kinds.items()}
-    return found
+        valid = isinstance(kinds, dict) and (element is None or type(element) is int)
+        if not valid or not all(isinstance(labels, list) and all(map(_is_token, labels)) for labels in kinds.values()):
+            raise ValueError("tokens: got malformed labels; expected [text, special, continues]. Record again")
+        tokens[element] = {kind: [Token(*entry) for entry in entries] for kind, entries in kinds.items()}
+    return tokens
 
 
 def _is_token(entry: object) -> bool:
-    return isinstance(entry, list) and [type(part) for part in entry] == [str, bool, bool]
+    return isinstance(entry, list) and [type(value) for value in entry] == [str, bool, bool]
 
 
 def _by_run(calls: Iterable[tuple[int, Tensor]]) -> tuple[Any, ...]:
-    """The weights of each run in a tuple; those of a single run as they are."""
+    """Return a tuple of weights for each run, or only the tuple of a single run."""
     runs: dict[int, list[Tensor]] = {}
     for run, weights in calls:
         runs.setdefault(run, []).append(weights)
-    parts = tuple(map(tuple, runs.values()))
-    return parts[0] if len(parts) == 1 else parts
+    by_run = tuple(map(tuple, runs.values()))
+    return by_run[0] if len(by_run) == 1 else by_run

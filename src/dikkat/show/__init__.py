@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """`attention` and `weights`, which make recordings: they belong to those, a room above."""
+    """Import `attention` and `weights` on first use, as `dikkat.inspection` imports this package."""
     if name in ("attention", "weights"):
         return getattr(import_module("dikkat.inspection.page"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

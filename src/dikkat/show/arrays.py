@@ -1,4 +1,4 @@
-"""Weights as they come, as NumPy arrays."""
+"""Conversion of weights to NumPy arrays."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ Weights = torch.Tensor | NDArray[Any] | Sequence[Any]
 
 
 def as_array(weights: Weights, name: str) -> NDArray[np.float64]:
-    """Bring weights of any real number type from any device into a float64 array.
+    """Return weights of any real type and device as a float64 array.
 
     Example:
         >>> as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), "weights")
@@ -27,12 +27,12 @@ def as_array(weights: Weights, name: str) -> NDArray[np.float64]:
         return weights.detach().to("cpu", torch.float64).numpy()
     if weights is None:
         raise TypeError(
-            f"{name}: got None; expected {_EXPECTED}, as of dikkat.record(model, weights=True, sums=True, entropy=True)"
+            f"{name}: got None; expected {_EXPECTED}; see dikkat.record(model, weights=True, sums=True, entropy=True)"
         )
     try:
-        given = np.asarray(weights)
+        array = np.asarray(weights)
     except ValueError as error:
         raise TypeError(f"{name}: got lists of unequal lengths; expected {_EXPECTED}") from error
-    if given.dtype.kind not in "biuf":
-        raise TypeError(f"{name}: got {type(weights).__name__} of dtype {given.dtype}; expected {_EXPECTED}")
-    return np.asarray(given, np.float64)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: got {type(weights).__name__} of dtype {array.dtype}; expected {_EXPECTED}")
+    return np.asarray(array, np.float64)

@@ -1,6 +1,6 @@
-"""Fonts for labels in any script: known families of wide coverage that fill the gaps of the user's own.
+"""Fonts for labels in any script: known families that have the glyphs that the user's fonts lack.
 
-matplotlib takes a missing glyph from the families that a text names, and from no others.
+matplotlib takes missing glyphs only from the families of a text.
 """
 
 import unicodedata
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 __all__ = ["families_for"]
 
-_NOT_DRAWN = {"Cc", "Cf", "Zs", "Zl", "Zp", "Mn"}  # Unicode's categories of spaces, joiners, marks and the like
+_NOT_DRAWN = {"Cc", "Cf", "Zs", "Zl", "Zp", "Mn"}  # Unicode categories of spaces, joiners and marks
 _FALLBACKS = (
     "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Source Han Sans", "Hiragino Sans",
     "PingFang SC", "Apple SD Gothic Neo", "Yu Gothic", "Microsoft YaHei", "Malgun Gothic", "WenQuanYi Micro Hei",
@@ -20,7 +20,7 @@ _FALLBACKS = (
 
 
 def families_for(texts: Iterable[str]) -> list[str]:
-    """Font families that show the texts: the user's default ones first, then what fills their gaps.
+    """Return font families that show the texts: the user's default families first, then fallbacks.
 
     Example:
         >>> families_for(["déjà vu"])
@@ -29,19 +29,19 @@ def families_for(texts: Iterable[str]) -> list[str]:
     from matplotlib.font_manager import FontProperties, fontManager
 
     families = list(FontProperties().get_family())
-    missing = {each for text in texts for each in text if unicodedata.category(each) not in _NOT_DRAWN}
+    missing = {character for text in texts for character in text if unicodedata.category(character) not in _NOT_DRAWN}
     for family in families:
-        missing = _lacking(family, missing)
+        missing = _missing_glyphs(family, missing)
     installed = set(fontManager.get_font_names()) if missing else ()
     for family in _FALLBACKS:
-        if family in installed and missing != (left := _lacking(family, missing)):
+        if family in installed and missing != (remaining := _missing_glyphs(family, missing)):
             families.append(family)
-            missing = left
+            missing = remaining
     if missing:
         shown = " ".join(sorted(missing)[:8]) + (" …" if len(missing) > 8 else "")
         script = unicodedata.name(min(missing), f"U+{ord(min(missing)):04X}").split("-")[0].lower()
         warnings.warn(
-            f"no font that dikkat knows of has the glyphs {shown} ({script}); they will show as boxes. Install Noto "
+            f"no known font has the glyphs {shown} ({script}), which will show as boxes. Install Noto "
             "Sans CJK for Chinese, Japanese and Korean (Debian and Ubuntu: apt-get install fonts-noto-cjk) or another "
             "Noto Sans, then delete matplotlib's list of fonts, fontlist-*.json in the folder that "
             "matplotlib.get_cachedir() names; or add a family that has them to matplotlib's rcParams['font.family']",
@@ -51,8 +51,8 @@ def families_for(texts: Iterable[str]) -> list[str]:
     return families
 
 
-def _lacking(family: str, characters: set[str]) -> set[str]:
-    """The characters for which a family has no glyph."""
+def _missing_glyphs(family: str, characters: set[str]) -> set[str]:
+    """Return the characters for which a family has no glyph."""
     from matplotlib.font_manager import FontProperties, findfont
     from matplotlib.ft2font import FT2Font
 

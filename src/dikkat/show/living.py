@@ -1,4 +1,4 @@
-"""Self-contained page of a translator: the model in int8 and a decoder in JavaScript."""
+"""The self-contained page of a translator, with the model in int8 and a decoder in JavaScript."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ _PLAIN = "<noscript><p>This page translates and draws with JavaScript, which is 
 
 
 def bundle(files: Mapping[str, bytes]) -> bytes:
-    """Files by name as the page carries them: a header's length as 8 bytes, little-endian; the header; the contents.
+    """Return files as one byte string: length of the header (8 bytes, little-endian), header, contents.
 
-    The header is JSON: for each name its first byte and the one past its last, counted from the end of the header.
+    The header is JSON with the first byte and the byte after the last of each file, counted from the header's end.
 
     Example:
         >>> bundle({"a": b"12", "b": b"3"})[8:]
@@ -29,9 +29,9 @@ def bundle(files: Mapping[str, bytes]) -> bytes:
 def living_page(
     model: bytes, *, title: str | None = None, languages: tuple[str, str] | None = None, examples: Sequence[str] = ()
 ) -> str:
-    """The page of a translator."""
+    """Return the HTML page of a translator."""
     content: dict[str, object] = {"examples": list(examples)}
     if languages:
         content["languages"] = languages
-    names = " → ".join(_NAMES.get(each, each) for each in languages or ())
+    names = " → ".join(_NAMES.get(code, code) for code in languages or ())
     return document(title or names or "Translator", _PLAIN, model=model, titled=title is not None, **content)

@@ -1,6 +1,6 @@
-"""Widgets for notebooks: a translator alive in a cell, and maps of any size. They need the extra `notebook`.
+"""Notebook widgets for a translator and for maps of any size. They need the extra `notebook`.
 
-Both are drawn by the module that the page of a translator has inside, `living.js`, by the contract of anywidget.
+`living.js`, the script of the pages, draws both widgets through anywidget.
 """
 
 import anywidget
@@ -12,7 +12,7 @@ __all__ = ["MapsWidget", "TranslatorWidget"]
 
 
 class _Living(anywidget.AnyWidget):
-    """Base of both widgets: the script, and the style sheet of its shadow root."""
+    """Base class with the script and the style sheet of its shadow root."""
 
     _esm = part("living.js")
     sheet = traitlets.Unicode(part("living.css"), read_only=True).tag(sync=True)
@@ -22,10 +22,9 @@ class TranslatorWidget(_Living):
     """A translator in a cell; `Translator.widget` makes it.
 
     Attributes:
-        text: What is typed, str; may be set.
-        translation: The translation that is shown, str; empty where there is none, or no browser that shows the widget.
-        address: What is seen and what the reader changed, str, as the page of a translator has it behind the # of its
-            address.
+        text: The typed text, str; you can set it.
+        translation: The shown translation, str; empty without a translation or without a browser.
+        address: The state of the view and the reader's changes, str, as after the # in the address of a page.
         examples: Sentences to choose from, a list of str.
         model: The bundle of the model, bytes.
 
@@ -46,10 +45,10 @@ class MapsWidget(_Living):
     """Maps in a cell; `heatmaps(..., interactive=True)` makes it.
 
     Attributes:
-        panels: Of each map its title, shape, labels and what its axes are, a list of dicts.
-        across: How many stand beside each other, int.
-        scale: The numbers with the colour of nothing and with the strongest one, two floats.
-        values: All numbers as float32, little-endian, map by map and row by row, bytes.
+        panels: A dict for each map with title, shape, labels and names of the axes.
+        across: The number of maps in a row, int.
+        scale: The numbers with the faintest and the strongest colour, two floats.
+        values: All numbers as little-endian float32, map by map and row by row, bytes.
 
     Example:
         >>> MapsWidget(across=2).across

@@ -1,4 +1,4 @@
-"""Self-contained page of translated sentences with the attention of each word."""
+"""A self-contained page of translated sentences with the attention of each word."""
 
 import os
 import re
@@ -13,25 +13,25 @@ from dikkat.storage.files import write_whole
 
 __all__ = ["Aligned", "page", "save_page"]
 
-# Weights are stored in thousandths, two digits of base 36 each, or - for 0: web/src/page/sentence.ts reads them.
+# Weights are stored in thousandths, as two digits of base 36, or - for 0. web/src/page/sentence.ts reads them.
 _PER_UNIT = 1000
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _NUMBERS = ["-", *[first + second for first in _DIGITS for second in _DIGITS][1:]]
-_EXAMPLES = 5  # sentences that the translator of a page offers to begin with
-_SLACK = 0.01  # how far beyond 1 the rounding of low precision may carry the sum of a row
+_EXAMPLES = 5  # sentences that the page offers to its translator
+_SLACK = 0.01  # tolerance of weights and their sums, for rounding in low precision
 
 
 class Aligned(Protocol):
-    """A translated sentence and the weights that each of its words gave to the words of the source.
+    """A translated sentence with the attention weights of its tokens.
 
-    An attribute `reference: str | None` may be there too: the translation that a person made.
+    It may also have an attribute `reference: str | None`, a human translation.
 
     Attributes:
-        source: The source sentence, as a reader would read it.
-        target: The translation, as a reader would read it.
-        source_tokens: The words or word pieces that the model read.
-        target_tokens: Those that it wrote.
-        weights: `(target tokens, source tokens)`, each from 0 to 1, each row's sum at most 1.
+        source: The source sentence as plain text.
+        target: The translation as plain text.
+        source_tokens: The words or word pieces of the source.
+        target_tokens: The words or word pieces of the translation.
+        weights: `(target tokens, source tokens)`, each from 0 to 1, with row sums of at most 1.
     """
 
     @property
@@ -44,22 +44,22 @@ class Aligned(Protocol):
 
     @property
     def source_tokens(self) -> Sequence[str]:
-        """Source tokens."""
+        """The source tokens."""
 
     @property
     def target_tokens(self) -> Sequence[str]:
-        """Target tokens."""
+        """The target tokens."""
 
     @property
     def weights(self) -> Weights:
-        """Attention weights, a row for each target token."""
+        """The attention weights, a row for each target token."""
 
 
 class Bundled(Protocol):
-    """A translator that can be inside a page, such as `dikkat.translation.Translator`."""
+    """A translator that a page can contain, such as `dikkat.translation.Translator`."""
 
     def bundle(self) -> bytes:
-        """Files of the model and its tokenizers."""
+        """Return the files of the model and its tokenizers."""
 
 
 def page(
@@ -67,30 +67,29 @@ def page(
     scores: Sequence[float] | None = None, score_name: str = "score", source_language: str = "",
     target_language: str = "", translator: Bundled | None = None,
 ) -> str:  # fmt: skip
-    """Make an HTML page of translated sentences that answers the pointer, the keyboard and touch.
+    """Return an interactive HTML page of translated sentences.
 
-    The page is one file that asks nothing of any network: a reader can open it from a disk or attach it to a letter.
-    Without JavaScript the sentences, references and scores can still be read. Given a translator, it has the model
-    inside, and translates whatever is typed, as the page of `Translator.export_html` does.
+    The page is one file that needs no network. Without JavaScript it still shows sentences, references and scores. With
+    `translator`, the page contains the model and translates typed text, like the page of `Translator.export_html`.
 
     Args:
         translations: The sentences; see `Aligned`.
         title: The heading.
-        scores: One finite number for each sentence, shown beside it.
-        score_name: What the numbers are, such as `"chrF"`.
-        source_language: The language code of the sources, such as `"de"`, by which browsers choose a voice and the
-            forms of Chinese characters; empty if it is unknown.
-        target_language: That of the translations and references.
-        translator: What made the translations, to have its weights in the page, in int8.
+        scores: A finite number for each sentence, shown next to it.
+        score_name: The name of the scores, such as `"chrF"`.
+        source_language: The language code of the sources, such as `"de"`; empty if unknown. Browsers use it to select a
+            voice and the forms of Chinese characters.
+        target_language: The language code of the translations and references.
+        translator: The translator, to include its weights in the page in int8.
 
     Returns:
         The page as text.
 
     Raises:
-        ValueError: Weights of a wrong shape or out of range, scores that do not fit, or a language code that is none;
-            the error names the sentence, counted from 0.
-        TypeError: A sentence lacks an attribute, or one is of a wrong type.
-        InputError: A translator whose model the page cannot compute.
+        ValueError: Weights have a wrong shape or are out of range, scores do not fit, or a language code is invalid.
+            The message has the index of the sentence.
+        TypeError: A sentence lacks an attribute, or an attribute has a wrong type.
+        InputError: The page does not support the translator's model.
 
     Example:
         >>> from types import SimpleNamespace
@@ -119,7 +118,7 @@ def page(
 
 
 def save_page(path: str | os.PathLike[str], translations: Sequence[Aligned], **options: Any) -> None:
-    """Write the page of `page` to a file, whole or not at all.
+    """Write the page of `page` to a file.
 
     Args:
         path: The file to write; its folder must exist.
@@ -128,7 +127,7 @@ def save_page(path: str | os.PathLike[str], translations: Sequence[Aligned], **o
 
     Raises:
         TypeError, ValueError, InputError: See `page`.
-        OSError: The system could not write; an existing file is left as it was.
+        OSError: The system could not write; an existing file is unchanged.
 
     Example:
         >>> import tempfile
@@ -145,35 +144,35 @@ def _shown_scores(scores: Sequence[float] | None, count: int) -> list[str] | Non
     if scores is None:
         return None
     if len(scores) != count:
-        raise ValueError(f"scores: got {len(scores)}; expected {count}, one a sentence")
+        raise ValueError(f"scores: got {len(scores)}; expected {count}, one for each sentence")
     numbers = [float(score) for score in scores]
     for index, number in enumerate(numbers):
         if not np.isfinite(number):
             raise ValueError(f"scores[{index}]: got {number}; expected finite numbers")
-    digits = 2 if max(map(abs, numbers), default=0.0) > 1 else 4  # chrF is 0 to 100; some other scores are 0 to 1
+    digits = 2 if max(map(abs, numbers), default=0.0) > 1 else 4  # chrF is from 0 to 100, some other scores from 0 to 1
     return [f"{number:.{digits}f}" for number in numbers]
 
 
 def _record(translation: Aligned, name: str) -> tuple[list[str], list[str], str]:
-    """Source tokens, target tokens and packed weights of a sentence, for the script."""
+    """Return the source tokens, target tokens and packed weights of a sentence for the script."""
     source = _tokens(translation, "source_tokens", name)
     target = _tokens(translation, "target_tokens", name)
     weights = as_array(_attribute(translation, "weights", name), f"{name}.weights")
     expected = len(target), len(source)
     if weights.shape != expected:
         raise ValueError(
-            f"{name}.weights: got shape {weights.shape}; expected {expected}, its target tokens and its source tokens"
+            f"{name}.weights: got shape {weights.shape}; expected {expected}, (target tokens, source tokens)"
         )
-    wrong = ~((weights >= -_SLACK) & (weights <= 1 + _SLACK))  # true of NaN as well
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0].tolist()
+    is_wrong = ~((weights >= -_SLACK) & (weights <= 1 + _SLACK))  # also True for NaN
+    if is_wrong.any():
+        row, column = np.argwhere(is_wrong)[0].tolist()
         raise ValueError(f"{name}.weights[{row}, {column}]: got {weights[row, column]}; expected weights from 0 to 1")
     sums = weights.sum(axis=1)
     if (sums > 1 + _SLACK).any():
         row = int(sums.argmax())
         raise ValueError(f"{name}.weights[{row}]: got a sum of {sums[row]:.4g}; expected sums up to 1")
     thousandths = np.rint(np.clip(weights, 0, 1) * _PER_UNIT).astype(int)
-    return source, target, "".join(_NUMBERS[each] for each in thousandths.ravel())
+    return source, target, "".join(_NUMBERS[number] for number in thousandths.ravel())
 
 
 def _attribute(translation: Aligned, attribute: str, name: str) -> Weights:
@@ -192,7 +191,7 @@ def _tokens(translation: Aligned, attribute: str, name: str) -> list[str]:
 
 
 def _article(number: int, translation: Aligned, score: str | None, source_language: str, target_language: str) -> str:
-    """HTML of a sentence, readable without the script."""
+    """Return the HTML of a sentence, readable without the script."""
     name = f"translations[{number - 1}]"
     reference = getattr(translation, "reference", None)
     lines = [

@@ -1,4 +1,4 @@
-"""Summaries of attention weights as pictures: how much each key was looked at, and how spread out each head is."""
+"""Pictures of summaries: the total weight of each key, and the entropy of each head."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 __all__ = ["entropies", "key_sums"]
 
-_MOST_NAMED = 60  # keys whose tokens are written under the axis
-_USUAL = 10  # colours of lines
+_MAX_LABELS = 60  # tokens under the axis
+_LINE_COLORS = 10
 
 
 def key_sums(
     sums: Weights, *, keys: Sequence[str] | None = None, labels: Sequence[str] | None = None, xlabel: str = "Keys",
     ylabel: str = "Sum of weights", figsize: tuple[float, float] = (8.0, 2.6),
 ) -> Figure:  # fmt: skip
-    """Draw how much each key was looked at in all, as a line for each head.
+    """Draw the total weight of each key, as a line for each head.
 
     Args:
-        sums: (m,), or (lines, m): for each key the sum of its weights, as `dikkat.inspect(..., sums=True)` has them.
-            Numbers that are not finite are gaps in the line.
-        keys: Tokens that label the keys, at most 60; none for numbers.
+        sums: (m,) or (lines, m), the sum of each key's weights, as from `dikkat.inspect(..., sums=True)`. Numbers that
+            are not finite are gaps in the line.
+        keys: Tokens that label the keys, at most 60; None for numbers.
         labels: A name for each line.
-        xlabel: What the keys are.
-        ylabel: What is summed.
+        xlabel: The name of the key axis.
+        ylabel: The name of the axis of sums.
         figsize: Width and height in inches.
 
     Returns:
@@ -48,14 +48,14 @@ def key_sums(
         >>> len(figure.axes[0].lines)
         2
     """
-    given = as_array(sums, "sums")
-    lines = given[None] if given.ndim == 1 else given
+    array = as_array(sums, "sums")
+    lines = array[None] if array.ndim == 1 else array
     if lines.ndim != 2 or 0 in lines.shape:
-        raise ValueError(f"sums: got shape {given.shape}; expected (keys,) or (lines, keys), none of them 0")
+        raise ValueError(f"sums: got shape {array.shape}; expected (keys,) or (lines, keys), none of them 0")
     count = lines.shape[1]
-    if keys is not None and (isinstance(keys, str) or len(keys) != count or count > _MOST_NAMED):
-        came = "one string" if isinstance(keys, str) else f"{len(keys)} tokens"
-        raise ValueError(f"keys: got {came}; expected {count}, one for each key, and at most {_MOST_NAMED}")
+    if keys is not None and (isinstance(keys, str) or len(keys) != count or count > _MAX_LABELS):
+        passed = "one string" if isinstance(keys, str) else f"{len(keys)} tokens"
+        raise ValueError(f"keys: got {passed}; expected {count}, one for each key, and at most {_MAX_LABELS}")
     if labels is not None and len(labels) != len(lines):
         raise ValueError(f"labels: got {len(labels)}; expected {len(lines)}, one for each line")
     figure = figure_class()(figsize=figsize, layout="constrained")
@@ -78,8 +78,8 @@ def key_sums(
 
 
 def _color(index: int, lines: int) -> Any:
-    """Colour of a line: one of matplotlib's ten, or of a ramp for more lines."""
-    if lines <= _USUAL:
+    """Return the colour of a line: one of matplotlib's ten, or of a ramp for more lines."""
+    if lines <= _LINE_COLORS:
         return f"C{index}"
     from matplotlib import colormaps
 
@@ -89,11 +89,11 @@ def _color(index: int, lines: int) -> Any:
 def entropies(
     by_layer: Mapping[str, Weights], *, figsize: tuple[float, float] | None = None, cmap: str = "viridis"
 ) -> Figure:
-    """Draw the mean entropy of each layer's heads: 0 where a head looks at one key, high where at many alike.
+    """Draw the mean entropy of each layer's heads: 0 for a single key, high for uniform weights.
 
     Args:
-        by_layer: For each layer, by name, the entropies (heads, n), or (batch, heads, n) and more dimensions before;
-            (n,) counts as one head. Layers may differ in their heads. Rows that are not finite do not count.
+        by_layer: The entropies of each layer by name, (heads, n) or (..., heads, n); (n,) counts as one head. Layers
+            may have different numbers of heads. Entropies that are not finite do not count.
         figsize: Width and height in inches.
         cmap: The name of a matplotlib colour map.
 
@@ -101,7 +101,7 @@ def entropies(
         A `matplotlib.figure.Figure`: a row for each layer, a column for each head, in nats.
 
     Raises:
-        ValueError: No layer, or one without an entropy.
+        ValueError: There is no layer, or a layer has no entropies.
         TypeError: The entropies are not real numbers.
         ModuleNotFoundError: matplotlib is not installed.
 
@@ -117,17 +117,17 @@ def entropies(
 
 
 def mean_entropies(by_layer: Mapping[str, Weights]) -> NDArray[np.float64]:
-    """(layers, heads): the table that `entropies` draws; NaN where a layer has fewer heads."""
+    """Return the table (layers, heads) of `entropies`, with NaN for missing heads."""
     if not by_layer:
         raise ValueError("by_layer: got no layer; expected at least one")
     means = []
     for name, entropies in by_layer.items():
-        given = as_array(entropies, f"by_layer[{name!r}]")
-        if not given.ndim or 0 in given.shape:
+        array = as_array(entropies, f"by_layer[{name!r}]")
+        if not array.ndim or 0 in array.shape:
             raise ValueError(
-                f"by_layer[{name!r}]: got shape {given.shape}; expected (..., heads, queries), none of them 0"
+                f"by_layer[{name!r}]: got shape {array.shape}; expected (..., heads, queries), none of them 0"
             )
-        heads = np.moveaxis(np.atleast_2d(given), -2, 0)
+        heads = np.moveaxis(np.atleast_2d(array), -2, 0)
         finite = [head[np.isfinite(head)] for head in heads]
         means.append([float(head.mean()) if head.size else float("nan") for head in finite])
     table = np.full((len(means), max(map(len, means))), np.nan)

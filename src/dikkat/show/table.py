@@ -1,4 +1,4 @@
-"""Attention of a translated sentence as an HTML table, for the cell of a notebook."""
+"""Attention of a translated sentence as an HTML table for notebooks."""
 
 from dikkat.show.arrays import as_array
 from dikkat.show.document import escaped
@@ -6,9 +6,9 @@ from dikkat.show.page import Aligned
 
 
 def table(translation: Aligned) -> str:
-    """An HTML table with a row for each word that was written, coloured by the weight of each word that was read.
+    """Return an HTML table with a row for each target token, coloured by the weights of the source tokens.
 
-    It needs no script, so that it is shown wherever a notebook is read.
+    The table needs no script, so every notebook viewer shows it.
 
     Example:
         >>> from types import SimpleNamespace

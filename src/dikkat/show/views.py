@@ -1,4 +1,4 @@
-"""Views of a model's attention over its tokens: heads of a layer, all heads, one query and key."""
+"""Data of a page's views of attention: the heads of a layer, all heads, one query and key."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -10,20 +10,20 @@ from torch import Tensor
 
 __all__ = ["CELLS", "TOP", "Layer", "Token", "Tokens", "labels_of", "tokens_of", "views_of"]
 
-TOP = 16  # most keys of a query that are told of one by one
-CELLS = 64  # cells of a head's map, in each direction
-_ENTRIES = 1_350_000  # most weights of a page that are told of one by one, in four bytes each
+TOP = 16  # maximum keys stored of a query
+CELLS = 64  # cells of a head's map in each direction
+_ENTRIES = 1_350_000  # maximum weights stored in a page, in four bytes each
 
-# Weights are stored as minus their base-2 logarithm in steps, to .02 %; web/src/page/views.ts reads them.
+# Weights are stored as minus their base-2 logarithm in steps, to 0.02 %. web/src/page/views.ts reads them.
 _STEPS = 2048
 
 
 class Token(NamedTuple):
     """A token as a page shows it."""
 
-    text: str  # what is written
-    special: bool = False  # whether the tokenizer put it there, as the beginning of a text
-    continues: bool = False  # whether it continues the word of the token before
+    text: str
+    special: bool = False  # whether the tokenizer added it, such as the start of a text
+    continues: bool = False  # whether it continues the word of the previous token
 
 
 Labels = Sequence[str | Token]
@@ -33,132 +33,132 @@ Tokens = Labels | tuple[Labels, Labels] | Mapping[str, Labels]
 class Layer(NamedTuple):
     """The drawn part of a call of attention."""
 
-    name: str  # the module, and which of its calls
-    number: int  # which layer of the model; −1 for none
-    kind: str  # "self", "encoder", "cross", or "" for what is of no kind
+    name: str  # the module and the index of its call
+    number: int  # the layer of the model; −1 for none
+    kind: str  # "self", "encoder", "cross" or ""
     sizes: tuple[int, int, int]  # heads, queries and keys
-    # The largest weights `top_weights` (H, n, k) with `top_keys`; the map `overview` (H, a, b) where it is known; and
-    # `heads` and `queries` where such were chosen.
-    seen: Mapping[str, Tensor]
-    shares: Mapping[str, Tensor]  # what each head does, (H,) by name
-    looks: Sequence[tuple[str, int]]  # what each head does most, and of how many queries that is the mean
+    # The largest weights `top_weights` (H, n, k) with `top_keys`, and if known the map `overview` (H, a, b) and the
+    # selected `heads` and `queries`.
+    tensors: Mapping[str, Tensor]
+    shares: Mapping[str, Tensor]  # the (H,) shares of each pattern
+    patterns: Sequence[tuple[str, int]]  # the main pattern of each head, and how many queries its share is the mean of
 
 
-def tokens_of(given: object) -> dict[str, list[Token]]:
-    """Labels of a text ("self"), and of a source beside it ("encoder"): a list, a pair (source, target), or by name."""
+def tokens_of(tokens: object) -> dict[str, list[Token]]:
+    """Return tokens by kind, "self" and "encoder", from a list, a pair (source, target) or a mapping of lists."""
     expected = "expected a list of strings, or (source, target), two lists"
-    if isinstance(given, Mapping):
-        by_kind = dict(given)
+    if isinstance(tokens, Mapping):
+        by_kind = dict(tokens)
     elif (
-        isinstance(given, tuple)
-        and not isinstance(given, Token)
-        and len(given) == 2
-        and not all(isinstance(each, str | Token) for each in given)
+        isinstance(tokens, tuple)
+        and not isinstance(tokens, Token)
+        and len(tokens) == 2
+        and not all(isinstance(label, str | Token) for label in tokens)
     ):
-        by_kind = {"self": given[1], "encoder": given[0]}
+        by_kind = {"self": tokens[1], "encoder": tokens[0]}
     else:
-        by_kind = {"self": given}
+        by_kind = {"self": tokens}
     if by_kind.keys() - {"self", "encoder"}:
         raise TypeError(f"tokens: got {', '.join(map(repr, by_kind))}; expected 'self', and 'encoder' for a source")
-    found = {}
+    tokens_by_kind = {}
     for kind, labels in by_kind.items():
         if isinstance(labels, str | bytes | Token) or not isinstance(labels, Sequence):
             raise TypeError(f"tokens: got {type(labels).__name__}; {expected}")
-        for index, each in enumerate(labels):
-            if not isinstance(each, str) and not (isinstance(each, Token) and isinstance(each.text, str)):
-                raise TypeError(f"tokens[{index}]: got {type(each).__name__}; expected str, or dikkat.inspection.Token")
-        found[kind] = [each if isinstance(each, Token) else Token(each) for each in labels]
-    return found
+        for index, label in enumerate(labels):
+            if not isinstance(label, str) and not (isinstance(label, Token) and isinstance(label.text, str)):
+                raise TypeError(f"tokens[{index}]: got {type(label).__name__}; expected str or dikkat.inspection.Token")
+        tokens_by_kind[kind] = [label if isinstance(label, Token) else Token(label) for label in labels]
+    return tokens_by_kind
 
 
 def views_of(
     layers: Sequence[Layer], tokens: Mapping[str, list[Token]], element: int | None = None
 ) -> list[dict[str, Any]]:
-    """The views, as `web/src/page/views.ts` reads them, one of each kind of attention and size, of a batch element."""
+    """Return a view for each kind and size of attention, in the format of `web/src/page/views.ts`."""
     groups: dict[Any, list[Layer]] = {}
-    for each in layers:
-        chosen = each.seen.get("queries")
+    for layer in layers:
+        chosen = layer.tensors.get("queries")
         groups.setdefault(
-            (each.kind, *each.sizes[1:], chosen if chosen is None else tuple(chosen.tolist())), []
-        ).append(each)
-    rows = sum(each.seen["top_weights"][..., 0].numel() for each in layers)
-    most = max(1, _ENTRIES // max(1, rows))
+            (layer.kind, *layer.sizes[1:], chosen if chosen is None else tuple(chosen.tolist())), []
+        ).append(layer)
+    rows = sum(layer.tensors["top_weights"][..., 0].numel() for layer in layers)
+    max_keys = max(1, _ENTRIES // max(1, rows))
     return [
         {
             "kind": kind,
             "element": element,
-            "title": "" if kind and alone else calls[0].name,
-            "queries": _named(known[0], range(queries) if chosen is None else chosen),
-            "keys": _named(known[1], range(keys)),
-            "layers": [_layer(one, most) for one in calls],
+            "title": "" if kind and is_only_view else calls[0].name,
+            "queries": _axis_labels(axis_tokens[0], range(queries) if chosen is None else chosen),
+            "keys": _axis_labels(axis_tokens[1], range(keys)),
+            "layers": [_layer_data(call, max_keys) for call in calls],
         }
         for (kind, queries, keys, chosen), calls in groups.items()
-        for alone in [sum(other[0] == kind for other in groups) == 1]
-        for known in [labels_of(tokens, kind, keys if chosen is not None and kind != "cross" else queries, keys)]
+        for is_only_view in [sum(key[0] == kind for key in groups) == 1]
+        for axis_tokens in [labels_of(tokens, kind, keys if chosen is not None and kind != "cross" else queries, keys)]
     ]
 
 
-# Whose tokens the queries and the keys of each kind are.
+# The kinds of the tokens of queries and keys, by kind of attention.
 _LABELLED = {"self": ("self", "self"), "encoder": ("encoder", "encoder"), "cross": ("self", "encoder"),
              "": ("self", "self")}  # fmt: skip
 
 
 def labels_of(tokens: Mapping[str, list[Token]], kind: str, queries: int, keys: int) -> tuple[list[Token], list[Token]]:
-    """The tokens of the queries and of the keys of a kind of attention, of the lengths that it has."""
-    found = []
+    """Return the tokens of queries and keys for a kind of attention, with matching lengths if possible."""
+    axis_tokens = []
     for owner, count in zip(_LABELLED[kind], (queries, keys), strict=True):
-        known = tokens.get(owner, [])
-        fit = next((each for each in tokens.values() if len(each) == count), known)
-        found.append(known if len(known) == count else fit)
-    return found[0], found[1]
+        labels_of_owner = tokens.get(owner, [])
+        fitting = next((labels for labels in tokens.values() if len(labels) == count), labels_of_owner)
+        axis_tokens.append(labels_of_owner if len(labels_of_owner) == count else fitting)
+    return axis_tokens[0], axis_tokens[1]
 
 
-def _named(known: list[Token], places: Sequence[int]) -> list[Token]:
-    """The labels of an axis; numbers where there are too few, as in what a model wrote itself."""
-    return [known[place] if place < len(known) else Token(str(place)) for place in places]
+def _axis_labels(tokens: list[Token], positions: Sequence[int]) -> list[Token]:
+    """Return the labels of an axis, with numbers for missing tokens such as generated ones."""
+    return [tokens[position] if position < len(tokens) else Token(str(position)) for position in positions]
 
 
-def _layer(layer: Layer, most: int) -> dict[str, Any]:
-    """One layer's numbers: of its heads the largest weights, with their keys, and the maps."""
-    seen = layer.seen
-    most = min(most, max(1, int((seen["top_keys"] >= 0).sum(-1).max())))
-    weights, keys = (seen[what][..., :most].numpy() for what in ("top_weights", "top_keys"))
+def _layer_data(layer: Layer, max_keys: int) -> dict[str, Any]:
+    """Return the data of a layer: the largest weights of its heads, their keys, and the maps."""
+    tensors = layer.tensors
+    max_keys = min(max_keys, max(1, int((tensors["top_keys"] >= 0).sum(-1).max())))
+    weights, keys = (tensors[name][..., :max_keys].numpy() for name in ("top_weights", "top_keys"))
     if keys.max(initial=0) >= 2**16:
         raise ValueError(f"trace[{layer.name!r}]: got {keys.max() + 1} keys; expected at most {2**16}")
-    heads = seen["heads"].tolist() if "heads" in seen else list(range(len(weights)))
-    overview = seen["overview"].numpy() if "overview" in seen else _map_of(seen, layer.sizes[2])
+    heads = tensors["heads"].tolist() if "heads" in tensors else list(range(len(weights)))
+    overview = tensors["overview"].numpy() if "overview" in tensors else _map_of_largest(tensors, layer.sizes[2])
     return {
-        "name": "" if layer.name == f"layer {layer.number}" else layer.name,  # of weights from elsewhere
+        "name": "" if layer.name == f"layer {layer.number}" else layer.name,  # from `dikkat.show.weights`
         "number": layer.number,
         "heads": heads,
         "shares": {
-            name: [None if share != share else round(share, 3) for share in each.tolist()]
-            for name, each in layer.shares.items()
+            name: [None if share != share else round(share, 3) for share in values.tolist()]
+            for name, values in layer.shares.items()
         },
-        "looks": [kind for kind, _ in layer.looks],
-        "asked": [queries for _, queries in layer.looks],
+        "looks": [pattern for pattern, _ in layer.patterns],
+        "asked": [queries for _, queries in layer.patterns],
         "top": weights.shape[-1],
-        "keys": _packed(np.maximum(keys, 0).astype("<u2")),
-        "weights": _packed(_codes(weights)),
+        "keys": _pack(np.maximum(keys, 0).astype("<u2")),
+        "weights": _pack(_encode_weights(weights)),
         "cells": list(overview.shape[-2:]),
-        "whole": "overview" in seen,
-        "map": _packed(_codes(overview)),
+        "whole": "overview" in tensors,
+        "map": _pack(_encode_weights(overview)),
     }
 
 
-def _map_of(seen: Mapping[str, Tensor], count: int) -> NDArray[Any]:
-    """The map (H, a, b) of the largest weights alone: of a cell the largest of them."""
-    weights, keys = seen["top_weights"].numpy(), seen["top_keys"].numpy()
+def _map_of_largest(tensors: Mapping[str, Tensor], count: int) -> NDArray[Any]:
+    """Return a map (H, a, b) of only the largest weights, max-pooled to cells."""
+    weights, keys = tensors["top_weights"].numpy(), tensors["top_keys"].numpy()
     (heads, queries, _), cells = weights.shape, (min(CELLS, weights.shape[1]), min(CELLS, count))
-    found = np.zeros((heads, *cells), weights.dtype)
-    head, query, place = np.nonzero(keys >= 0)
-    columns = keys[head, query, place] * cells[1] // count
-    np.maximum.at(found, (head, query * cells[0] // queries, columns), weights[head, query, place])
-    return found
+    cells_map = np.zeros((heads, *cells), weights.dtype)
+    head, query, rank = np.nonzero(keys >= 0)
+    columns = keys[head, query, rank] * cells[1] // count
+    np.maximum.at(cells_map, (head, query * cells[0] // queries, columns), weights[head, query, rank])
+    return cells_map
 
 
-def _codes(weights: NDArray[Any]) -> NDArray[np.uint16]:
-    """Minus the base-2 logarithms in steps, rounded; the largest number for smaller weights and 0."""
+def _encode_weights(weights: NDArray[Any]) -> NDArray[np.uint16]:
+    """Return minus the base-2 logarithms of weights in steps, and the largest uint16 for tiny weights and 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.rint(-np.log2(weights.astype(np.float64)) * _STEPS)
     largest = np.iinfo(np.uint16).max
@@ -166,5 +166,5 @@ def _codes(weights: NDArray[Any]) -> NDArray[np.uint16]:
     return codes
 
 
-def _packed(numbers: NDArray[Any]) -> str:
+def _pack(numbers: NDArray[Any]) -> str:
     return base64.b64encode(numbers.astype(numbers.dtype.newbyteorder("<")).tobytes()).decode()

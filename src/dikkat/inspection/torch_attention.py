@@ -1,4 +1,4 @@
-"""Adapts PyTorch's own attention functions to the requests of `inspect`."""
+"""Inspects calls of PyTorch's attention functions."""
 
 import inspect
 import math
@@ -12,29 +12,29 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat._core import validation
-from dikkat.inspection.front import inspected, of_all_weights
 from dikkat.inspection.request import Inspection, Request
+from dikkat.inspection.single_call import inspect_problem, summarise_weights
 from dikkat.scores import Dot
 
 
-def of_weights(weights: Tensor, request: Request, lse: Tensor | None = None) -> Inspection:
-    """The requested summaries of weights (..., n, m) that are all there; and their log-sum-exp, where it is known."""
-    heads, queries = request.part(weights.shape[:-2], weights.shape[-2], weights.device)
+def inspect_weights(weights: Tensor, request: Request, lse: Tensor | None = None) -> Inspection:
+    """Return the requested summaries of weights (..., n, m), with their log-sum-exp `lse` if it is known."""
+    heads, query_indices = request.selection(weights.shape[:-2], weights.shape[-2], weights.device)
     if heads is not None and weights.ndim > 3:
         weights, lse = weights[..., heads, :, :], None if lse is None else lse[..., heads, :]
-    if queries is not None:
-        weights, lse = weights[..., queries, :], None if lse is None else lse[..., queries]
-    wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    some = wide[..., 0:0].sum(-1) if lse is None else lse
-    seen = of_all_weights(some, wide, request)
-    return replace(seen, lse=lse, heads=heads, queries=queries, shape=tuple(wide.shape))
+    if query_indices is not None:
+        weights, lse = weights[..., query_indices, :], None if lse is None else lse[..., query_indices]
+    wide_weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    row_lse = wide_weights[..., 0:0].sum(-1) if lse is None else lse
+    inspection = summarise_weights(row_lse, wide_weights, request)
+    return replace(inspection, lse=lse, heads=heads, queries=query_indices, shape=tuple(wide_weights.shape))
 
 
-def of_fused_function(
+def inspect_fused(
     request: Request, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Inspection:  # fmt: skip
-    """The requested summaries of a call of `torch.nn.functional.scaled_dot_product_attention`."""
+    """Return the requested summaries of a call of `torch.nn.functional.scaled_dot_product_attention`."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
     dtype = torch.promote_types(query.dtype, torch.float32)
@@ -48,25 +48,25 @@ def of_fused_function(
         validation.Requested(wants_state=True, wants_weights=True), valid_lens=lens, causal=is_causal and lens is None,
         mask=None if is_bias else attn_mask, bias=attn_mask.to(dtype) if attn_mask is not None and is_bias else None,
     )  # fmt: skip
-    return inspected(problem, request)
+    return inspect_problem(problem, request)
 
 
 _MULTI_HEAD = F.multi_head_attention_forward
 _SIGNATURE = inspect.signature(_MULTI_HEAD)
 
 
-def call_multi_head(attend: Callable[..., Tensor], given: Mapping[str, Any]) -> Tensor:
+def call_multi_head(attend: Callable[..., Tensor], arguments: Mapping[str, Any]) -> Tensor:
     """Return the output of `multi_head_attention_forward` with `attend` as its `scaled_dot_product_attention`."""
     functions = {**_MULTI_HEAD.__globals__, "scaled_dot_product_attention": attend}
     forward = FunctionType(_MULTI_HEAD.__code__, functions)
     # With `need_weights`, PyTorch ignores the hint and uses the mask.
-    causal = given["is_causal"] and not given["need_weights"]
-    output: Tensor = forward(**{**given, "need_weights": False, "is_causal": causal})[0]
+    causal = arguments["is_causal"] and not arguments["need_weights"]
+    output: Tensor = forward(**{**arguments, "need_weights": False, "is_causal": causal})[0]
     return output
 
 
-def multi_head_arguments(*arguments: object, **named: object) -> dict[str, Any]:
-    """Return all arguments of a call of `multi_head_attention_forward`, by name."""
-    bound = _SIGNATURE.bind(*arguments, **named)
+def multi_head_arguments(*arguments: object, **keywords: object) -> dict[str, Any]:
+    """Return all arguments of a call of `multi_head_attention_forward` by name."""
+    bound = _SIGNATURE.bind(*arguments, **keywords)
     bound.apply_defaults()
     return bound.arguments

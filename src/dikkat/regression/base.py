@@ -12,11 +12,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, validate_data
 
 from dikkat.errors import InputError
-from dikkat.regression.bandwidth import rule_of_thumb, settled
+from dikkat.regression.bandwidth import fixed_bandwidths, rule_of_thumb
 from dikkat.regression.columns import Column, encoded, warn_of_unseen
 from dikkat.regression.criterion import Criterion, Membership, folds_of, membership
 from dikkat.regression.joined import Array, Coding, Joined, Rows, largest
-from dikkat.regression.likelihood import found
+from dikkat.regression.likelihood import search_likelihood
 from dikkat.regression.metric import Metric, directions, some
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.smoother import Smoother
@@ -112,9 +112,9 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         coding, given = rows.coding, checked_bandwidth(self.bandwidth, rows.columns)
         doubt, steps = 1.0, list[tuple[Array, float]]()
         if not isinstance(given, str):
-            widths = settled(joined, coding.widths(given) if rows.columns else given, self.kernel)
+            widths = fixed_bandwidths(joined, coding.widths(given) if rows.columns else given, self.kernel)
         elif given == "auto" and make is not None and len(joined.x) > 1:
-            widths, doubt, steps = found(make, joined, self.kernel, share)
+            widths, doubt, steps = search_likelihood(make, joined, self.kernel, share)
         else:
             widths = rule_of_thumb(joined, "scott" if given == "scott" else "silverman", self.kernel)
         return {"bandwidth_": coding.bandwidths(widths), "history_": history_of(coding, steps)}, doubt

@@ -109,7 +109,7 @@ def leave_out(model: KernelRegressor) -> LeftOut:
     if joined.counts().sum() == 1:
         return LeftOut(np.full(rows.y.shape, math.nan), math.nan, math.nan)
     _, trial = fit.left_out
-    unique, repeats = trial.left.numpy() + joined.y, trial.repeated.numpy() + joined.repeats.y
+    unique, repeats = trial.errors.numpy() + joined.y, trial.repeat_errors.numpy() + joined.repeats.y
     predicted = np.full((len(rows.y), joined.y.shape[1]), np.nan)
     known, shared = joined.inverse >= 0, joined.repeat >= 0
     predicted[known] = unique[joined.inverse[known]] + joined.origin

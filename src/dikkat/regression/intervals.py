@@ -169,8 +169,8 @@ def left_out_errors(model: Any) -> tuple[Repeats, Array]:
         rows, errors = tested.rows, tested.errors[:, 0]
     else:
         rows, (_, trial) = model._smoother.joined.rows(), model._smoother.left_out
-        alone = rows.unique[: len(rows.unique) - len(trial.repeated)]
-        errors = -torch.cat([trial.left[alone], trial.repeated])[:, 0].numpy()
+        alone = rows.unique[: len(rows.unique) - len(trial.repeat_errors)]
+        errors = -torch.cat([trial.errors[alone], trial.repeat_errors])[:, 0].numpy()
     if model._smoother.joined.precise:
         return rows._replace(weight=np.ones(len(errors))), errors * np.sqrt(rows.weight)
     return rows, errors

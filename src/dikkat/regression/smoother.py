@@ -43,7 +43,7 @@ from scipy.spatial import cKDTree
 from scipy.special import stdtrit
 from torch import Tensor
 
-from dikkat.regression.criterion import Criterion, Fold, Held, Tested, Trial
+from dikkat.regression.criterion import Criterion, Fold, FoldErrors, HeldOut, Trial
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import (
     RIDGE,
@@ -231,7 +231,7 @@ class Smoother:
     @property
     def alike(self) -> float:
         """κ of the first output: as how many rows the errors of one fold count, at least 1."""
-        return 1.0 if self.tested is None else float(self.tested.alike[0])
+        return 1.0 if self.tested is None else float(self.tested.design_effect[0])
 
     @cached_property
     def left_out(self) -> tuple[Criterion, Trial]:
@@ -241,13 +241,13 @@ class Smoother:
         return criterion, criterion(np.log(self.bandwidth)[first])
 
     @cached_property
-    def tested(self) -> Tested | None:
+    def tested(self) -> FoldErrors | None:
         """The errors of rows that other folds predict, where there are folds."""
         if self.folds is None:
             return None
         first = np.searchsorted(self.joined.feature, range(self.joined.features))
-        held = Held(self.joined, self.folds, self.profile, self.degree, self.ridge)
-        return Tested(held, held(np.log(self.bandwidth)[first]))
+        held = HeldOut(self.joined, self.folds, self.profile, self.degree, self.ridge)
+        return FoldErrors(held, held(np.log(self.bandwidth)[first]))
 
     def confidence(self, query: Array) -> tuple[Confidence, NDArray[np.bool_]]:
         """The confidence intervals at queries, and True for those that have one, (n,)."""
@@ -408,7 +408,7 @@ class Smoother:
         few = share <= _MIN_DEGREES_OF_FREEDOM
         freedom = (2 * around.lse - squared.lse).exp()[:, None] * share
         if self.tested is not None:
-            alike = torch.tensor(self.tested.alike)
+            alike = torch.tensor(self.tested.design_effect)
             noise, share = noise * alike, torch.maximum(1 - alike * (1 - share), share / 4)
             freedom = freedom.clamp(max=float(len(self.tested.folds)))
         noise = noise / share.clamp(min=_MIN_DEGREES_OF_FREEDOM)
@@ -429,11 +429,11 @@ class Smoother:
         """The points with e², (g e)² and the share of noise in the residuals as values."""
         within, weight = (torch.tensor(each, dtype=torch.float64) for each in (self.joined.within, self.joined.weight))
         criterion, trial = self.left_out
-        share = trial.kept[:, None]
+        share = trial.residual_share[:, None]
         count = torch.tensor(self.joined.counts()).double() if self.joined.precise else weight
         kept = 1 - (1 - share) / count.clamp(min=1)[:, None]  # of W equal rows all but one vary freely
         loss = criterion.loss(trial) if self.tested is None else torch.tensor(self.tested.loss)
-        squares = torch.cat([loss, (share * trial.left).square() + within], 1) * (weight / count)[:, None]
+        squares = torch.cat([loss, (share * trial.errors).square() + within], 1) * (weight / count)[:, None]
         return Points(self._wide.key, torch.cat([squares, kept], 1), count)
 
     @cached_property

@@ -198,7 +198,7 @@ def _left_out(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[slice, Arra
             without = theta[:, :1] - share * row[:, 0] * left / kept
             if smoother.drawn:  # to the plane without the row
                 plane = smoother.trend.without[rows.unique, :, 0] - smoother.trend.slope[:, 0]
-                turned = (local.wide / smoother.trend.spread)[:, :, None].numpy() * plane.numpy().T
+                turned = (local.bandwidth / smoother.trend.spread)[:, :, None].numpy() * plane.numpy().T
                 # With M = A + H, M⁻¹ H = 1 − M⁻¹ A: the ridge H may be 10³⁰, where rounding of M⁻¹ would tell.
                 moments = (local.design.mT * local.share[:, None]) @ local.design
                 held = (across - moments.numpy() @ row)[:, 1:]

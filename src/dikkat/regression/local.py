@@ -289,7 +289,7 @@ def _by_sorted_sums(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return the log-sum-exp and the means of powers; None if sorted sums are not faster or cannot run."""
     line = points.line
-    if line is None or window.bandwidth.ndim > 1 or not launch.is_sorted_quicker(query, line, window, exclude):
+    if line is None or window.bandwidth.ndim > 1 or not launch.sorted_sums_are_faster(query, line, window, exclude):
         return None
     return launch.powers(query, line, window, mass_powers, value_powers, exclude)
 

@@ -118,5 +118,5 @@ def short_searches():
         patch.setattr(bandwidth, "_MAX_STEPS", 3)
         patch.setattr(bandwidth, "_subset_starts", lambda *_: [])
         patch.setattr(bandwidth, "_toggle_features", lambda _, path, *more: path)
-        patch.setattr(metric, "_ROUNDS", 1)
+        patch.setattr(metric, "_MAX_ROUNDS", 1)
         yield

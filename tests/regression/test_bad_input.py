@@ -237,7 +237,7 @@ def test_a_band_of_a_few_rows_is_infinite(rows):
 
 def test_lazy_frames_and_turned_queries():
     frame = pl.DataFrame({"a": [1.0, 2.0, 4.0], "b": [3.0, 1.0, 2.0]})
-    with pytest.raises(InputError, match=r"^X: got a LazyFrame; expected the frame that its `\.collect\(\)` makes"):
+    with pytest.raises(InputError, match=r"^X: got a LazyFrame; expected a frame in memory; call `\.collect\(\)`"):
         NadarayaWatson().fit(frame.lazy(), [1.0, 2.0, 3.0])
     x = frame.to_numpy()
     model = NadarayaWatson(bandwidth=1.0).fit(x, x[:, 0])

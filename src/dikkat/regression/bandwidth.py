@@ -21,7 +21,7 @@ _SAMPLE_ROWS = 1000  # rows of the sample on which many starts are tried
 _MAX_STEPS = 60  # of one descent
 _FINE_TOLERANCE = 1e-21  # relative gain in the error at which a descent stops: the bandwidth then has about ten digits
 _ROUGH_TOLERANCE = 1e-5  # relative gain at which a first descent on the sample stops
-_SINGLE_FEATURE_STEPS = np.linspace(-4.0, 1.0, 11)  # steps of log σ at which each feature is tried alone
+_SINGLE_FEATURE_STEPS = np.linspace(-4.0, 1.0, 11)  # steps of log σ for trials with a single feature
 _RETURN_STEPS = np.array([-2.0, -1.0, 0.0])  # steps of log σ at which a feature comes back from "no influence"
 _ALLOWED_RISE = 0.05  # relative rise in the error that such a step may cause before the descent from it
 
@@ -268,7 +268,7 @@ class _Box(NamedTuple):
 
 
 def _box(criterion: Criterion) -> _Box:
-    """Return the limits of t, with those of log ρ behind if it is searched for. A constant feature has low = high."""
+    """Return the limits of t, and last of log ρ if it is searched for. A constant feature has low = high."""
     joined = criterion.joined
     edges = np.tile(negligible_bandwidths(joined), (3, 1))
     for c, column in enumerate(joined.x.T[: joined.numbers].astype(np.float64)):

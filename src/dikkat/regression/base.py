@@ -69,7 +69,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None, groups: ArrayLike | None = None,
         warns: bool = True, **attributes: Any,
     ) -> Self:  # fmt: skip
-        """Fit a new object, and take over its attributes in one step, so that an interrupt leaves no half fit."""
+        """Fit a new object, and take over its attributes in one step, so that an interrupt changes nothing."""
         model = object.__new__(type(self))
         model.__dict__ = vars(self) | attributes
         rows = checked_rows(model, X, y, sample_weight)

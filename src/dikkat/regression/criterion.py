@@ -200,9 +200,9 @@ class Criterion:
         return trend(self.joined)
 
     def _trend_slopes(self, window: Window, rows: slice = slice(None)) -> torch.Tensor | None:
-        """Return the slopes to which the ridge shrinks the lines at some rows, each from the plane without that row."""
-        drawn = self.degree and self.ridge != 0
-        return self.trend.over(window.bandwidth, self.trend.without[rows]) if drawn else None
+        """Return the shrinkage target of lines at some rows: for each the slopes of the plane without that row."""
+        shrinks = self.degree and self.ridge != 0
+        return self.trend.over(window.bandwidth, self.trend.without[rows]) if shrinks else None
 
     def _ridge(self, t: Array, window: Window) -> torch.Tensor | None:
         """Return Λ S_0 at t for the numeric features; None for the constant order."""
@@ -259,7 +259,7 @@ class Criterion:
     @_QUIET
     def _finite(
         self, change: torch.Tensor, t: Array, window: Window, lse: torch.Tensor, row: torch.Tensor,
-        theta: torch.Tensor, toward: torch.Tensor | None,
+        theta: torch.Tensor, target: torch.Tensor | None,
     ) -> Array:  # fmt: skip
         """Sum changes over each feature's coordinates and add the change with log ρ; NaN and infinity become 0."""
         changed: Array = change.numpy()
@@ -270,8 +270,8 @@ class Criterion:
         if ridge is not None:
             slopes, amount = len(self.spread), math.exp(t[-1]) if self.ridge is None else self.ridge or 1.0
             penalty = theta[:, 1 : 1 + slopes].numpy().copy()
-            if toward is not None:  # the ridge shrinks the additional output of u to 0
-                penalty[..., : toward.shape[-1]] -= toward[..., :slopes, :].numpy()
+            if target is not None:  # the ridge shrinks the additional output of u to 0
+                penalty[..., : target.shape[-1]] -= target[..., :slopes, :].numpy()
             penalty *= (row[:, 1 : 1 + slopes] * ridge_at(ridge, lse)).numpy()[..., None]
             changed[:, :slopes] -= (2 / amount * ridge.numpy())[:, None] * penalty
             if self.ridge is None:
@@ -409,9 +409,9 @@ class HeldOut(Criterion):
     def _fit(self, t: Array, k: int, query: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return lse, row and θ of local fits to the learned rows of fold k; their mean for queries out of reach."""
         points, pieces, window = self._points[k], [], self.window(t)
-        ridge, toward = self._ridge(t, window), self._fold_slopes(k, window)
+        ridge, target = self._ridge(t, window), self._fold_slopes(k, window)
         for rows in parts(len(query), points.columns(self.degree)):
-            lse_piece, fit = fits(query[rows], points, window, ridge, toward)
+            lse_piece, fit = fits(query[rows], points, window, ridge, target)
             pieces.append((lse_piece, fit.row, fit.theta))
         lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True))
         isolated = ~(torch.isfinite(theta[:, 0]).all(1) & torch.isfinite(lse))

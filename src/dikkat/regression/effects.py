@@ -45,7 +45,7 @@ class Local(NamedTuple):
         pull: (n, m): times δ it is ∂w/∂x in units of σ at a fixed sum of the weights.
         bandwidth: (n, p).
         ridge: (n, p), Λ.
-        toward: (n, p, v), the slopes to which the ridge shrinks; 0 for the constant order.
+        target: (n, p, v), the slopes to which the ridge shrinks; 0 for the constant order.
         design: (n, m, k), z.
         inverse: (n, k, k), M⁻¹.
         reached: (n,), True if a row is in reach.
@@ -58,7 +58,7 @@ class Local(NamedTuple):
     pull: Tensor
     bandwidth: Tensor
     ridge: Tensor
-    toward: Tensor
+    target: Tensor
     design: Tensor
     inverse: Tensor
     reached: Tensor
@@ -82,11 +82,11 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
         share, pull, lse = _weights(smoother.profile, delta.square().sum(1), weight)
         lse = lse + lost_to_unseen(joined, points, bandwidth)
         delta, bandwidth = delta[:, :slopes].mT, bandwidth[:, :slopes]
-        toward = smoother.trend.over(bandwidth) * smoother.drawn
-        ridge = widen_ridge(ridge_of(amount, spread[:numbers], bandwidth[:, :numbers]), toward)
+        target = smoother.trend.over(bandwidth) * smoother.shrinks
+        ridge = widen_ridge(ridge_of(amount, spread[:numbers], bandwidth[:, :numbers]), target)
         held = ridge_at(ridge, lse).clamp(max=LARGEST)
         design, inverse, reached = _system(share, delta, held, lse, smoother.degree)
-        yield rows, Local(delta, share, pull, bandwidth, held, toward, design, inverse, reached, value, weight)
+        yield rows, Local(delta, share, pull, bandwidth, held, target, design, inverse, reached, value, weight)
 
 
 def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
@@ -96,7 +96,7 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
     """
     result = []
     trend, unit, numbers = smoother.trend, smoother.trend.spread, smoother.joined.numbers
-    plane, plane_row = trend.slope * smoother.drawn, trend.row * smoother.drawn
+    plane, plane_row = trend.slope * smoother.shrinks, trend.row * smoother.shrinks
     x = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
     scaled_x = (x - x[0]) / unit
     for _, local in locals_at(smoother, query):

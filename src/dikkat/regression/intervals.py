@@ -132,8 +132,8 @@ def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> A
     result = np.empty((len(x), count))
     for part, mean, growth, errors, share in _distribution(model, x):
         reached = np.cumsum(share, 1)
-        drawn = random.uniform(size=(len(share), count)) * reached[:, -1:]
-        chosen = np.array([np.searchsorted(*each, side="right") for each in zip(reached, drawn, strict=True)])
+        shrinks = random.uniform(size=(len(share), count)) * reached[:, -1:]
+        chosen = np.array([np.searchsorted(*each, side="right") for each in zip(reached, shrinks, strict=True)])
         result[part] = mean[:, None] + _grown(growth, errors[chosen.clip(max=len(errors) - 1)])
     if (added := np.sqrt(unknown(model, x))).any():
         result += added * random.standard_t(_UNSEEN, size=result.shape)
@@ -196,7 +196,7 @@ def _left_out(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[slice, Arra
         kept = 1 - share * (row * across).sum(1)
         with np.errstate(divide="ignore", invalid="ignore"):
             without = theta[:, :1] - share * row[:, 0] * left / kept
-            if smoother.drawn:  # to the plane without the row
+            if smoother.shrinks:  # to the plane without the row
                 plane = smoother.trend.without[rows.unique, :, 0] - smoother.trend.slope[:, 0]
                 turned = (local.bandwidth / smoother.trend.spread)[:, :, None].numpy() * plane.numpy().T
                 # With M = A + H, M⁻¹ H = 1 − M⁻¹ A: the ridge H may be 10³⁰, where rounding of M⁻¹ would tell.
@@ -213,10 +213,10 @@ def _left_out(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[slice, Arra
 
 def _solved(local: Local) -> tuple[torch.Tensor, ...]:
     """z (n, m, k), M⁻¹ (n, k, k), θ (n, k) and w (n, m)."""
-    toward = local.toward[..., 0]
-    rest = local.value[:, 0] - (local.delta @ toward[..., None])[..., 0]
+    target = local.target[..., 0]
+    rest = local.value[:, 0] - (local.delta @ target[..., None])[..., 0]
     theta = (local.inverse @ (local.design.mT @ (local.share * rest)[..., None]))[..., 0]
-    theta[:, 1:] += toward[:, : theta.shape[1] - 1]
+    theta[:, 1:] += target[:, : theta.shape[1] - 1]
     return local.design, local.inverse, theta, local.share
 
 

@@ -1,4 +1,4 @@
-r"""The criteria of a classifier and of a density: how likely each row is, by the others.
+r"""The criteria of a classifier and of a density: the likelihood of each row by a model of the other rows.
 
 **Classes.** Let S be the sum of the kernel's weights at a row i without that row, and $S_c$ the sum over only the rows
 of class c. The probability of c is

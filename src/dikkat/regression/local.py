@@ -159,20 +159,20 @@ def fits(
     points: Points,
     window: Window,
     ridge: Tensor | None,
-    toward: Tensor | None = None,
+    target: Tensor | None = None,
     *,
     exclude: Tensor | None = None,
     ordered: bool = False,
 ) -> tuple[Tensor, "LocalFit"]:
     """Return the lse (n,) and the fits of `local_fit`; one kernel computes moments and lines from pairs."""
     if ridge is not None and points.tiles is not None and points.line is None:
-        ridge = widen_ridge(ridge, toward)
-        row_slopes = None if toward is None else toward.expand(len(query), -1, -1)
-        by_query = {"exclude": exclude, "ridge": ridge.expand(len(query), -1), "toward": row_slopes}
+        ridge = widen_ridge(ridge, target)
+        row_slopes = None if target is None else target.expand(len(query), -1, -1)
+        by_query = {"exclude": exclude, "ridge": ridge.expand(len(query), -1), "target": row_slopes}
         lse, *fit = _in_order(_lines, query, by_query, ordered, tiles=points.tiles, window=window)
         return lse, LocalFit(*fit)
     state = moments(query, points, window, degree=0 if ridge is None else 1, exclude=exclude, ordered=ordered)
-    return state.lse, local_fit(state, ridge, toward)
+    return state.lse, local_fit(state, ridge, target)
 
 
 def sensitivity(
@@ -251,10 +251,10 @@ def _averages(
 
 
 def _lines(
-    query: Tensor, *, exclude: Tensor | None, ridge: Tensor, toward: Tensor | None, tiles: launch.Tiles, window: Window
+    query: Tensor, *, exclude: Tensor | None, ridge: Tensor, target: Tensor | None, tiles: launch.Tiles, window: Window
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the lse, u and θ of ordered queries."""
-    return launch.fits(query, tiles, window, exclude, ridge, toward, least_ridge(query.dtype))
+    return launch.fits(query, tiles, window, exclude, ridge, target, least_ridge(query.dtype))
 
 
 def _sensitivity(
@@ -369,22 +369,22 @@ class _Centred(NamedTuple):
     lse: Tensor
 
 
-def local_fit(state: Moments, ridge: Tensor | None, toward: Tensor | None = None) -> LocalFit:
+def local_fit(state: Moments, ridge: Tensor | None, target: Tensor | None = None) -> LocalFit:
     """Return the local constants, or with a ridge Λ S_0, (p,) or (n, p), the local lines over the first p coordinates.
 
-    The ridge shrinks to the slopes `toward`, (p, v) or (n, p, v); None for 0. Coordinates of `toward` beyond the ridge
+    The ridge shrinks the slopes to `target`, (p, v) or (n, p, v); None for 0. Coordinates of `target` beyond the ridge
     get exactly these slopes.
     """
     if ridge is None:
         return LocalFit(torch.ones_like(state.lse)[:, None], state.value[:, None])
-    ridge = widen_ridge(ridge, toward)
+    ridge = widen_ridge(ridge, target)
     slopes = ridge.shape[-1]
     centred = _centred(state, slopes)
     offset = centred.offset[..., None]
-    cross = centred.cross if toward is None else centred.cross - centred.spread @ toward
+    cross = centred.cross if target is None else centred.cross - centred.spread @ target
     solved = _solve(centred, torch.cat([cross, offset], -1), ridge)
     slope, lean = solved[..., :-1], solved[..., -1]
-    slope = slope if toward is None else slope + toward
+    slope = slope if target is None else slope + target
     height = state.value - (slope * offset).sum(1)
     first = 1 + (centred.offset * lean).sum(1, keepdim=True)
     without_slope = state.spread.shape[1] - slopes
@@ -393,7 +393,7 @@ def local_fit(state: Moments, ridge: Tensor | None, toward: Tensor | None = None
 
 
 def without_unseen(state: Moments, joined: Joined, query: Tensor, bandwidth: Tensor, squared: bool = False) -> Moments:
-    r"""Return moments whose S_0 leaves out the columns in which a query has a category unseen in fit.
+    r"""Return moments with S_0 as without the columns of a query that hold a category unseen in fit.
 
     Such a category has the same distance r from every row. It does not change the normalised weights, but lowers
     log S_0 by $r^2/2\sigma^2$. Adding this again keeps the ridge from removing the slopes.
@@ -462,9 +462,9 @@ def ridge_at(ridge: Tensor, lse: Tensor) -> Tensor:
     return ridge * (-lse[:, None]).clamp(max=math.log(LARGEST)).exp()
 
 
-def widen_ridge(ridge: Tensor, toward: Tensor | None) -> Tensor:
-    """Extend a ridge to the coordinates of `toward`, so large that additional coordinates get exactly these slopes."""
-    extra = 0 if toward is None else toward.shape[-2] - ridge.shape[-1]
+def widen_ridge(ridge: Tensor, target: Tensor | None) -> Tensor:
+    """Extend a ridge to the coordinates of `target`; it is so large there that slopes equal the target."""
+    extra = 0 if target is None else target.shape[-2] - ridge.shape[-1]
     return pad(ridge, (0, extra), value=LARGEST) if extra else ridge
 
 

@@ -131,10 +131,10 @@ class Smoother:
             queries, excluded = chunk[:, :-1], chunk[:, -1].long()
             window = self._window(queries)
             ridge = self._ridge_and_slopes(window)[0]
-            toward = self.trend.over(window.bandwidth, self.trend.without[excluded]) if self.drawn else None
+            target = self.trend.over(window.bandwidth, self.trend.without[excluded]) if self.shrinks else None
             state = moments(queries, self._double, window, degree=self.degree, exclude=excluded)
             state = without_unseen(state, self.joined, queries, window.bandwidth)
-            return local_fit(state, ridge, toward).estimate[:, 0], state.lse
+            return local_fit(state, ridge, target).estimate[:, 0], state.lse
 
         estimate, lse = self._in_chunks(np.column_stack([query, unique]), self._double, work)
         return np.where(np.isfinite(lse) & np.isfinite(estimate), estimate, fallback)
@@ -254,14 +254,14 @@ class Smoother:
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk, narrow)
             state, squared = (self._line_moments(chunk, replace(window, squared=square)) for square in (False, True))
-            ridge = self._ridge(window, min(self.ridge, RIDGE) if self.drawn else RIDGE)
+            ridge = self._ridge(window, min(self.ridge, RIDGE) if self.shrinks else RIDGE)
             _, noise, freedom = self._errors(chunk + state.offset * window.bandwidth)
             share = noise_share(state, squared, ridge)[:, None] + _open_variance(state, self._ridge(window))
-            toward = self.trend.over(window.bandwidth) * self.drawn
-            fit = local_fit(state, ridge, toward)
-            if self.drawn:
+            target = self.trend.over(window.bandwidth) * self.shrinks
+            fit = local_fit(state, ridge, target)
+            if self.shrinks:
                 share = share + self._plane_share(chunk, state, fit, window)
-            bias = _ridge_bias(state, ridge, fit, toward)
+            bias = _ridge_bias(state, ridge, fit, target)
             return fit.estimate, (noise * share + bias.square()).sqrt(), freedom
 
         center, error, freedom = self._in_chunks(query, self._double, work)
@@ -326,13 +326,13 @@ class Smoother:
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
-            state = moments(chunk, self._double, window, degree=1 if self.drawn else self.degree)
+            state = moments(chunk, self._double, window, degree=1 if self.shrinks else self.degree)
             fit = local_fit(state, *self._ridge_and_slopes(window))
-            slope_share = self._slope_shares(state, fit, window) if self.drawn else fit.row[:, :0]
+            slope_share = self._slope_shares(state, fit, window) if self.shrinks else fit.row[:, :0]
             return state.lse, fit.row[:, 0], slope_share
 
         lse, first, slope_share = self._in_chunks(self.joined.x, self._double, work)
-        plane = float((slope_share * self.trend.row.numpy()).sum()) if self.drawn else 0.0
+        plane = float((slope_share * self.trend.row.numpy()).sum()) if self.shrinks else 0.0
         return float((np.exp(np.log(self.joined.weight) - lse) * first).sum()) + plane
 
     def attention(self, query: Array, row_weight: Array, top_k: int | None = None) -> Array | csr_array:
@@ -444,14 +444,14 @@ class Smoother:
         return trend(self.joined)
 
     @property
-    def drawn(self) -> bool:
+    def shrinks(self) -> bool:
         """True if a ridge shrinks lines to the plane."""
         return bool(self.degree and self.ridge > 0)
 
     def _ridge_and_slopes(self, window: Window) -> tuple[Tensor | None, Tensor | None]:
         """Return Λ S_0 of the estimate, None for the constant order; and the plane's slopes, None without a ridge."""
         ridge = self._ridge(window, self.ridge) if self.degree else None
-        return ridge, self.trend.over(window.bandwidth) if self.drawn else None
+        return ridge, self.trend.over(window.bandwidth) if self.shrinks else None
 
     def _ridge(self, window: Window, amount: float = RIDGE) -> Tensor:
         """Return Λ S_0 for ρ."""
@@ -478,10 +478,10 @@ def _open_variance(state: Moments, ridge: Tensor) -> Tensor:
     return torch.where(flat, _unknown_slope(state.offset[:, :slopes], ridge), lean).square().sum(1, keepdim=True)
 
 
-def _ridge_bias(state: Moments, ridge: Tensor, fit: LocalFit, toward: Tensor) -> Tensor:
+def _ridge_bias(state: Moments, ridge: Tensor, fit: LocalFit, target: Tensor) -> Tensor:
     """Return uᵀΛ(β − b), (n, v)."""
     slopes = slice(1, 1 + ridge.shape[-1])
-    difference = fit.theta[:, slopes] - toward[..., : ridge.shape[-1], :]
+    difference = fit.theta[:, slopes] - target[..., : ridge.shape[-1], :]
     bias = (fit.row[:, slopes] * ridge_at(ridge, state.lse))[..., None] * difference
     return bias.sum(1)
 

@@ -448,8 +448,8 @@ def _fit(call: Call, work: Work, i: int, zero: Any) -> None:
     out[0], row[0] = lse, 1
     for k in range(values):
         theta[k] = means[1 + k]
-    is_far, toward = lse < call.far_lse, at(pointer(call.toward, zero), i * slopes * values)
-    if is_far and call.toward == 0:
+    is_far, target = lse < call.far_lse, at(pointer(call.target, zero), i * slopes * values)
+    if is_far and call.target == 0:
         return
     if not is_far:
         _centre(call, work, i, math.exp(min(-lse, math.log(LARGEST))), zero)
@@ -458,8 +458,8 @@ def _fit(call: Call, work: Work, i: int, zero: Any) -> None:
         offset, scaling = means[_column(call, c)] / call.unit, zero if is_far else work.scaling[c]
         for k in range(values):
             slope = zero if is_far else right[c * width + k] * scaling
-            if call.toward != 0:
-                slope += toward[c * values + k]
+            if call.target != 0:
+                slope += target[c * values + k]
             theta[(1 + c) * values + k] = slope
             theta[k] -= slope * offset
         lean = zero if is_far else right[c * width + values] * scaling
@@ -472,7 +472,7 @@ def _centre(call: Call, work: Work, i: int, inverse_mass: float, zero: Any) -> N
     """Write the system of a line about its mean offset, in units of second moment 1, and its right sides."""
     means, system, right, scaling, unit = work.means, work.system, work.right, work.scaling, call.unit
     values, slopes, width = call.values, call.slopes, 1 + call.values
-    ridge, toward = at(pointer(call.ridge, zero), i * slopes), at(pointer(call.toward, zero), i * slopes * values)
+    ridge, target = at(pointer(call.ridge, zero), i * slopes), at(pointer(call.target, zero), i * slopes * values)
     for c in range(slopes):
         column = _column(call, c)
         offset, second = means[column] / unit, means[column + 1] / unit**2
@@ -487,11 +487,11 @@ def _centre(call: Call, work: Work, i: int, inverse_mass: float, zero: Any) -> N
             spread = means[other_column + 1 + c - e] / unit**2 - offset * (means[other_column] / unit)
             spread = zero if flat or _is_flat(call, means, e) else spread
             system[c * slopes + e] = spread * scaling[c] * scaling[e]
-            if call.toward != 0:  # solve for the difference from these slopes
+            if call.target != 0:  # solve for the difference from these slopes
                 for k in range(values):
-                    right[c * width + k] -= spread * toward[e * values + k] * scaling[c]
+                    right[c * width + k] -= spread * target[e * values + k] * scaling[c]
                     if e < c:
-                        right[e * width + k] -= spread * toward[c * values + k] * scaling[e]
+                        right[e * width + k] -= spread * target[c * values + k] * scaling[e]
         system[c * slopes + c] += call.second_ridge + min(ridge[c] * inverse_mass * scaling[c] * scaling[c], LARGEST)
 
 

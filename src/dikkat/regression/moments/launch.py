@@ -168,13 +168,13 @@ def moments(query: Tensor, points: Tiles, window: Window, degree: int, exclude: 
 
 
 def fits(
-    query: Tensor, points: Tiles, window: Window, exclude: Tensor | None, ridge: Tensor, toward: Tensor | None,
+    query: Tensor, points: Tiles, window: Window, exclude: Tensor | None, ridge: Tensor, target: Tensor | None,
     second_ridge: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return lse (n,), u (n, k) and θ (n, k, v) of local lines with Λ S_0 (n, p) toward slopes (n, p, v), and ε."""
+    """Return lse (n,), u (n, k) and θ (n, k, v) of local lines; Λ S_0 (n, p) shrinks slopes to `target` (n, p, v)."""
     size, values, limits = points.key.shape[1], points.value.shape[1], torch.finfo(query.dtype)
     terms, columns = 1 + size, 1 + values + size + size * (size + 1) // 2 + size * values
-    operands = {"ridge": ridge} | ({} if toward is None else {"toward": toward})
+    operands = {"ridge": ridge} | ({} if target is None else {"target": target})
     result = _average(
         query, points, window, exclude, columns, 1 + terms * (1 + values), operands, degree=1, lines=True,
         slopes=ridge.shape[1], second_ridge=second_ridge, rounding=32 * limits.eps, far_lse=math.log(limits.tiny),

@@ -12,7 +12,7 @@ LARGEST = 1e30
 """A ridge that removes a slope, but does not overflow in float32 sums and quotients."""
 
 CALL = Record(
-    numbers="query key value weight scale low high group_low group_high mass lse row fit ridge toward moments",
+    numbers="query key value weight scale low high group_low group_high mass lse row fit ridge target moments",
     integers="exclude",
     whole="rows queries features values tiles boxes groups columns degree gaussian squared stride lines slopes",
     real="tolerance unit second_ridge rounding far_lse",  # the tolerance's logarithm, of base 2

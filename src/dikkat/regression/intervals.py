@@ -60,7 +60,7 @@ def interval(
     rows, errors = left_out_errors(model)
     lower, upper = np.full((2, len(x)), np.inf) * [[-1], [1]]
     if rows.times.sum() > 1:
-        growth, more = _growth(model, x, weight), model._smoother.alike
+        growth, more = _growth(model, x, weight), model._smoother.design_effect
         for part, centers in _left_out(model, rows, x):
             off = _grown(growth[part], np.abs(errors))
             upper[part] = _quantile(centers + off, rows.weight, coverage, more)
@@ -108,7 +108,7 @@ def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Ar
     """The quantiles q (k,) of a new value, (n, k), at rows like `X_train_`."""
     result, added = np.empty((len(x), len(q))), np.sqrt(unknown(model, x)[:, 0])
     for part, mean, growth, errors, share in _distribution(model, x, weight):
-        order, alike = np.argsort(errors, kind="stable"), model._smoother.alike
+        order, alike = np.argsort(errors, kind="stable"), model._smoother.design_effect
         below = np.cumsum(share[:, order], 1)
         rest = 1 - below[:, -1]
         for k, level in enumerate(q):

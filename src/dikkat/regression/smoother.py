@@ -227,7 +227,7 @@ class Smoother:
             yield rows, share.numpy()
 
     @property
-    def alike(self) -> float:
+    def design_effect(self) -> float:
         """κ of the first output, the design effect of folds, at least 1."""
         return 1.0 if self.tested is None else float(self.tested.design_effect[0])
 

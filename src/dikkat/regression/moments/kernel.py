@@ -186,7 +186,6 @@ def _epanechnikov(call: Call, square: Vector, weight: Vector, zero: Any) -> Vect
 
 @inlined
 def _rescale(peak: float, new_peak: float, row: Pointer, columns: int, zero: Any) -> None:
-    """Rescale the sums of a row from one base to another."""
     lanes = lanes_of(zero)
     factor = full(2.0 ** (peak - new_peak) if peak > -np.inf else 0.0, zero)
     for c in range(columns):

@@ -83,8 +83,8 @@ def fixed_bandwidths(joined: Joined, bandwidth: str | float | ArrayLike, profile
         raise ValueError(f"bandwidth: got shape {numbers.shape}; expected a number, or ({size},), one for each feature")
     if not ((numbers >= limits.tiny) & (numbers <= limits.max)).all():
         raise ValueError(
-            f"bandwidth: got {bandwidth!r}; expected in {limits.dtype}, the dtype of X: from {limits.tiny} to "
-            f"{limits.max}; change the unit of X"
+            f"bandwidth: got {bandwidth!r}; expected numbers from {limits.tiny} to {limits.max}, the range of "
+            f"{limits.dtype} (the dtype of X); change the unit of X"
         )
     return np.full(size, numbers)
 

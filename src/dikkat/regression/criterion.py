@@ -1,8 +1,9 @@
 r"""The criteria for a bandwidth: the leave-one-out squared error, with or without a penalty, and the error of folds.
 
 Equal rows of X are joined to a unique row g with the weight $W_g$ and the mean value $\bar y_g$. $\hat y_{-g}$ is the
-estimate at g without these rows. $a_g$ is such that a row of weight w at g would have the leverage
-$w a_g/(1 + w a_g)$. Each row at g is then predicted from all other rows, including the others at g,
+estimate at g without these rows, and $a_g$ the squared length of its row of the smoother matrix over the weight of one
+row. A row of weight w at g would have the leverage $w a_g/(1 + w a_g)$. The prediction of a row at g uses all other
+rows, including the remaining rows at g,
 
 $$ y_i - \hat y_{-i} = \frac{(\bar y_g - \hat y_{-g}) + (1 + W_g a_g)(y_i - \bar y_g)}{1 + (W_g - v_i) a_g} , $$
 

@@ -276,7 +276,7 @@ def sorted_sums_are_faster(query: Tensor, points: Line, window: Window, exclude:
     if query.dtype != torch.float64 or not len(query):
         return False
     sigma = float(window.bandwidth)
-    queries_are_keys = exclude is not None and len(query) == len(points.key)  # the queries are the keys
+    queries_are_keys = exclude is not None and len(query) == len(points.key)
     sides = [points.key] if queries_are_keys else [query[:, 0], points.key]
     if window.profile == "gaussian" and any(_density(side, sigma) < _MIN_DENSITY for side in sides):
         return False

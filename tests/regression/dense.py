@@ -115,8 +115,8 @@ def ridged(kernel, order, query, x, y, sigma, weight, added, slope=0.0):
 def short_searches():
     """What is looked at is not how good a bandwidth is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bandwidth, "_STEPS", 3)
-        patch.setattr(bandwidth, "_with_some", lambda *_: [])
-        patch.setattr(bandwidth, "_revised", lambda _, path, *more: path)
-        patch.setattr(metric, "_ROUNDS", 1)
+        patch.setattr(bandwidth, "_MAX_STEPS", 3)
+        patch.setattr(bandwidth, "_subset_starts", lambda *_: [])
+        patch.setattr(bandwidth, "_toggle_features", lambda _, path, *more: path)
+        patch.setattr(metric, "_MAX_ROUNDS", 1)
         yield

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from dikkat.regression import NadarayaWatson, bandwidth, local
 from dikkat.regression.bandwidth import rule_of_thumb
-from dikkat.regression.criterion import MOST, Criterion
+from dikkat.regression.criterion import MAX_FREEDOM, Criterion
 from dikkat.regression.diagnostics import leave_out
 from dikkat.regression.joined import join
 
@@ -128,7 +128,7 @@ def test_the_penalty_and_its_gradient(ridge):
     """Over the degrees of freedom of a smoother matrix, of rows of which some are the same."""
     x, y = _waves(23, 3)
     x[5], x[7] = x[6], x[8]
-    criterion = Criterion(_joined(x, y), "gaussian", int(ridge != 0.0), ridge, "auto", most=0.8)
+    criterion = Criterion(_joined(x, y), "gaussian", int(ridge != 0.0), ridge, "auto", freedom_per_row=0.8)
     t = np.append(np.log([1.1, 2.3, 1.9]), [math.log(0.9)] * (ridge is None))
     slope, _ = criterion.gradient(criterion(t))
     for c, step in enumerate(1e-5 * np.eye(len(t))):
@@ -158,7 +158,7 @@ def test_a_row_far_from_dense_ones_is_answered_by_their_mean():
     x = np.append(random.uniform(-0.01, 0, 30), 100.0)[:, None]
     y = np.append(random.normal(size=30), 0.0)
     criterion = Criterion(_joined(x, y), "gaussian", 1)
-    left = criterion(np.zeros(1)).left[criterion.joined.x.argmax()]
+    left = criterion(np.zeros(1)).errors[criterion.joined.x.argmax()]
     share = np.exp(100 * x[:30, 0] - x[:30, 0] ** 2 / 2)
     assert left.item() == pytest.approx(np.average(y[:30], weights=share), rel=1e-7)
 
@@ -197,7 +197,7 @@ def test_kernels_that_end_come_close_to_the_best_of_a_grid(kernel, order):
 def test_starts_from_a_sample_end_at_the_minimum_over_all(kernel, monkeypatch):
     x, y = _waves(400, 1)
     expected = NadarayaWatson(kernel, bandwidth="loo").fit(x, y)
-    monkeypatch.setattr(bandwidth, "_SAMPLE", 110)
+    monkeypatch.setattr(bandwidth, "_SAMPLE_ROWS", 110)
     found = NadarayaWatson(kernel, bandwidth="loo").fit(x, y)
     share = 1e-9 if kernel == "gaussian" else 0.01
     assert found.history_[-1]["error"] == pytest.approx(expected.history_[-1]["error"], rel=share)
@@ -215,7 +215,7 @@ def test_the_whole_is_looked_at_a_few_times(monkeypatch):
             return method(self, at)
 
         monkeypatch.setattr(Criterion, name, counted)
-    monkeypatch.setattr(bandwidth, "_SAMPLE", 250)
+    monkeypatch.setattr(bandwidth, "_SAMPLE_ROWS", 250)
     NadarayaWatson(bandwidth="loo").fit(*_waves(1500, 1))
     assert 4 <= looks.count(1500) <= 14
 
@@ -342,7 +342,7 @@ def test_equal_values_are_equal_to_their_mean(count):
 def test_no_bandwidth_of_a_grid_has_a_lower_criterion():
     x, y = _waves(61, 1)
     model = NadarayaWatson().fit(x, y)
-    criterion = Criterion(_joined(x, y), "gaussian", 0, kind="auto", most=MOST)
+    criterion = Criterion(_joined(x, y), "gaussian", 0, kind="auto", freedom_per_row=MAX_FREEDOM)
     least = min(criterion(np.log([sigma])).error for sigma in np.geomspace(0.03, 9, 80))
     assert model.history_[-1]["error"] == pytest.approx(criterion(np.log(model.bandwidth_)).error, rel=1e-9)
     assert model.history_[-1]["error"] <= least * (1 + 1e-9)

@@ -51,7 +51,7 @@ def test_what_is_refused():
     x, y, query = _rows()
     parted = da.from_array(query, chunks=(BLOCKS, 2))
     for rows in ((parted, y), (x, da.from_array(y))):
-        with pytest.raises(InputError, match=r"^[Xy]: got a Dask collection; expected rows at hand"):
+        with pytest.raises(InputError, match=r"^[Xy]: got a Dask collection; expected rows in memory"):
             NadarayaWatson().fit(*rows)
     model = NadarayaWatson(bandwidth=1.0).fit(x, y)
     with pytest.raises(ValueError, match="3 features"):

@@ -97,7 +97,7 @@ def test_fit_warns() -> None:
     random = np.random.default_rng(7)
     x = np.arange(300.0)[:, None]
     y = np.sin(x[:, 0] / 40) + 0.3 * autoregressive(random, 300)
-    with pytest.warns(UserWarning, match="y: got rows whose errors are like those of their neighbours") as told:
+    with pytest.warns(UserWarning, match="y: got rows whose errors correlate with their neighbours' along") as told:
         model = KernelRegressor().fit(x, y)
     assert told[0].filename == __file__
     with warnings.catch_warnings():  # a bandwidth as told, rows in any order as above, weights of 0, other errors
@@ -108,7 +108,7 @@ def test_fit_warns() -> None:
         KernelRegressor().fit(x, np.sin(x[:, 0] / 40) + 0.3 * random.normal(size=300))
     assert wide.bandwidth_[0] > 3 * model.bandwidth_[0]
     shuffled = random.permutation(300)
-    with pytest.warns(UserWarning, match="those of their neighbours"):
+    with pytest.warns(UserWarning, match="correlate with their neighbours"):
         KernelRegressor().fit(x[shuffled], y[shuffled])
 
 

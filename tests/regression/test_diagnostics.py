@@ -113,7 +113,7 @@ def test_rows_are_held_out_as_a_splitter_says():
     first = hold_out(model, PredefinedSplit([0] * 20 + [-1] * 21))
     assert np.isnan(first.predicted[20:]).all()
     assert first.error == pytest.approx(np.mean((y - first.predicted)[:20] ** 2))
-    with pytest.raises(ValueError, match="folds: got a PredefinedSplit that leaves no row to learn from"):
+    with pytest.raises(ValueError, match="folds: got a PredefinedSplit with no row to learn from"):
         hold_out(model, PredefinedSplit([0] * 41))
 
 

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, ShuffleSplit, TimeSeriesSplit
 
 from dikkat.regression import KernelRegressor, NadarayaWatson
-from dikkat.regression.criterion import Held, folds_of, membership
+from dikkat.regression.criterion import HeldOut, folds_of, membership
 from dikkat.regression.diagnostics import hold_out
 from dikkat.regression.joined import Rows
 from regression.test_dependence import autoregressive
@@ -73,7 +73,7 @@ def test_the_gradient_is_the_slope_of_the_criterion(degree: int, ridge: float | 
     joined = rows.joined()
     folds = folds_of(rows, joined)
     assert folds is not None
-    held = Held(joined, folds, "gaussian", degree, ridge)
+    held = HeldOut(joined, folds, "gaussian", degree, ridge)
     t = np.log(np.array([0.3, 0.5, 0.8] + [0.2] * (ridge is None)))
     slope, _ = held.gradient(held(t))
     steps = 1e-5 * np.eye(len(t))

@@ -135,4 +135,4 @@ def test_a_row_that_sees_one_other_row_does_not_know_the_slope():
     assert (model._smoother.trend.slope == 0).all()
     residual, left_out = y - model.predict(x[:, None]), 2 * y
     _, trial = model._smoother.left_out
-    np.testing.assert_allclose(trial.kept[model._smoother.joined.inverse], residual / left_out, rtol=1e-8)
+    np.testing.assert_allclose(trial.residual_share[model._smoother.joined.inverse], residual / left_out, rtol=1e-8)

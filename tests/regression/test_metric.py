@@ -47,7 +47,7 @@ def test_values_at_random_teach_nothing():
 def test_folds_learn_in_the_directions_that_they_are_asked_in(monkeypatch):
     (x, y), (new, right) = _along_one(2), _along_one(3)
     assert KernelRegressor(cv=3, **QUICK).fit(x, y).score(new, right) > 0.8
-    monkeypatch.setattr(metric, "_MOST", 83)  # of which the folds are those of the sample
+    monkeypatch.setattr(metric, "_MAX_ROWS", 83)  # of which the folds are those of the sample
     assert KernelRegressor(n_components=1, cv=3, **QUICK).fit(x, y).score(new, right) > 0.8
 
 

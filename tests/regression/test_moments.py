@@ -317,7 +317,7 @@ def test_in_parts_it_is_the_same_and_every_pair_is_told(monkeypatch: pytest.Monk
     window = Window("gaussian", bandwidth(3))
     whole = moments(query, points, window, degree=degree, exclude=exclude)
     told = list[int]()
-    monkeypatch.setattr(moments_launch, "_TASK", 1)
+    monkeypatch.setattr(moments_launch, "_TASK_COST", 1)
     with moments_launch.observed(told.append):
         parts = moments(query, points, window, degree=degree, exclude=exclude)
     for one, other in zip(whole, parts, strict=True):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dikkat.regression import KernelRegressor, smooth
-from dikkat.regression.bandwidth import _Box, _descend, _updated
+from dikkat.regression.bandwidth import _Box, _descend, _updated_curve
 from dikkat.regression.criterion import Trial
 from dikkat.regression.diagnostics import along, hold_out
 
@@ -243,8 +243,8 @@ def test_columns_of_huge_numbers_give_the_same_model_without_warnings():
 
 def test_a_curvature_that_is_no_number_is_left_as_it_was():
     curve = np.eye(2)
-    assert _updated(curve, np.zeros(2), np.array([1.0, 0.0])) is curve
-    assert _updated(curve, np.array([1e-300, 0.0]), np.array([1e300, 0.0])) is curve
+    assert _updated_curve(curve, np.zeros(2), np.array([1.0, 0.0])) is curve
+    assert _updated_curve(curve, np.array([1e-300, 0.0]), np.array([1e300, 0.0])) is curve
 
 
 @pytest.mark.filterwarnings("error")

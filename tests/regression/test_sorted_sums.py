@@ -26,8 +26,8 @@ def sorted_calls(monkeypatch):
     """The kernels of the calls of sorted sums, which take few keys as well."""
     calls = []
     powers = launch.powers
-    monkeypatch.setattr(launch, "_KEYS", 2)
-    monkeypatch.setattr(launch, "_DENSE", 0)
+    monkeypatch.setattr(launch, "_MIN_KEYS", 2)
+    monkeypatch.setattr(launch, "_MIN_DENSITY", 0)
     monkeypatch.setattr(launch, "powers", lambda *args, **more: calls.append(args[2].profile) or powers(*args, **more))
     return calls
 
@@ -156,7 +156,7 @@ def test_whom_they_do_not_serve(sorted_calls, monkeypatch):
     assert Points(given.key.float(), given.value.float(), given.weight.float()).line is None
     assert Points(given.key.flip(0), given.value, given.weight).line is None
     assert Points(given.key.expand(-1, 2), given.value, given.weight).line is None
-    monkeypatch.setattr(launch, "_DENSE", 16)
+    monkeypatch.setattr(launch, "_MIN_DENSITY", 16)
     moments(given.key, given, window("gaussian", 0.1))
     assert sorted_calls == []
 
@@ -217,7 +217,7 @@ def test_the_search_and_the_answers_are_those_of_pairs(sorted_calls, monkeypatch
     model = NadarayaWatson(kernel, order=order).fit(x, y)
     found = [model.predict(query), *model.confidence_interval(query)]
     assert len(sorted_calls) > 10
-    monkeypatch.setattr(launch, "_KEYS", 1000)
+    monkeypatch.setattr(launch, "_MIN_KEYS", 1000)
     plain = NadarayaWatson(kernel, order=order).fit(x, y)
     assert plain.history_[-1]["error"] == pytest.approx(model.history_[-1]["error"], rel=1e-9)
     for one, other in zip(found, [plain.predict(query), *plain.confidence_interval(query)], strict=True):

@@ -1,4 +1,4 @@
-"""The base of the estimators: training rows with a bandwidth, and the attention of queries to them."""
+"""The base class of the estimators: training rows, a bandwidth, and the attention of queries to the rows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, validate_data
 
 from dikkat.errors import InputError
-from dikkat.regression.bandwidth import rule_of_thumb, settled
+from dikkat.regression.bandwidth import fixed_bandwidths, rule_of_thumb
 from dikkat.regression.columns import Column, encoded, warn_of_unseen
 from dikkat.regression.criterion import Criterion, Membership, folds_of, membership
 from dikkat.regression.joined import Array, Coding, Joined, Rows, largest
-from dikkat.regression.likelihood import found
-from dikkat.regression.metric import Metric, directions, some
+from dikkat.regression.likelihood import search_likelihood
+from dikkat.regression.metric import Metric, directions, sample_rows
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import (
@@ -32,14 +32,14 @@ from dikkat.regression.validation import (
     warn_of_beyond,
 )  # fmt: skip
 
-# The attributes that are Rows.
-_OF_ROWS = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_", "weights_")
+# The attributes that make up `Rows`.
+_ROW_ATTRIBUTES = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_", "weights_")
 
 
 class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Training rows and a bandwidth; a fit is made on a new object, whose attributes are then taken in one step.
+    """Training rows and a bandwidth. A fit runs on a new object, whose attributes replace the old ones in one step.
 
-    The attributes below are defaults for settings that a subclass lacks.
+    The class attributes are defaults for settings that a subclass lacks.
     """
 
     kernel: Profile
@@ -69,58 +69,58 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None, groups: ArrayLike | None = None,
         warns: bool = True, **attributes: Any,
     ) -> Self:  # fmt: skip
-        """Fit another object, and take its attributes in one step: an interrupt comes before or after it."""
-        other = object.__new__(type(self))
-        other.__dict__ = vars(self) | attributes
-        rows = checked_rows(other, X, y, sample_weight)
+        """Fit a new object, and take over its attributes in one step, so that an interrupt changes nothing."""
+        model = object.__new__(type(self))
+        model.__dict__ = vars(self) | attributes
+        rows = checked_rows(model, X, y, sample_weight)
         if self.cv is not None:
             rows = rows._replace(folds=membership(split(self.cv, rows, groups), len(rows.x)))
-        fitted = other._fitted(rows)
+        fitted = model._fit_rows(rows)
         if warns:
             fitted._warn(sample_weight is not None)
         self.__dict__ = fitted.__dict__
         return self
 
-    def _fitted(self, rows: Rows, **attributes: Any) -> Self:
-        """Return another estimator with these settings, fitted to rows; with attributes, nothing is searched for."""
+    def _fit_rows(self, rows: Rows, **attributes: Any) -> Self:
+        """Return another estimator with these settings, fitted to rows; if `attributes` are given, without a search."""
         if not attributes and self.metric == "linear" and rows.metric is None and rows.coding.numbers:
 
-            def tried(part: Rows) -> tuple[Smoother, float]:
-                model = self._fitted(part)
-                return model._smoother, model.history_[-1]["error"] if model.history_ else np.inf
+            def fit_sample(sample: Rows) -> tuple[Smoother, float]:
+                sample_model = self._fit_rows(sample)
+                return sample_model._smoother, sample_model.history_[-1]["error"] if sample_model.history_ else np.inf
 
-            rows = rows._replace(metric=directions(some(rows), self.n_components, tried))
+            rows = rows._replace(metric=directions(sample_rows(rows), self.n_components, fit_sample))
         joined, outputs = rows.joined(), 1 if rows.y.ndim == 1 else rows.y.shape[1]
-        other = object.__new__(type(self))
-        other.__dict__ = vars(self) | dict(zip(_OF_ROWS, rows, strict=True))
-        other.__dict__ |= {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
-        other.__dict__ |= attributes or self._found(rows, joined)
-        other._smoother = other._smoothed(joined)
-        return other
+        model = object.__new__(type(self))
+        model.__dict__ = vars(self) | dict(zip(_ROW_ATTRIBUTES, rows, strict=True))
+        model.__dict__ |= {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
+        model.__dict__ |= attributes or self._find_attributes(rows, joined)
+        model._smoother = model._make_smoother(joined)
+        return model
 
-    def _found(self, rows: Rows, joined: Joined) -> dict[str, Any]:
-        """Return the attributes that are chosen by the settings: the bandwidths and the path of their search."""
+    def _find_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+        """Return the attributes that a fit chooses: the bandwidths and the path of their search."""
         raise NotImplementedError
 
     def _warn(self, weighted: bool) -> None:
-        """Warn of data for which intervals are wrong."""
+        """Warn about data for which intervals are wrong."""
 
-    def _by_likelihood(
-        self, rows: Rows, joined: Joined, make: Callable[[Joined], Criterion] | None, share: float = 1.0
+    def _find_by_likelihood(
+        self, rows: Rows, joined: Joined, make_criterion: Callable[[Joined], Criterion] | None, share: float = 1.0
     ) -> tuple[dict[str, Any], float]:
-        """Return `_found` by the criterion, if there is one, or by the settings; and the criterion's α."""
-        coding, given = rows.coding, checked_bandwidth(self.bandwidth, rows.columns)
-        doubt, steps = 1.0, list[tuple[Array, float]]()
-        if not isinstance(given, str):
-            widths = settled(joined, coding.widths(given) if rows.columns else given, self.kernel)
-        elif given == "auto" and make is not None and len(joined.x) > 1:
-            widths, doubt, steps = found(make, joined, self.kernel, share)
+        """Return the attributes of `_find_attributes`, from a search if the settings ask for it; and α."""
+        coding, bandwidth = rows.coding, checked_bandwidth(self.bandwidth, rows.columns)
+        alpha, steps = 1.0, list[tuple[Array, float]]()
+        if not isinstance(bandwidth, str):
+            widths = fixed_bandwidths(joined, coding.widths(bandwidth) if rows.columns else bandwidth, self.kernel)
+        elif bandwidth == "auto" and make_criterion is not None and len(joined.x) > 1:
+            widths, alpha, steps = search_likelihood(make_criterion, joined, self.kernel, share)
         else:
-            widths = rule_of_thumb(joined, "scott" if given == "scott" else "silverman", self.kernel)
-        return {"bandwidth_": coding.bandwidths(widths), "history_": history_of(coding, steps)}, doubt
+            widths = rule_of_thumb(joined, "scott" if bandwidth == "scott" else "silverman", self.kernel)
+        return {"bandwidth_": coding.bandwidths(widths), "history_": history_of(coding, steps)}, alpha
 
     def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
-        """The attention of each query to each training row: the kernel's weights, which sum to 1.
+        """Return the attention of each query to each training row: the kernel's weights, which sum to 1.
 
         For the order "constant", the weights times `y_train_` are the estimate.
 
@@ -129,9 +129,9 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             top_k: How many of the largest weights to keep in each row; None for all.
 
         Returns:
-            (n, m), the training rows in the order in which they were given, those of weight 0 with 0; with `top_k` a
-            `scipy.sparse.csr_array`, for which all weights exist for some rows at a time only. A query out of reach has
-            the weights of the nearest row.
+            (n, m), with the training rows in the order of `fit` and 0 for rows of weight 0. With `top_k` a
+            `scipy.sparse.csr_array`, which is computed for some queries at a time to save memory. A query out of reach
+            has the weights of the nearest row.
 
         Raises:
             ValueError: As for `predict`; a `top_k` that is not a whole number of at least 1.
@@ -148,13 +148,13 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         return self._smoother.attention(query, self.sample_weight_, top_k)
 
     def effective_neighbors(self, X: ArrayLike) -> Array:
-        r"""The number of training rows that have a say at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
+        r"""Return the effective number of training rows at each query: $(\sum_j w_j K_j)^2 / \sum_j w_j K_j^2$.
 
         Args:
             X: (n, d).
 
         Returns:
-            (n,): between 1 and the number of rows, where these have weight 1. Out of reach, the nearest ones count.
+            (n,): between 1 and the number of rows, if all have weight 1. A query out of reach counts the nearest rows.
 
         Raises:
             ValueError: As for `predict`.
@@ -169,26 +169,26 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """
         query, smoother = self._query(X), self._smoother
         count = smoother.neighbors(query)
-        lost = count == 0
-        if lost.any():
-            count[lost] = (smoother.nearest(query[lost]) > 0) @ smoother.joined.weight
+        isolated = count == 0
+        if isolated.any():
+            count[isolated] = (smoother.nearest(query[isolated]) > 0) @ smoother.joined.weight
         return count.astype(self.X_train_.dtype)
 
     def log_density(self, X: ArrayLike) -> Array:
-        r"""The logarithm of the kernel density of the training rows at each query.
+        r"""Return the logarithm of the kernel density of the training rows at each query.
 
         $$ \log \frac{1}{\sum_j w_j} \sum_j w_j \frac{k_d}{\prod_c \sigma_c} K(\lVert (x - x_j)/\sigma \rVert) , $$
 
         the log-sum-exp of the attention, with $k_d$ such that K integrates to 1 over d dimensions: $(2\pi)^{-d/2}$ for
-        the Gaussian, and $(d + 2)/(2 V_d)$ for Epanechnikov's with $V_d$ the volume of the unit ball. Beside categories
+        the Gaussian, and $(d + 2)/(2 V_d)$ for Epanechnikov's with $V_d$ the volume of the unit ball. With categories
         it is the density of the numbers times the probability of the categories: Aitchison and Aitken's kernel is 1 − λ
-        for the same one. With a metric M the density of x is that of x M, times |det M|.
+        for equal categories. With a metric M the density of x is the density of x M, times |det M|.
 
         Args:
             X: (n, d).
 
         Returns:
-            (n,); −∞ where no row reaches and of a category that was not there in `fit`, which has no probability.
+            (n,); −∞ for a query out of reach, or with a category unseen in `fit`, which has no probability.
 
         Raises:
             ValueError: As for `predict`; ordered or periodic features; fewer directions than columns of numbers.
@@ -204,62 +204,61 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if any(column.kind in ("ordered", "periodic") for column in self.columns_):
             raise ValueError("X: got ordered or periodic features, whose kernels do not sum to 1; expected none")
         density: Array = smoother.log_density(query)
-        coding, kinds = self._rows.coding, [column for column in self.columns_ if column.coded]
-        for rate, column in zip(self.bandwidth_[coding.order[coding.numbers :]], kinds, strict=True):
+        coding, categories = self._rows.coding, [column for column in self.columns_ if column.coded]
+        for rate, column in zip(self.bandwidth_[coding.order[coding.numbers :]], categories, strict=True):
             density += np.log1p(-min(rate, largest(column)))
         if self.metric_ is not None:
             square = len(self.metric_) == coding.numbers
             sign, volume = np.linalg.slogdet(self.metric_) if square else (0.0, 0.0)
             if sign == 0:
                 raise ValueError(
-                    f"metric: got {coding.numbers} directions of {len(self.metric_)} columns of numbers, in some of "
-                    "which nothing has a density; expected as many directions as columns, none of them constant"
+                    f"metric: got {coding.numbers} directions of {len(self.metric_)} numeric columns; expected, for a "
+                    "density, as many directions as columns and no constant column"
                 )
             density += volume
         return density.astype(self.X_train_.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: each for name, each in super().__getstate__().items() if name != "_smoother"}
+        return {name: value for name, value in super().__getstate__().items() if name != "_smoother"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if hasattr(self, "X_train_"):
-            self._smoother = self._smoothed(self._rows.joined())
+            self._smoother = self._make_smoother(self._rows.joined())
 
     @property
     def _rows(self) -> Rows:
-        return Rows(*(getattr(self, name) for name in _OF_ROWS))
+        return Rows(*(getattr(self, name) for name in _ROW_ATTRIBUTES))
 
-    def _smoothed(self, joined: Joined) -> Smoother:
-        """The object that answers, and is kept in no file."""
+    def _make_smoother(self, joined: Joined) -> Smoother:
+        """Return the smoother of the fitted attributes; it is not pickled."""
         sigma = self._rows.coding.widths(self.bandwidth_)[joined.feature]
         degree = int(self.order_ == "linear")
         return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, folds_of(self._rows, joined))
 
     def _coordinates(self, x: Array) -> Array:
-        """Cells in coordinates."""
         return self._rows.coding.coordinates(x)
 
     def _query(self, X: ArrayLike) -> Array:
-        """Queries in coordinates, checked."""
+        """Return checked queries in coordinates."""
         return self._coordinates(self._cells(X))
 
     def _cells(self, X: ArrayLike, warns: bool = False) -> Array:
-        """Return queries as `X_train_` has its rows, checked; and warn of those beyond the data."""
+        """Return checked queries in the form of `X_train_`; with `warns` warn about queries beyond the data."""
         check_is_fitted(self)
-        check_at_hand(X=X)
+        check_in_memory(X=X)
         columns, dtype, X = self.columns_, self.X_train_.dtype, unmasked(X)
         with np.errstate(over="ignore", invalid="ignore"), gaps_named(self, X):
             if columns:
                 validate_data(self, X, skip_check_array=True, reset=False)
                 names = _get_feature_names(X)
                 cells = encoded(X, columns, names)
-                may_lack = [each.kind in ("number", "date", "category") and bool(each.levels) for each in columns]
-                lost = np.isnan(cells) & may_lack & (self.missing == "indicator")
-                query: Array = check_array(np.where(lost, 0.0, cells), dtype=DTYPES, estimator=self, input_name="X")
-                query[lost] = np.nan
+                may_lack = [column.kind in ("number", "date", "category") and bool(column.levels) for column in columns]
+                missing = np.isnan(cells) & may_lack & (self.missing == "indicator")
+                query: Array = check_array(np.where(missing, 0.0, cells), dtype=DTYPES, estimator=self, input_name="X")
+                query[missing] = np.nan
                 warn_of_unseen(query, columns, names)
-                query[lost & [column.is_category for column in columns]] = -1
+                query[missing & [column.is_category for column in columns]] = -1
             else:
                 query = validate_data(self, X, dtype=DTYPES, reset=False)
         if query.dtype != dtype:
@@ -270,17 +269,17 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 
 
 def history_of(coding: Coding, steps: list[tuple[Array, float]]) -> list[dict[str, Any]]:
-    """Return the steps of a search, as `history_` has them."""
+    """Return the steps of a search in the form of `history_`."""
     return [{"bandwidth": coding.bandwidths(widths).tolist(), "error": error} for widths, error in steps]
 
 
-def check_at_hand(**given: object) -> None:
-    """Refuse collections and frames that are still to be made."""
-    for name, each in given.items():
-        if hasattr(each, "__dask_graph__"):
+def check_in_memory(**arguments: object) -> None:
+    """Raise `InputError` for lazy collections and frames."""
+    for name, value in arguments.items():
+        if hasattr(value, "__dask_graph__"):
             raise InputError(
-                f"{name}: got a Dask collection; expected rows at hand, such as `.sample(frac=0.01).compute()`. A "
-                "fitted model's predict takes collections"
+                f"{name}: got a Dask collection; expected rows in memory, such as `.sample(frac=0.01).compute()`. Only "
+                "predict accepts collections"
             )
-        if hasattr(each, "collect_schema") and hasattr(each, "lazy") and not hasattr(each, "to_numpy"):
-            raise InputError(f"{name}: got a {type(each).__name__}; expected the frame that its `.collect()` makes")
+        if hasattr(value, "collect_schema") and hasattr(value, "lazy") and not hasattr(value, "to_numpy"):
+            raise InputError(f"{name}: got a {type(value).__name__}; expected a frame in memory; call `.collect()`")

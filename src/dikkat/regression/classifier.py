@@ -1,4 +1,4 @@
-"""The classifier: the shares of the classes about a query."""
+"""The classifier: the shares of the classes among the rows near a query."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from dikkat.regression.bandwidth import Rule
-from dikkat.regression.base import KernelModel, check_at_hand
+from dikkat.regression.base import KernelModel, check_in_memory
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import LogLoss, classes_of
 from dikkat.regression.logistic import Plane, plane
@@ -23,40 +23,40 @@ from dikkat.regression.validation import LIKELIHOOD, Order, check_kernel, check_
 
 
 class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
-    r"""Classification by attention: the shares of the classes among the rows about a query, with a learned bandwidth.
+    r"""Classification by attention: the shares of the classes among the rows near a query, with a learned bandwidth.
 
     $$ p_c(x) = \frac{\sum_{j \in c} w_j K(r_j) + \alpha\,\pi_c}{\sum_j w_j K(r_j) + \alpha},
     \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
 
-    with $\pi$ what a plane of log-odds through all rows says: where that is right, the rows nearby change little of it,
-    and far from all rows it is the answer. Weights of rows count as repeats.
+    with $\pi$ the probabilities of a plane of log-odds through all rows. If the plane fits, the nearby rows change them
+    little; far from all rows they are the answer. Weights of rows count as repeats.
 
     Args:
-        kernel: "gaussian" or "epanechnikov", as of `KernelRegressor`.
-        bandwidth: σ in the units of X: "auto", for each feature the one with the least leave-one-out log-loss, with the
-            same penalty on degrees of freedom as `KernelRegressor`'s; "silverman" or "scott", rules of thumb; or a
+        kernel: "gaussian" or "epanechnikov", as in `KernelRegressor`.
+        bandwidth: σ in the units of X: "auto", for each feature the bandwidth with the least leave-one-out log-loss,
+            with the penalty of `KernelRegressor` on degrees of freedom; "silverman" or "scott", rules of thumb; or a
             positive number, or (d,) numbers.
         order: "linear", with π from a plane of log-odds (logistic regression); or "constant", with the shares of the
-            classes among all rows, each class counted once more.
-        prior: α, how many rows' worth π counts: a positive number; or "auto", with a
-            bandwidth that is searched for the one that the search finds, and 1 otherwise.
-        metric: "diagonal" or "linear", as of `KernelRegressor`.
-        n_components: How many directions of a linear metric there are; None for as many as columns of numbers.
-        categorical_features: Columns of categories, as of `KernelRegressor`.
-        ordered_features: Columns of ordered categories, as of `KernelRegressor`.
-        periodic_features: Columns of numbers that come round, as of `KernelRegressor`.
+            classes among all rows plus one additional row of each class.
+        prior: α, the number of rows that π counts as: a positive number; or "auto", found together with the
+            bandwidth, and 1 if the bandwidth is fixed.
+        metric: "diagonal" or "linear", as in `KernelRegressor`.
+        n_components: The number of directions of a linear metric; None for as many as numeric columns.
+        categorical_features: Columns of categories, as in `KernelRegressor`.
+        ordered_features: Columns of ordered categories, as in `KernelRegressor`.
+        periodic_features: Columns of periodic numbers, as in `KernelRegressor`.
 
     Attributes:
         classes_: (C,), sorted.
         bandwidth_: (d,), σ of numbers and λ of categories.
         prior_: α.
-        class_prior_: (C,), π of the order "constant".
+        class_prior_: (C,), π for the order "constant".
         history_: The accepted steps of a search: {"bandwidth": (d,) list, "error": the penalised log-loss}.
-        metric_: (numbers, k), with a metric the directions. Else None.
-        columns_: What each column is, where not all are numbers.
+        metric_: (numbers, k), the directions of a linear metric, else None.
+        columns_: The kind of each column; empty if all are numbers.
         n_features_in_: d.
-        feature_names_in_: (d,), where X was a frame whose columns have names.
-        X_train_: (n, d), of a category the index of each cell's level.
+        feature_names_in_: (d,), if X was a frame with column names.
+        X_train_: (n, d), with the index of the level for a category.
         y_train_: (n, C), 1 for the class of each row and 0 elsewhere.
         sample_weight_: (n,).
 
@@ -87,56 +87,56 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         self.periodic_features = periodic_features
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Keep the training rows, and find the bandwidth and the prior.
+        """Store the training rows, and find the bandwidth and the prior.
 
-        Where that fails or is interrupted, the estimator is as it was.
+        If this fails or is interrupted, the estimator is unchanged.
 
         Args:
             X: (n, d), finite numbers, or a frame.
             y: (n,), the class of each row.
-            sample_weight: (n,), at least 0 and not all 0; None for once each.
+            sample_weight: (n,), at least 0 and not all 0; None for 1 each.
 
         Returns:
             The estimator itself.
 
         Raises:
-            ValueError: A setting that is not allowed, data that do not fit, y that is no class.
+            ValueError: If a setting is not allowed, data do not fit, or y has no classes.
         """
         check_kernel(self.kernel, self.bandwidth, LIKELIHOOD)
         check_name("order", self.order, get_args(Order))
         check_metric(self.metric, self.n_components, self.bandwidth)
-        number = isinstance(self.prior, Real) and not isinstance(self.prior, bool) and 0 < float(self.prior) < np.inf
-        if not (number or (isinstance(self.prior, str) and self.prior == "auto")):
+        is_number = isinstance(self.prior, Real) and not isinstance(self.prior, bool) and 0 < float(self.prior) < np.inf
+        if not (is_number or (isinstance(self.prior, str) and self.prior == "auto")):
             raise ValueError(f"prior: got {self.prior!r}; expected a positive number of rows, or 'auto'")
-        check_at_hand(X=X, y=y, sample_weight=sample_weight)
+        check_in_memory(X=X, y=y, sample_weight=sample_weight)
         if y is None:
             return self._learn(X, None, sample_weight)
         labels = column_or_1d(y, warn=True)
-        if labels.dtype == object and (lost := [row for row, each in enumerate(labels.tolist()) if each is None]):
-            raise ValueError(f"y: got None in row {lost[0]}; expected a class for each row")
+        if labels.dtype == object and (missing := [row for row, value in enumerate(labels.tolist()) if value is None]):
+            raise ValueError(f"y: got None in row {missing[0]}; expected a class for each row")
         assert_all_finite(labels, input_name="y", estimator_name=type(self).__name__)
         check_classification_targets(labels)
         classes, label = np.unique(labels, return_inverse=True)
         return self._learn(X, np.eye(len(classes))[label], sample_weight, classes_=classes)
 
-    def _found(self, rows: Rows, joined: Joined) -> dict[str, Any]:
-        given = None if self.prior == "auto" else float(self.prior)
-        several, own = len(self.classes_) > 1, None
+    def _find_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+        fixed_prior = None if self.prior == "auto" else float(self.prior)
+        several_classes, fitted_plane = len(self.classes_) > 1, None
 
-        def make(part: Joined) -> LogLoss:
-            known = None if own is None else own[1] if part is joined else _plane(part)[1]
-            return LogLoss(part, given, known)
+        def make_criterion(sample: Joined) -> LogLoss:
+            known = None if fitted_plane is None else fitted_plane[1] if sample is joined else _plane(sample)[1]
+            return LogLoss(sample, fixed_prior, known)
 
-        if self.order == "linear" and several:
-            own = _plane(joined)
-        attributes, doubt = self._by_likelihood(rows, joined, make if several else None)
-        mass = rows.weight.astype(np.float64) @ rows.y + 1
-        plane_of_all = None if own is None else own[0]
-        prior = doubt if given is None else given
-        return attributes | {"prior_": prior, "class_prior_": mass / mass.sum(), "_plane": plane_of_all}
+        if self.order == "linear" and several_classes:
+            fitted_plane = _plane(joined)
+        attributes, alpha = self._find_by_likelihood(rows, joined, make_criterion if several_classes else None)
+        class_weight = rows.weight.astype(np.float64) @ rows.y + 1
+        plane_of_all = None if fitted_plane is None else fitted_plane[0]
+        prior = alpha if fixed_prior is None else fixed_prior
+        return attributes | {"prior_": prior, "class_prior_": class_weight / class_weight.sum(), "_plane": plane_of_all}
 
     def predict_proba(self, X: ArrayLike) -> Array:
-        """The probability of each class at each query.
+        """Return the probability of each class at each query.
 
         Args:
             X: (n, d).
@@ -145,7 +145,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
             (n, C), in the order of `classes_`; they sum to 1.
 
         Raises:
-            ValueError: Other features than in `fit`, or data that are not finite.
+            ValueError: If the features are not those of `fit`, or data are not finite.
 
         Example:
             >>> model = KernelClassifier(bandwidth=1.0, prior=1.0).fit([[0.0], [4.0]], ["a", "b"])
@@ -159,7 +159,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         return np.asarray((shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype))
 
     def predict_log_proba(self, X: ArrayLike) -> Array:
-        """The logarithms of `predict_proba`.
+        """Return the logarithms of `predict_proba`.
 
         Args:
             X: (n, d).
@@ -170,13 +170,13 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         return np.asarray(np.log(self.predict_proba(X)))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most probable class at each query.
+        """Return the most probable class at each query.
 
         Args:
             X: (n, d).
 
         Returns:
-            (n,), of `classes_`.
+            (n,), from `classes_`.
         """
         best = self.predict_proba(X).argmax(1)
         result: NDArray[Any] = self.classes_[best]
@@ -184,6 +184,6 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
 
 
 def _plane(joined: Joined) -> tuple[Plane, Array]:
-    """The plane through joined rows, and the probabilities of their classes without them."""
+    """Return the plane of log-odds, and the probability of each row's class by the plane without that row."""
     rows = joined.rows()
     return plane(joined.x[rows.unique], classes_of(joined, rows), rows.weight, joined.y.shape[1])

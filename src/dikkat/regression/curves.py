@@ -1,4 +1,4 @@
-"""A curve through points in one call, with where the expected value is; and LOWESS as Cleveland has it."""
+"""A smooth curve with confidence intervals in one call, and Cleveland's LOWESS."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from dikkat.regression.validation import check_count, unmasked
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_PLACES = 201  # of a curve
+_POINTS = 201  # points of a curve by default
 _DAY = 86_400_000_000  # microseconds
 
 
 @dataclass(frozen=True)
 class Smooth:
-    """A curve.
+    """A curve with confidence intervals.
 
     Attributes:
-        x: (k,), where it is evaluated: ascending, or `at` in its order; datetime64 if the points' x are dates.
-        y: (k,), the estimate.
+        x: (k,), the evaluated positions: ascending, or in the order of `at`; datetime64 if the points' x are dates.
+        y: (k,), the estimates.
         lower: (k,), the lower ends of the confidence intervals.
         upper: (k,), the upper ends.
-        bandwidth: σ, in units of x; of dates in days.
-        level: The chance with which an interval holds the expected value at its place.
+        bandwidth: σ, in units of x; in days for dates.
+        level: The probability that an interval contains the expected value at its position.
     """
 
     x: NDArray[Any]
@@ -45,8 +45,8 @@ class Smooth:
         """Draw the curve and its intervals.
 
         Args:
-            ax: Where to; None for matplotlib's current axes.
-            **style: For the line, as `Axes.plot` takes it.
+            ax: The axes; None for matplotlib's current axes.
+            **style: Line style, passed to `Axes.plot`.
 
         Returns:
             The axes.
@@ -56,9 +56,9 @@ class Smooth:
 
             ax = pyplot.gca()
         order = np.argsort(self.x)
-        x, y, lower, upper = (each[order] for each in (self.x, self.y, self.lower, self.upper))
+        x, y, lower, upper = (values[order] for values in (self.x, self.y, self.lower, self.upper))
         (line,) = ax.plot(x, y, **style)
-        lower, upper = (np.where(np.isfinite(each), each, np.nan) for each in (lower, upper))
+        lower, upper = (np.where(np.isfinite(values), values, np.nan) for values in (lower, upper))
         ax.fill_between(x, lower, upper, color=line.get_color(), alpha=0.25, linewidth=0)
         return ax
 
@@ -67,24 +67,24 @@ def smooth(
     x: ArrayLike, y: ArrayLike, level: float = 0.95, *, at: ArrayLike | None = None, robust: int = 0,
     sample_weight: ArrayLike | None = None, **settings: Any,
 ) -> Smooth:  # fmt: skip
-    """A curve through points, with a bandwidth that is found, and pointwise confidence intervals.
+    """Fit a curve through points, with a bandwidth from a search, and pointwise confidence intervals.
 
     Args:
-        x: (n,), finite numbers, or dates (datetime64, or a series of pandas').
+        x: (n,), finite numbers, or dates (datetime64, or a pandas series of dates).
         y: (n,), finite numbers.
-        level: The chance, between 0 and 1, that an interval holds the expected value at its place, where rows do not
-            depend on each other; all intervals at once hold it less often.
-        at: (k,), where to evaluate, in any order, like x; None for 201 places from the least to the greatest x.
-        robust: So many times the fit is made again with bisquare weights, in which a point that is six times as far
-            off as the median one counts for nothing.
-        sample_weight: (n,), how often each point counts, or with weights="precision" 1/σ² of each y.
-        **settings: Of `KernelRegressor`.
+        level: The probability, between 0 and 1, that an interval contains the expected value at its position, if rows
+            are independent. The probability that all intervals do is smaller.
+        at: (k,), the positions to evaluate, in any order, like x; None for 201 positions from the least to the
+            greatest x.
+        robust: The number of refits with bisquare weights, which are 0 for residuals of six times the median or more.
+        sample_weight: (n,), the count of each point, or with weights="precision" 1/σ² of each y.
+        **settings: Settings of `KernelRegressor`.
 
     Returns:
         The curve.
 
     Raises:
-        ValueError: Arrays that do not fit or are not finite; a level or a number of passes that is none.
+        ValueError: If arrays do not match or are not finite, or `level` or `robust` is invalid.
 
     Source: Cleveland 1979, Robust locally weighted regression and smoothing scatterplots (the weights).
 
@@ -102,32 +102,32 @@ def smooth(
     for _ in range(robust):
         weight = weights * _bisquare(values - np.asarray(model.predict(points[:, None])))
         model._learn(points[:, None], values, weight, warns=False)
-    places = np.linspace(points.min(), points.max(), _PLACES) if at is None else _column("at", at, origin)
-    query = places[:, None]
+    positions = np.linspace(points.min(), points.max(), _POINTS) if at is None else _column("at", at, origin)
+    query = positions[:, None]
     lower, upper = model.confidence_interval(query, level)
-    shown = places if origin is None else origin + (places * _DAY).round().astype("timedelta64[us]")
-    return Smooth(shown, np.asarray(model.predict(query)), lower, upper, float(model.bandwidth_[0]), float(level))
+    curve_x = positions if origin is None else origin + (positions * _DAY).round().astype("timedelta64[us]")
+    return Smooth(curve_x, np.asarray(model.predict(query)), lower, upper, float(model.bandwidth_[0]), float(level))
 
 
 def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3) -> Array:
-    """Robust local lines through the nearest points, with the numbers of statsmodels' `lowess`.
+    """Fit robust local lines through the nearest points, with the results of statsmodels' `lowess`.
 
-    At each point a line is fitted to the share `frac` of the points that are nearest to it along x, with tricube
-    weights; then again with bisquare weights of the residuals. Where all of these points are in one place, the mean of
-    the points there is the answer, so that nothing hangs on the order of the points. Of statsmodels' arguments it has
-    these four alone: not `delta`, `xvals`, `missing`, `is_sorted` and `return_sorted`.
+    At each point a line is fitted with tricube weights to the share `frac` of the points that are nearest along x. Then
+    the lines are refitted with bisquare weights of the residuals. If all nearest points have the same x, the result is
+    the mean of the points at that x, which does not depend on their order. The arguments `delta`, `xvals`, `missing`,
+    `is_sorted` and `return_sorted` of statsmodels are not supported.
 
     Args:
         y: (n,), finite numbers.
         x: (n,), finite numbers.
-        frac: The share of the points that each line is fitted to, between 0 and 1.
-        it: How often to fit again, by the residuals.
+        frac: The share of the points for each line, between 0 and 1.
+        it: The number of refits with weights from the residuals.
 
     Returns:
         (n, 2): x in ascending order, and the fitted values.
 
     Raises:
-        ValueError: Arrays that do not fit or are not finite; a `frac` or `it` that is none.
+        ValueError: If arrays do not match or are not finite, or `frac` or `it` is invalid.
 
     Source: Cleveland 1979, Robust locally weighted regression and smoothing scatterplots.
 
@@ -145,7 +145,7 @@ def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3) -> Arra
     order = np.argsort(points)
     points, values = points[order], values[order]
     count = min(max(2, int(frac * len(points) + 1e-10)), len(points))
-    # The window of each point: the first whose middle, with the next point, it is not beyond.
+    # Each point's window: the first one whose midpoint, with the next point included, is not below the point.
     start = np.searchsorted((points[: len(points) - count] + points[count:]) / 2, points)
     weight, fitted = np.ones(len(points)), np.empty(len(points))
     for _ in range(it + 1):
@@ -155,37 +155,37 @@ def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3) -> Arra
 
 
 def _lines(x: Array, y: Array, weight: Array, start: Any, count: int, fitted: Array) -> None:
-    """The heights at x of the lines through the windows that start there."""
+    """Write the heights at x of the lines through the windows of `count` points from `start`."""
     for i in range(len(x)):
-        first, at = start[i], x[i]
-        if i and at == x[i - 1]:
+        first, center = start[i], x[i]
+        if i and center == x[i - 1]:
             fitted[i] = fitted[i - 1]
             continue
-        radius = max(at - x[first], x[first + count - 1] - at)
+        radius = max(center - x[first], x[first + count - 1] - center)
         total = offset = square = value = cross = 0.0
-        seen = 0.0
-        by = 1 / radius if radius > 0 else 0.0
+        seen_points = 0.0
+        scale = 1 / radius if radius > 0 else 0.0
         for j in range(first, first + count):
-            away = (x[j] - at) * by
-            near = 1 - abs(away) * away * away
-            share = near * near * near * weight[j]
-            seen += 1.0 if share > 1e-12 else 0.0
+            delta = (x[j] - center) * scale
+            profile = 1 - abs(delta) * delta * delta
+            share = profile * profile * profile * weight[j]
+            seen_points += 1.0 if share > 1e-12 else 0.0
             total += share
-            offset += share * away
-            square += share * away * away
+            offset += share * delta
+            square += share * delta * delta
             value += share * y[j]
-            cross += share * away * y[j]
-        if seen < 2 or radius == 0:
-            total = value = middle = 0.0
-            last = i
-            while last < len(x) and x[last] == at:
-                total, value, middle = total + weight[last], value + weight[last] * y[last], middle + y[last]
-                last += 1
-            fitted[i] = value / total if total > 0 else middle / (last - i)
+            cross += share * delta * y[j]
+        if seen_points < 2 or radius == 0:
+            total = value = plain_sum = 0.0
+            end = i
+            while end < len(x) and x[end] == center:
+                total, value, plain_sum = total + weight[end], value + weight[end] * y[end], plain_sum + y[end]
+                end += 1
+            fitted[i] = value / total if total > 0 else plain_sum / (end - i)
             continue
         offset, value = offset / total, value / total
-        spread = max(square / total - offset * offset, 1e-12 * by * by)  # as statsmodels has it, in units of x
-        fitted[i] = value - offset * (cross / total - offset * value) / spread
+        variance = max(square / total - offset * offset, 1e-12 * scale * scale)  # as in statsmodels, in units of x
+        fitted[i] = value - offset * (cross / total - offset * value) / variance
 
 
 @cache
@@ -196,28 +196,28 @@ def _compiled() -> Any:
 
 
 def _bisquare(residual: Array) -> Array:
-    """(n,), by their size over six times the median one's; where that is 0, by whether they are 0."""
+    """Return bisquare weights (n,) of residuals over six medians; if the median is 0, weight 1 for residuals of 0."""
     size = np.abs(residual)
     middle = float(np.median(size))
     scaled = size / (6 * middle) if middle > 0 else (size > 0).astype(np.float64)
     return np.asarray((1 - np.minimum(scaled, 1) ** 2) ** 2)
 
 
-def _first_date(given: ArrayLike) -> np.datetime64 | None:
-    """The first of dates, from which days are counted; None of numbers."""
-    array = np.asarray(given)
+def _first_date(values: ArrayLike) -> np.datetime64 | None:
+    """Return the first date, from which days are counted; None for numbers."""
+    array = np.asarray(values)
     return np.fmin.reduce(array.astype("datetime64[us]")) if array.dtype.kind == "M" and array.size else None
 
 
-def _column(name: str, given: ArrayLike, origin: np.datetime64 | None = None) -> Array:
-    array = np.asarray(given)
+def _column(name: str, values: ArrayLike, origin: np.datetime64 | None = None) -> Array:
+    array = np.asarray(values)
     if (array.dtype.kind == "M") != (origin is not None):
-        expected = "numbers" if origin is None else "dates (datetime64), as x has them"
+        expected = "numbers" if origin is None else "dates (datetime64) like x"
         raise ValueError(f"{name}: got {array.dtype}; expected {expected}")
     if origin is not None:
         days = (array.astype("datetime64[us]") - origin).astype(np.float64) / _DAY
         array = np.where(np.isnat(array), np.nan, days)
-    array = np.asarray(unmasked(given) if origin is None else array, np.float64)
+    array = np.asarray(unmasked(values) if origin is None else array, np.float64)
     if array.ndim != 1 or not len(array):
         raise ValueError(f"{name}: got shape {array.shape}; expected (n,) numbers, at least one")
     if lost := int((~np.isfinite(array)).sum()):

@@ -1,4 +1,4 @@
-"""Dask's arrays and data frames as queries: a fitted model predicts each partition where it is."""
+"""Dask arrays and data frames as queries: the workers predict their partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dikkat.regression.joined import Array
 
 
 def predict(model: Any, X: Any, return_std: bool) -> Any:
-    """Dask arrays, still to be made, of a fitted model's predictions for each partition."""
+    """Return lazy Dask arrays of a fitted model's predictions."""
     with needing("dask"):
         import dask.array
         from dask import delayed
@@ -22,18 +22,18 @@ def predict(model: Any, X: Any, return_std: bool) -> Any:
     validate_data(model, np.empty((0, X.shape[1])) if is_array else X._meta, skip_check_array=True, reset=False)
     blocks = X.rechunk({1: -1}).to_delayed().ravel() if is_array else X.to_delayed()
     rows = X.chunks[0] if is_array else [np.nan] * len(blocks)
-    whole, shape, dtype = delayed(model, traverse=False), model.y_train_.shape[1:], model.X_train_.dtype
+    delayed_model, shape, dtype = delayed(model, traverse=False), model.y_train_.shape[1:], model.X_train_.dtype
 
-    def predicted(model: Any, block: Any) -> tuple[Array, ...]:
+    def predict_block(model: Any, block: Any) -> tuple[Array, ...]:
         if not len(block):
             return np.empty((0, *shape), dtype), np.empty((0, *shape), dtype)
         result = model.predict(block, return_std)
         return result if return_std else (result,)
 
-    made = [delayed(predicted, nout=2, traverse=False)(whole, block) for block in blocks]
+    predictions = [delayed(predict_block, nout=2, traverse=False)(delayed_model, block) for block in blocks]
     answers = [
         dask.array.concatenate(
-            [dask.array.from_delayed(each[k], (n, *shape), dtype) for each, n in zip(made, rows, strict=True)]
+            [dask.array.from_delayed(pair[k], (n, *shape), dtype) for pair, n in zip(predictions, rows, strict=True)]
         )
         for k in range(1 + return_std)
     ]

@@ -1,20 +1,20 @@
 r"""The gradient of an estimate at a query, and its standard error.
 
-The estimate is the first of $\theta = M^{-1} \sum_j w_j z_j y_j$, with $M = \sum_j w_j z_j z_j^\top + \Lambda$.
-The slopes b of the plane to which lines are drawn are taken from y before, and added at the end.
-With $u = M^{-1} e_1$, the share $a_{jc} = u^\top z_j\, \partial w_j/\partial x_c$ at a total of the weights that is
-held, and $e_c$ that picks the slope along c, its derivative with respect to x_c is
+The estimate is the first entry of $\theta = M^{-1} \sum_j w_j z_j y_j$, with $M = \sum_j w_j z_j z_j^\top + \Lambda$.
+The plane to whose slopes b the ridge shrinks is subtracted from y before, and b is added at the end.
+Let $u = M^{-1} e_1$, $a_{jc} = u^\top z_j\, \partial w_j/\partial x_c$ at a fixed sum of the weights, and $e_c$ the
+unit vector of the slope along c. The derivative of the estimate by x_c is
 
 $$ \frac{\partial \hat y}{\partial x_c} = \frac{\theta_c}{\sigma_c} + \sum_j a_{jc} (y_j - z_j^\top\theta)
 = \sum_j l'_{jc} y_j , \qquad
 l'_{jc} = a_{jc} + w_j z_j^\top M^{-1} \Big( \frac{e_c}{\sigma_c} - \sum_i a_{ic} z_i \Big) , $$
 
-which of the constant order, without slopes, is the change of the weights alone.
+which for the constant order, without slopes, is only the change of the weights.
 
-The derivative is linear in y, as b is (`dikkat.regression.local`), by which $e_c - \sum_j l'_{jc} x_j$ is multiplied in
-the end. With that in l' and with s² the variance of the noise there (`dikkat.regression.smoother`) its standard error
-is $s\,(\sum_j l'^2_{jc}/W_j)^{1/2}$. That is about the derivative's own mean: the bias by which smoothing flattens
-slopes is not in it.
+The derivative is linear in y, and so is b (`dikkat.regression.local`), which is multiplied by
+$e_c - \sum_j l'_{jc} x_j$ at the end. With this term included in l', and with s² the variance of the noise at the
+query (`dikkat.regression.smoother`), the standard error is $s\,(\sum_j l'^2_{jc}/W_j)^{1/2}$. It does not include the
+bias of slopes that smoothing flattens.
 
 Source: Li and Racine 2007, chapter 2; Fan and Gijbels 1996, section 3.2.
 """
@@ -28,12 +28,12 @@ import torch
 from torch import Tensor
 
 from dikkat.regression.joined import Array, Coding
-from dikkat.regression.local import as_wide, is_far, least_of, lost_to_unseen, parts, ridge_at, ridge_of
+from dikkat.regression.local import is_far, least_ridge, lost_to_unseen, parts, ridge_at, ridge_of, widen_ridge
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.moments.record import LARGEST
 from dikkat.regression.smoother import Smoother
 
-_AGAIN = 64  # times each difference is read and written: with so many fewer queries at once it stays in the cache
+_READS = 64  # reads and writes of each difference: so many times fewer queries at once stay in the cache
 
 
 class Local(NamedTuple):
@@ -42,13 +42,13 @@ class Local(NamedTuple):
     Attributes:
         delta: (n, m, p), δ of the coordinates that have slopes: the numbers, or all.
         share: (n, m), w.
-        pull: (n, m): times δ it is ∂w/∂x in units of σ at a total that is held.
-        wide: (n, p), the bandwidths.
-        held: (n, p), Λ.
-        toward: (n, p, v), the slopes to which lines are drawn; 0 of the constant order.
+        pull: (n, m): times δ it is ∂w/∂x in units of σ at a fixed sum of the weights.
+        bandwidth: (n, p).
+        ridge: (n, p), Λ.
+        target: (n, p, v), the slopes to which the ridge shrinks; 0 for the constant order.
         design: (n, m, k), z.
         inverse: (n, k, k), M⁻¹.
-        reached: (n,), True where a row is in reach.
+        reached: (n,), True if a row is in reach.
         value: (m, v), y.
         weight: (m,), W.
     """
@@ -56,9 +56,9 @@ class Local(NamedTuple):
     delta: Tensor
     share: Tensor
     pull: Tensor
-    wide: Tensor
-    held: Tensor
-    toward: Tensor
+    bandwidth: Tensor
+    ridge: Tensor
+    target: Tensor
     design: Tensor
     inverse: Tensor
     reached: Tensor
@@ -67,49 +67,49 @@ class Local(NamedTuple):
 
 
 def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]:
-    """The local systems at queries in coordinates, in float64, some queries at a time."""
+    """Yield slices of queries, and the local systems at these in coordinates, in float64."""
     joined, numbers, slopes = smoother.joined, smoother.joined.numbers, len(smoother.trend.spread)
     key, value, weight, sigma, spread = (
-        torch.tensor(each, dtype=torch.float64)
-        for each in (joined.x, joined.y, joined.weight, smoother.bandwidth, joined.spread())
+        torch.tensor(array, dtype=torch.float64)
+        for array in (joined.x, joined.y, joined.weight, smoother.bandwidth, joined.spread())
     )
     amount = torch.tensor(smoother.ridge, dtype=torch.float64)
-    across = key.mT.contiguous()  # sums along rows are quick
-    for rows in parts(len(query), _AGAIN * key.numel()):
-        at = torch.tensor(query[rows], dtype=torch.float64)
-        wide = sigma.expand(len(at), -1)
-        delta = (across - at[..., None]) / wide[..., None]
+    columns = key.mT.contiguous()  # sums along contiguous rows are fast
+    for rows in parts(len(query), _READS * key.numel()):
+        points = torch.tensor(query[rows], dtype=torch.float64)
+        bandwidth = sigma.expand(len(points), -1)
+        delta = (columns - points[..., None]) / bandwidth[..., None]
         share, pull, lse = _weights(smoother.profile, delta.square().sum(1), weight)
-        lse = lse + lost_to_unseen(joined, at, wide)
-        delta, wide = delta[:, :slopes].mT, wide[:, :slopes]
-        toward = smoother.trend.over(wide) * smoother.drawn
-        ridge = as_wide(ridge_of(amount, spread[:numbers], wide[:, :numbers]), toward)
+        lse = lse + lost_to_unseen(joined, points, bandwidth)
+        delta, bandwidth = delta[:, :slopes].mT, bandwidth[:, :slopes]
+        target = smoother.trend.over(bandwidth) * smoother.shrinks
+        ridge = widen_ridge(ridge_of(amount, spread[:numbers], bandwidth[:, :numbers]), target)
         held = ridge_at(ridge, lse).clamp(max=LARGEST)
         design, inverse, reached = _system(share, delta, held, lse, smoother.degree)
-        yield rows, Local(delta, share, pull, wide, held, toward, design, inverse, reached, value, weight)
+        yield rows, Local(delta, share, pull, bandwidth, held, target, design, inverse, reached, value, weight)
 
 
 def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
-    """The gradient (n, p, v) with respect to the numbers at queries in coordinates, and ‖l'‖² (n, p).
+    """Return the gradient (n, p, v) by the numbers at queries in coordinates, and ‖l'‖² (n, p).
 
-    NaN where no row is in reach.
+    Both are NaN if no row is in reach.
     """
     result = []
     trend, unit, numbers = smoother.trend, smoother.trend.spread, smoother.joined.numbers
-    plane, by = trend.slope * smoother.drawn, trend.row * smoother.drawn
+    plane, plane_row = trend.slope * smoother.shrinks, trend.row * smoother.shrinks
     x = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
-    along = (x - x[0]) / unit
+    scaled_x = (x - x[0]) / unit
     for _, local in locals_at(smoother, query):
         row = _rows(local, smoother.degree)[..., :numbers]
-        change = row.mT @ (local.value - along @ plane) + (plane / unit[:, None])[:numbers]
-        row = row + by @ (torch.diag(1 / unit)[:numbers] - row.mT @ along).mT
+        change = row.mT @ (local.value - scaled_x @ plane) + (plane / unit[:, None])[:numbers]
+        row = row + plane_row @ (torch.diag(1 / unit)[:numbers] - row.mT @ scaled_x).mT
         result.append((change, (row.square() / local.weight[:, None]).sum(1)))
-    slope, norm = (torch.cat(each).numpy() for each in zip(*result, strict=True))
+    slope, norm = (torch.cat(piece).numpy() for piece in zip(*result, strict=True))
     return slope, norm
 
 
 def by_columns(model: Any, x: Array, return_std: bool) -> Array | tuple[Array, Array]:
-    """Return the gradient with respect to the columns of X, and perhaps its standard error, at rows like `X_train_`."""
+    """Return the gradient by the columns of X, and with `return_std` its standard error, at rows like `X_train_`."""
     smoother, query = model._smoother, model._coordinates(x)
     slope, norm = gradient(smoother, query)
     answers = [slope if model.metric_ is None else np.einsum("dk,nkv->ndv", model.metric_, slope)]
@@ -125,7 +125,7 @@ def by_columns(model: Any, x: Array, return_std: bool) -> Array | tuple[Array, A
 
 
 def _weights(profile: Profile, square: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """w (n, m), what times δ is ∂w/∂x in units of σ at a total that is held (n, m), and log Σ W K (n,)."""
+    """Return w (n, m), `Local.pull` (n, m), and log Σ W K (n,)."""
     if profile == "gaussian":
         scores = weight.log() - square / 2
         lse = scores.logsumexp(1)
@@ -137,29 +137,29 @@ def _weights(profile: Profile, square: Tensor, weight: Tensor) -> tuple[Tensor, 
     return weight * kernel / total, weight * 2 * inside / total, total[:, 0].log()
 
 
-def _system(share: Tensor, delta: Tensor, held: Tensor, lse: Tensor, degree: int) -> tuple[Tensor, Tensor, Tensor]:
-    """z (n, m, k), M⁻¹ (n, k, k), and who has a row in reach (n,)."""
+def _system(share: Tensor, delta: Tensor, ridge: Tensor, lse: Tensor, degree: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return z (n, m, k), M⁻¹ (n, k, k), and flags (n,), True if a row is in reach."""
     ones = torch.ones_like(share)[:, None]
     design = (torch.cat([ones, delta.mT], 1) if degree else ones).mT
     system = design.mT @ (share[..., None] * design)
     if degree:
         second = system.diagonal(dim1=1, dim2=2)[:, 1:]
-        added = held + least_of(lse.dtype) * second
-        added = torch.where(is_far(lse)[:, None] | (second == 0), LARGEST, added)
-        system = system + torch.diag_embed(torch.nn.functional.pad(added, (1, 0)))
+        diagonal = ridge + least_ridge(lse.dtype) * second
+        diagonal = torch.where(is_far(lse)[:, None] | (second == 0), LARGEST, diagonal)
+        system = system + torch.diag_embed(torch.nn.functional.pad(diagonal, (1, 0)))
     reached = torch.isfinite(system).all(2).all(1)
     system = torch.where(reached[:, None, None], system, torch.eye(system.shape[1]).to(system))
     return design, torch.linalg.inv(system), reached
 
 
 def _rows(local: Local, degree: int) -> Tensor:
-    """l', (n, m, p)."""
-    pull = local.pull[..., None] * local.delta / local.wide[:, None]
+    """Return l', (n, m, p)."""
+    pull = local.pull[..., None] * local.delta / local.bandwidth[:, None]
     design, inverse = local.design, local.inverse
     lever = pull * (design @ inverse[:, :1].mT)
     change = torch.zeros(*pull.shape[::2], design.shape[2]).to(pull)
     if degree:
-        change[..., 1:] = torch.diag_embed(1 / local.wide)
-    left = (change - lever.mT @ design) @ inverse
-    result: Tensor = lever + local.share[..., None] * (design @ left.mT)
+        change[..., 1:] = torch.diag_embed(1 / local.bandwidth)
+    correction = (change - lever.mT @ design) @ inverse
+    result: Tensor = lever + local.share[..., None] * (design @ correction.mT)
     return result.masked_fill(~local.reached[:, None, None], math.nan)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import dask, diagnostics, effects, files, intervals, report, validation
 from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths
-from dikkat.regression.base import KernelModel, check_at_hand, history_of
+from dikkat.regression.base import KernelModel, check_in_memory, history_of
 from dikkat.regression.columns import names_of, refilled
 from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
@@ -166,7 +166,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         validation.check_settings(self)
         if self.cv is None and groups is not None:
             raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
-        check_at_hand(X=X, y=y, sample_weight=sample_weight)
+        check_in_memory(X=X, y=y, sample_weight=sample_weight)
         name = getattr(y, "name", None)
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
@@ -560,9 +560,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """Return an estimator with the fitted kernel and order that chooses everything else from other rows."""
         x, columns = refilled(rows.x, rows.columns, rows.weight)
         other: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        return other._fitted(rows._replace(x=x, columns=columns, metric=None))
+        return other._fit_rows(rows._replace(x=x, columns=columns, metric=None))
 
-    def _found(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+    def _find_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         coding, given = rows.coding, validation.checked_bandwidth(self.bandwidth, rows.columns)
         numbers, degree = bool(rows.columns) and not isinstance(given, str), int(self.order == "linear")
         bandwidth, folds = coding.widths(given) if numbers else given, folds_of(rows, joined)

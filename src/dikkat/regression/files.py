@@ -72,7 +72,7 @@ def load_model(kind: type[Any], path: str | os.PathLike[str]) -> Any:
     model.periodic_features = periods or None
     model.n_features_in_ = rows.x.shape[1] - sum(column.is_gap for column in rows.columns)
     model.target_name_, model.row_labels_ = saved.target, None
-    return model._fitted(rows, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
+    return model._fit_rows(rows, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
 
 
 def _settings_of(model: Any) -> dict[str, Any]:

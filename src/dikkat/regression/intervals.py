@@ -60,7 +60,7 @@ def interval(
     rows, errors = left_out_errors(model)
     lower, upper = np.full((2, len(x)), np.inf) * [[-1], [1]]
     if rows.times.sum() > 1:
-        growth, more = _growth(model, x, weight), model._smoother.alike
+        growth, more = _growth(model, x, weight), model._smoother.design_effect
         for part, centers in _left_out(model, rows, x):
             off = _grown(growth[part], np.abs(errors))
             upper[part] = _quantile(centers + off, rows.weight, coverage, more)
@@ -108,7 +108,7 @@ def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Ar
     """The quantiles q (k,) of a new value, (n, k), at rows like `X_train_`."""
     result, added = np.empty((len(x), len(q))), np.sqrt(unknown(model, x)[:, 0])
     for part, mean, growth, errors, share in _distribution(model, x, weight):
-        order, alike = np.argsort(errors, kind="stable"), model._smoother.alike
+        order, alike = np.argsort(errors, kind="stable"), model._smoother.design_effect
         below = np.cumsum(share[:, order], 1)
         rest = 1 - below[:, -1]
         for k, level in enumerate(q):
@@ -132,8 +132,8 @@ def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> A
     result = np.empty((len(x), count))
     for part, mean, growth, errors, share in _distribution(model, x):
         reached = np.cumsum(share, 1)
-        drawn = random.uniform(size=(len(share), count)) * reached[:, -1:]
-        chosen = np.array([np.searchsorted(*each, side="right") for each in zip(reached, drawn, strict=True)])
+        shrinks = random.uniform(size=(len(share), count)) * reached[:, -1:]
+        chosen = np.array([np.searchsorted(*each, side="right") for each in zip(reached, shrinks, strict=True)])
         result[part] = mean[:, None] + _grown(growth, errors[chosen.clip(max=len(errors) - 1)])
     if (added := np.sqrt(unknown(model, x))).any():
         result += added * random.standard_t(_UNSEEN, size=result.shape)
@@ -169,8 +169,8 @@ def left_out_errors(model: Any) -> tuple[Repeats, Array]:
         rows, errors = tested.rows, tested.errors[:, 0]
     else:
         rows, (_, trial) = model._smoother.joined.rows(), model._smoother.left_out
-        alone = rows.unique[: len(rows.unique) - len(trial.repeated)]
-        errors = -torch.cat([trial.left[alone], trial.repeated])[:, 0].numpy()
+        alone = rows.unique[: len(rows.unique) - len(trial.repeat_errors)]
+        errors = -torch.cat([trial.errors[alone], trial.repeat_errors])[:, 0].numpy()
     if model._smoother.joined.precise:
         return rows._replace(weight=np.ones(len(errors))), errors * np.sqrt(rows.weight)
     return rows, errors
@@ -196,9 +196,9 @@ def _left_out(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[slice, Arra
         kept = 1 - share * (row * across).sum(1)
         with np.errstate(divide="ignore", invalid="ignore"):
             without = theta[:, :1] - share * row[:, 0] * left / kept
-            if smoother.drawn:  # to the plane without the row
+            if smoother.shrinks:  # to the plane without the row
                 plane = smoother.trend.without[rows.unique, :, 0] - smoother.trend.slope[:, 0]
-                turned = (local.wide / smoother.trend.spread)[:, :, None].numpy() * plane.numpy().T
+                turned = (local.bandwidth / smoother.trend.spread)[:, :, None].numpy() * plane.numpy().T
                 # With M = A + H, M⁻¹ H = 1 − M⁻¹ A: the ridge H may be 10³⁰, where rounding of M⁻¹ would tell.
                 moments = (local.design.mT * local.share[:, None]) @ local.design
                 held = (across - moments.numpy() @ row)[:, 1:]
@@ -213,10 +213,10 @@ def _left_out(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[slice, Arra
 
 def _solved(local: Local) -> tuple[torch.Tensor, ...]:
     """z (n, m, k), M⁻¹ (n, k, k), θ (n, k) and w (n, m)."""
-    toward = local.toward[..., 0]
-    rest = local.value[:, 0] - (local.delta @ toward[..., None])[..., 0]
+    target = local.target[..., 0]
+    rest = local.value[:, 0] - (local.delta @ target[..., None])[..., 0]
     theta = (local.inverse @ (local.design.mT @ (local.share * rest)[..., None]))[..., 0]
-    theta[:, 1:] += toward[:, : theta.shape[1] - 1]
+    theta[:, 1:] += target[:, : theta.shape[1] - 1]
     return local.design, local.inverse, theta, local.share
 
 

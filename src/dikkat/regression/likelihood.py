@@ -1,26 +1,25 @@
-r"""The criteria of a classifier and of a density: how likely each row is, by the others.
+r"""The criteria of a classifier and of a density: the likelihood of each row by a model of the other rows.
 
-**Classes.** With S the sum of the kernel's weights at a row i, without it, and $S_c$ that over the rows of the class c,
-the probability of c is
+**Classes.** Let S be the sum of the kernel's weights at a row i without that row, and $S_c$ the sum over only the rows
+of class c. The probability of c is
 
 $$ p_c = \frac{S_c + \alpha\,\pi_c}{S + \alpha} , $$
 
-as if α more rows were there whose classes are as π says. Near many rows α counts for little, far from all of them
-nothing else does. Of the order "linear" π is what a plane of log-odds says (`dikkat.regression.logistic`), of
-"constant" Laplace's rule of succession over all rows, $(W_c + 1)/(W + C)$ for C classes. The criterion is the mean of
-$-\log p$ of the rows' own classes over $1 - \nu/(0.8\,W)$, where ν is the sum of the shares that rows have in their
-own answers: the penalty of the regressor's criterion.
+as if there were α more rows with the class probabilities π. Near many rows α has little influence; far from all rows
+the answer is π. For the order "linear" π comes from a plane of log-odds (`dikkat.regression.logistic`), for "constant"
+from Laplace's rule of succession over all rows, $(W_c + 1)/(W + C)$ for C classes. The criterion is the mean of
+$-\log p$ over the rows' classes, divided by $1 - \nu/(0.8\,W)$. ν is the sum of the shares of rows in their own
+estimates: this is the penalty of the regressor's criterion.
 
-**Density.** The criterion is $L = -\frac{1}{W}\sum_i \log f_{-i}(x_i) - \log(1 - \nu/(0.8\,W))$, with f the density by
-the other rows, the log-sum-exp of the attention, and the same penalty, without which a few rows at the ends of a tail,
-each near another by chance, decide. What counts is $e^{L/d}$ in units of the features' standard deviations: a number
-that is positive, as the search wants it, and least at the same place. Of numbers that were rounded no bandwidth is
-below half of the least gap between two of them, since what lies in one place says only that they were rounded. A row
-that has a number farther beyond the quartiles than eight times their distance has no part in the mean: alone, it would
-be the likelier the wider all bandwidths are.
+**Density.** Let $L = -\frac{1}{W}\sum_i \log f_{-i}(x_i) - \log(1 - \nu/(0.8\,W))$, where $f_{-i}$ is the density by
+the other rows, whose logarithm is the log-sum-exp of the attention. Without the penalty a few tail rows that are close
+by chance would decide. The criterion is $e^{L/d}$ in units of the features' standard deviations: it is positive, as
+the search requires, and has the same minimum. No bandwidth is below half the least gap between two numbers, because
+equal rounded numbers show only the rounding. A row with a number more than eight interquartile ranges beyond the
+quartiles does not count in the mean: it would widen all bandwidths.
 
-Of classes copies are left out together, as by the regressor; of a density, and where no column is a number, rows are
-left out one by one.
+A classifier leaves out copies together, as the regressor does. A density, and a table without numeric columns, leaves
+out rows one by one.
 
 Source: Titterington 1980 (categories); Li and Racine 2007, sections 1.3.2 and 4.3 (likelihood cross-validation);
 Laplace's rule: Jaynes 2003, chapter 18.
@@ -34,108 +33,106 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dikkat.regression.bandwidth import Chosen, least, radius, samples, within_dtype
-from dikkat.regression.criterion import MOST, Criterion, Trial
+from dikkat.regression.bandwidth import Chosen, minimize_criterion, radius, samples, within_dtype
+from dikkat.regression.criterion import MAX_FREEDOM, Criterion, Trial
 from dikkat.regression.joined import Array, Joined, Repeats
 from dikkat.regression.local import sensitivity
 from dikkat.regression.moments.launch import Profile
 
 FENCE = 8.0
-"""Distances of the quartiles beyond them, from which a row has no say in a density's bandwidth."""
+"""Interquartile ranges beyond the quartiles from which a row has no influence on a density's bandwidth."""
 
 
 class _Likelihood(Criterion):
-    """A criterion of the constant order, in whose unit 1 is large."""
+    """A criterion of the constant order, for which an error of 1 is large."""
 
-    def __init__(self, joined: Joined, ridge: float | None, most: float = math.inf) -> None:
-        super().__init__(joined, "gaussian", 0, ridge, most=most)
+    def __init__(self, joined: Joined, ridge: float | None, freedom_per_row: float = math.inf) -> None:
+        super().__init__(joined, "gaussian", 0, ridge, freedom_per_row=freedom_per_row)
         self.variance = 1.0
 
     def _changes(self, trial: Trial) -> torch.Tensor:
-        """(n, d, v + 1): how the estimates, and behind them the lse, change with log σ."""
+        """Return the changes of the estimates, and last of the lse, with log σ, (n, d, v + 1)."""
         points, theta = self._with_zeros, torch.cat([trial.theta, -trial.row[..., None]], -1)
-        own = self.window(trial.t), trial.lse, trial.row, theta
-        change = sensitivity(points.key, points, *own, exclude=self.itself, ordered=True)
-        return torch.from_numpy(self._finite(change, trial.t, *own, None))
+        state = self.window(trial.t), trial.lse, trial.row, theta
+        change = sensitivity(points.key, points, *state, exclude=self.row_index, ordered=True)
+        return torch.from_numpy(self._finite(change, trial.t, *state, None))
 
-    def _free(self, trial: Trial) -> float:
-        return 1 - float((1 - trial.kept).sum()) / self.most
+    def _free_share(self, trial: Trial) -> float:
+        return 1 - float((1 - trial.residual_share).sum()) / self.max_freedom
 
-    def _left_out(self, weight: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """How much of the weight of each row is left out at a time."""
+    def _left_out_weight(self, weight: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return out if self.joined.numbers else torch.minimum(weight, torch.ones_like(weight))
 
 
 class LogLoss(_Likelihood):
-    """The mean log-loss of the rows' classes, whose values are 1 for the own class.
+    """The mean log-loss of classes that are coded as y = 1 for a row's class and 0 for other classes.
 
-    With `prior` None the last of t is log α. `known` are the π of rows' own classes without them, by a plane.
+    If `prior` is None, the last of t is log α. `known` is π of each row's class by a plane without that row.
     """
 
     ridges = 0.1, 0.25, 1e6
 
     def __init__(self, joined: Joined, prior: float | None, known: Array | None = None) -> None:
-        super().__init__(joined, prior, MOST)
+        super().__init__(joined, prior, MAX_FREEDOM)
         rows = joined.rows()
         labels = classes_of(joined, rows)
-        self.row, self.label = (torch.from_numpy(each) for each in (rows.unique, labels))
-        weight, out = (torch.tensor(each) for each in (rows.weight, rows.out))
-        out = self._left_out(weight, out)
-        every = torch.zeros(rows.y.shape[1], dtype=torch.float64).index_add_(0, self.label, weight)
-        self.part, self.of_class = weight / self.total, weight - out
-        self.here = self.points.weight[self.row] - out
+        self.row, self.label = (torch.from_numpy(array) for array in (rows.unique, labels))
+        weight, out = (torch.tensor(array) for array in (rows.weight, rows.out))
+        out = self._left_out_weight(weight, out)
+        class_weight = torch.zeros(rows.y.shape[1], dtype=torch.float64).index_add_(0, self.label, weight)
+        self.row_share, self.copy_weight = weight / self.total, weight - out
+        self.rest = self.points.weight[self.row] - out
         if known is None:
-            self.prior = (every[self.label] - out + 1) / (self.total - out + len(every))
+            self.prior = (class_weight[self.label] - out + 1) / (self.total - out + len(class_weight))
         else:
             self.prior = torch.tensor(known)
         self.origin = torch.tensor(joined.origin)[self.label]
 
     def __call__(self, t: Array) -> Trial:
-        """The penalised log-loss at one t."""
+        """Return the trial at t, whose error is the penalised log-loss."""
         lse, row, theta = self._fits(t)
         theta = torch.where(torch.isfinite(lse)[:, None, None], theta, 0.0)
-        weight, own = self.points.weight, lse.exp() + self._prior(t)
-        kept = own / (own + weight)
-        trial = Trial(t, math.nan, theta[:, 0], theta[:0, 0], lse, row, theta, kept)
-        above, below, _ = self._parts(trial)
-        loss, free = float((self.part * (below.log() - above.log())).sum()), self._free(trial)
+        weight, mass = self.points.weight, lse.exp() + self._prior(t)
+        share = mass / (mass + weight)
+        trial = Trial(t, math.nan, theta[:, 0], theta[:0, 0], lse, row, theta, share)
+        numerator, denominator, _ = self._likelihood_terms(trial)
+        loss, free = float((self.row_share * (denominator.log() - numerator.log())).sum()), self._free_share(trial)
         return replace(trial, error=loss / free if free > 0 and math.isfinite(loss) else math.inf)
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
-        """The slope with respect to t, and Fisher's guess at its second derivatives, a matrix."""
-        # In NumPy: small operations of PyTorch's that take several threads wait for them longer than they work.
-        above, below, mass = (each.numpy() for each in self._parts(trial))
+        """Return the slope with respect to t, and Fisher's approximation of the second derivatives, a matrix."""
+        # In NumPy: for small tensors PyTorch waits longer for its threads than it computes.
+        numerator, denominator, mass = (tensor.numpy() for tensor in self._likelihood_terms(trial))
         change, alpha = self._changes(trial).numpy(), self._prior(trial.t)
-        row, label, weight, part, prior = (
-            each.numpy() for each in (self.row, self.label, self.points.weight, self.part, self.prior)
+        row, label, weight, row_share, prior = (
+            tensor.numpy() for tensor in (self.row, self.label, self.points.weight, self.row_share, self.prior)
         )
-        moved = change[row, :, -1] * mass[:, None]  # of S
-        of_class = moved * (trial.theta.numpy()[row, 0, label] + self.origin.numpy())[:, None]
-        of_class = of_class + mass[:, None] * change[row, :, label]
-        by_row = of_class / above[:, None] - moved / below[:, None]
+        mass_change = change[row, :, -1] * mass[:, None]  # the change of S
+        class_change = mass_change * (trial.theta.numpy()[row, 0, label] + self.origin.numpy())[:, None]
+        class_change = class_change + mass[:, None] * change[row, :, label]
+        by_row = class_change / numerator[:, None] - mass_change / denominator[:, None]
         reach = np.exp(trial.lse.numpy())
-        fewer = -change[..., -1] * reach[:, None]
+        freedom_slope = -change[..., -1] * reach[:, None]
         if self.ridge is None:
-            by_row = np.column_stack([by_row, alpha * prior / above - alpha / below])
-            fewer = np.column_stack([fewer, np.full(len(fewer), -alpha)])
-        fewer = (weight / (reach + alpha + weight) ** 2) @ fewer
-        weighted, free = part[:, None] * by_row, self._free(trial)
-        slope = (-weighted.sum(0) + trial.error * fewer / self.most) / free
+            by_row = np.column_stack([by_row, alpha * prior / numerator - alpha / denominator])
+            freedom_slope = np.column_stack([freedom_slope, np.full(len(freedom_slope), -alpha)])
+        freedom_slope = (weight / (reach + alpha + weight) ** 2) @ freedom_slope
+        weighted, free = row_share[:, None] * by_row, self._free_share(trial)
+        slope = (-weighted.sum(0) + trial.error * freedom_slope / self.max_freedom) / free
         return slope, weighted.T @ by_row / free
 
-    def _parts(self, trial: Trial) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """S_c + απ_c and S + α of each row's own class c without the row; and S without its place."""
+    def _likelihood_terms(self, trial: Trial) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return S_c + απ_c and S + α for each row's class c without the row, and S without the row's place."""
         mass, alpha = trial.lse.exp()[self.row], self._prior(trial.t)
-        of_class = mass * (trial.theta[self.row, 0, self.label] + self.origin)
-        return of_class + self.of_class + alpha * self.prior, mass + self.here + alpha, mass
+        class_mass = mass * (trial.theta[self.row, 0, self.label] + self.origin)
+        return class_mass + self.copy_weight + alpha * self.prior, mass + self.rest + alpha, mass
 
     def _prior(self, t: Array) -> float:
-        """α."""
         return math.exp(t[-1]) if self.ridge is None else self.ridge
 
 
 def classes_of(joined: Joined, rows: Repeats) -> NDArray[np.intp]:
-    """The class of each row of a classifier's."""
+    """Return the class of each row from a classifier's y, (n,)."""
     result: NDArray[np.intp] = (rows.y + joined.origin).argmax(1)
     return result
 
@@ -146,50 +143,51 @@ class Density(_Likelihood):
     narrowest = 0.5
 
     def __init__(self, joined: Joined) -> None:
-        super().__init__(joined, 0.0, MOST)
+        super().__init__(joined, 0.0, MAX_FREEDOM)
         weight = self.points.weight
         out = weight.clone()
         out[self.unique] = torch.tensor(joined.repeats.out, dtype=torch.float64)
-        out = self._left_out(weight, out)
-        known = weight * ~torch.from_numpy(outlying(joined))
-        self.here, self.rest, self.part = weight - out, self.total - out, known / known.sum()
+        out = self._left_out_weight(weight, out)
+        inlying = weight * ~torch.from_numpy(outlying(joined))
+        self.rest, self.total_rest, self.row_share = weight - out, self.total - out, inlying / inlying.sum()
         spread = joined.spread()[: joined.numbers]
-        self.unit = float(np.log(spread[spread > 0]).sum())
-        self.other = np.bincount(joined.feature)[joined.numbers :]  # c − 1 of each category
+        self.log_unit = float(np.log(spread[spread > 0]).sum())
+        self.other_levels = np.bincount(joined.feature)[joined.numbers :]  # c − 1 for each category
 
     def __call__(self, t: Array) -> Trial:
-        """The criterion at one t."""
+        """Return the trial at t."""
         lse, row, theta = self._fits(t)
         numbers, (normal, _) = self.joined.numbers, self._categories(t)
-        log_density = torch.logaddexp(lse, self.here.log()) - self.rest.log() - float(t[:numbers].sum()) + normal
-        loss = -float((self.part * log_density).sum()) - self.unit
-        kept = lse.exp() / (lse.exp() + self.points.weight)
-        trial = Trial(t, math.inf, theta[:, 0], theta[:0, 0], lse, row, theta, kept)
-        free = self._free(trial)
+        log_density = torch.logaddexp(lse, self.rest.log()) - self.total_rest.log() - float(t[:numbers].sum()) + normal
+        loss = -float((self.row_share * log_density).sum()) - self.log_unit
+        share = lse.exp() / (lse.exp() + self.points.weight)
+        trial = Trial(t, math.inf, theta[:, 0], theta[:0, 0], lse, row, theta, share)
+        free = self._free_share(trial)
         if not (math.isfinite(loss) and free > 0):
             return trial
         return replace(trial, error=math.exp(min((loss - math.log(free)) / self.joined.features, 700.0)))
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
-        """The slope with respect to t, and Fisher's guess at its second derivatives, a matrix."""
+        """Return the slope with respect to t, and Fisher's approximation of the second derivatives, a matrix."""
         mass, numbers, change = trial.lse.exp(), self.joined.numbers, self._changes(trial)[..., -1]
-        by_row = -change * (mass / (mass + self.here))[:, None].nan_to_num(1.0)
+        by_row = -change * (mass / (mass + self.rest))[:, None].nan_to_num(1.0)
         by_row[:, :numbers] += 1
         by_row[:, numbers:] -= torch.from_numpy(self._categories(trial.t)[1]).to(by_row)
         scale = trial.error / self.joined.features
-        weighted = scale * self.part[:, None] * by_row
-        freer = ((trial.kept * (1 - trial.kept))[:, None] * change).sum(0) / (self.most * self._free(trial))
-        return (weighted.sum(0) - scale * freer).numpy(), (weighted.T @ by_row).numpy()
+        weighted = scale * self.row_share[:, None] * by_row
+        freed = (trial.residual_share * (1 - trial.residual_share))[:, None] * change
+        freedom_slope = freed.sum(0) / (self.max_freedom * self._free_share(trial))
+        return (weighted.sum(0) - scale * freedom_slope).numpy(), (weighted.T @ by_row).numpy()
 
     def _categories(self, t: Array) -> tuple[float, Array]:
-        """The logarithms of Aitchison and Aitken's 1 − λ, summed up, and their slopes."""
-        by = np.exp(-2 * t[self.joined.numbers :])
-        other = self.other * np.exp(-by / 2)
-        return -float(np.log1p(other).sum()), -other * by / (1 + other)
+        """Return the sum of log(1 − λ) over the categories, by Aitchison and Aitken's kernel, and its slopes."""
+        inverse_square = np.exp(-2 * t[self.joined.numbers :])
+        mass = self.other_levels * np.exp(-inverse_square / 2)
+        return -float(np.log1p(mass).sum()), -mass * inverse_square / (1 + mass)
 
 
 def outlying(joined: Joined) -> NDArray[np.bool_]:
-    """True for unique rows (m,) that have a number far beyond the quartiles, in units of their distance."""
+    """Return flags (m,), True for unique rows with a number more than `FENCE` quartile ranges beyond a quartile."""
     x, weight = joined.x[:, : joined.numbers].astype(np.float64), joined.weight[:, None]
     low, high = np.quantile(x, [0.25, 0.75], axis=0, weights=np.broadcast_to(weight, x.shape), method="inverted_cdf")
     with np.errstate(over="ignore"):
@@ -198,13 +196,13 @@ def outlying(joined: Joined) -> NDArray[np.bool_]:
     return result
 
 
-def found(make: Callable[[Joined], Criterion], joined: Joined, profile: Profile, share: float) -> Chosen:
-    """The bandwidths, and perhaps α, with the least criterion.
+def search_likelihood(make: Callable[[Joined], Criterion], joined: Joined, profile: Profile, share: float) -> Chosen:
+    """Search for the bandwidths, and α unless it is fixed, with the least criterion.
 
-    They are those of the Gaussian; Epanechnikov's kernel gets the ones with which its standard deviations are the same.
+    The search uses the Gaussian. Epanechnikov's kernel gets the bandwidths with the same standard deviations.
     """
-    path = least([make(each) for each in samples(joined, 0, share)])
+    path = minimize_criterion([make(sample) for sample in samples(joined, 0, share)])
     size, dtype = joined.features, joined.x.dtype
-    wider = radius(profile, joined.numbers)
-    steps = [(within_dtype(wider * np.exp(each.t[:size]), dtype), each.error) for each in path.steps]
+    scale = radius(profile, joined.numbers)
+    steps = [(within_dtype(scale * np.exp(step.t[:size]), dtype), step.error) for step in path.steps]
     return Chosen(steps[-1][0], math.exp(path.last.t[-1]) if len(path.last.t) > size else 0.0, steps)

@@ -1,51 +1,49 @@
 r"""Local moments about a query, and the local constant or line that is fitted from them.
 
-**Moments.** Around a query x the keys x_j have the weights of attention with a distance score,
+**Moments.** At a query x the keys x_j have the weights of attention with a distance score,
 
 $$ w_j = \frac{W_j K(\delta_j)}{\sum_l W_l K(\delta_l)}, \qquad \delta_j = (x_j - x)/\sigma , $$
 
-and the moments are the means of 1, y, δ, δδᵀ and δy under them. They are a state: a mean and a log-sum-exp, which
-merges with the state over other keys. δ is taken from the points as they were given, so that no digits are lost where
-their range is many bandwidths. They come from the compiled kernels of `dikkat.regression.moments.launch`; where Numba
-cannot be imported from plain PyTorch, some queries at a time.
+and the moments are the means of 1, y, δ, δδᵀ and δy under these weights. With log Σ W K they are a state that merges
+with the state over other keys. δ is computed from the original coordinates, so that no digits are lost if their range
+is many bandwidths. The compiled kernels of `dikkat.regression.moments.launch` compute the moments. Without Numba
+PyTorch computes them for some queries at a time.
 
 **Fits.** With $z = (1)$ for the constant order and $z = (1, \delta)$ for the linear one, of the δ of numbers, a fit
 minimises $\sum_j w_j (y_j - z_j^\top\theta)^2 + (\beta - b)^\top \Lambda (\beta - b)$, with β the slopes in θ and b
-those of a plane through all rows. The first of θ is the estimate: the line's height at the
-query, where δ = 0.
+the slopes of a plane through all rows. The first entry of θ is the estimate: the line's height at δ = 0.
 
 The linear order is solved about the mean offset $o$, where $S = \operatorname{E}\delta\delta^\top - oo^\top$ and
 $c = \operatorname{E}\delta y^\top - oy^\top$:
 
 $$ \beta = b + (S + \Lambda)^{-1} (c - S b), \qquad \hat y = \bar y - \beta^\top o . $$
 
-The ridge draws the line toward the plane's slope where few points have a say, or lie too near each other to tell a
-slope:
+The ridge shrinks the slopes toward b if few points have influence, or are too close together to determine a slope:
 
 $$ \Lambda_c = \frac{\rho}{S_0} \frac{s_c^2}{s_c^2 + \sigma_c^2}, \qquad S_0 = \sum_j W_j K(\delta_j) , $$
 
-with $s_c$ the standard deviation of the feature over all rows. It is as if ρ more points, one bandwidth off, or one
-standard deviation where that is shorter, had said that the slope is b. Beyond the data and in gaps $S_0$ goes to 0, and
-the slope to b. As Seifert and Gasser do, who draw it to 0, the line is shrunk about the mean offset, and ρ is their
-ridge parameter over the bandwidth; theirs grows with |o|, which changes little where points are many and nothing far
+with $s_c$ the standard deviation of the feature over all rows. The effect is that of ρ more points with the slope b at
+a distance of one bandwidth, or of one standard deviation if that is shorter. Beyond the data and in gaps $S_0$ goes to
+0, and the slope to b. As in Seifert and Gasser, who shrink to 0, the line is shrunk about the mean offset, and ρ is
+their ridge parameter over the bandwidth. Theirs grows with |o|, which changes little among many points and nothing far
 away.
 
-A second ridge, $\varepsilon \operatorname{diag}(\operatorname{E}\delta\delta^\top)$, has no unit and is far below
-what data say, where they say anything. So far from all data that every weight is 0 in the dtype, which is 37 bandwidths
-in float64 and 13 in float32, there is no line to see: there β = b, from the mean under what the weights are to each
-other. That goes to the nearest point's value.
+A second ridge, $\varepsilon \operatorname{diag}(\operatorname{E}\delta\delta^\top)$, has no unit and is negligible
+wherever data determine a slope. At 37 bandwidths from all data in float64, and 13 in float32, every weight is 0 in the
+dtype and no slope can be estimated. There β = b, and the mean uses the ratios of the weights, so that it goes to the
+nearest point's value.
 
-**The plane** through all rows, to whose slopes lines are drawn. With z the coordinates less their means, in standard
-deviations (those of a category over the root of the sum of their variances), $v_g$ the shares of unique rows in the
-weight and $C = \sum_g v_g z_g z_g^\top$, the slopes are those of ridge regression,
+**The plane** through all rows has the slopes b. Let z be the coordinates minus their means, in standard deviations
+(for a category, over the root of the sum of its coordinates' variances), $v_g$ the shares of unique rows in the weight
+and $C = \sum_g v_g z_g z_g^\top$. The slopes come from ridge regression,
 
 $$ b = (C + \lambda)^{-1} \sum_g v_g z_g (\bar y_g - \bar y), \qquad
 b_{-g} = b - (C + \lambda)^{-1} z_g\, v_g\, e_g, \qquad
 e_g = \frac{\bar y_g - \bar y - z_g^\top b}{1 - v_g (1 + z_g^\top (C + \lambda)^{-1} z_g)} , $$
 
-the latter without the rows at g, whose error is then $e_g$; λ is the power of ten from −6 to 3, or ∞, of which the mean
-square of these is least. The plane is that of the numbers, or where the least is smaller that of all coordinates, in
-which a category has a step for each of its levels.
+where $b_{-g}$ is without the rows at g, and $e_g$ is their error. λ is the power of ten from −6 to 3, or ∞, with the
+least mean square of these errors. The plane is over the numbers, or over all coordinates if their least error is
+smaller: a category then has a step for each of its levels.
 
 Source: Seifert and Gasser 1996, Finite-sample variance of local polynomials; 2000, Data adaptive ridging in local
 polynomial regression.
@@ -71,20 +69,20 @@ from dikkat.regression.moments.launch import Window
 from dikkat.regression.moments.record import LARGEST
 
 RIDGE = 0.25
-"""ρ where nothing is searched for: about Seifert and Gasser's rule, half a bandwidth from the mean offset."""
-_ELEMENTS = 2**23  # of the moments, or differences from keys, of the queries that are worked on at once
+"""ρ without a search: about Seifert and Gasser's rule, half a bandwidth from the mean offset."""
+_ELEMENTS = 2**23  # numbers of the moments, or of the differences from keys, at a time
 
 
 @dataclass(frozen=True)
 class Points:
-    """Keys with their values; the faster if neighbours in space are mostly neighbours in memory.
+    """Keys with values; kernels are faster if neighbours in space are mostly neighbours in memory.
 
     Attributes:
         key: (m, d).
-        value: (m, v), of the same dtype.
-        weight: (m,), positive: how often each counts.
-        tiles: The points as the compiled kernel of pairs reads them; None where that does not run.
-        line: Many sorted keys of one feature in float64, for sorted sums; None of others.
+        value: (m, v), of the dtype of the keys.
+        weight: (m,), positive: the count of each key.
+        tiles: The points for the compiled kernel of pairs; None if that kernel does not run.
+        line: Many sorted keys of one feature in float64, for sorted sums; None for other keys.
     """
 
     key: Tensor
@@ -94,30 +92,30 @@ class Points:
     line: launch.Line | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        run, own = launch.runs(self.key), (self.key, self.value, self.weight)
-        object.__setattr__(self, "tiles", launch.tiles(*own) if run else None)
-        object.__setattr__(self, "line", launch.line(*own) if run else None)
+        compiled, arrays = launch.runs(self.key), (self.key, self.value, self.weight)
+        object.__setattr__(self, "tiles", launch.tiles(*arrays) if compiled else None)
+        object.__setattr__(self, "line", launch.line(*arrays) if compiled else None)
 
     def columns(self, degree: int) -> int:
-        """The size of the moments of a query, without the log-sum-exp."""
+        """Return the count of a query's moments, without the log-sum-exp."""
         size, values = degree * self.key.shape[1], self.value.shape[1]
         return values + size + size * size + size * values
 
 
 def points_of(joined: Joined, dtype: torch.dtype) -> Points:
-    """The unique rows as points."""
-    return Points(*(torch.tensor(each, dtype=dtype) for each in (joined.x, joined.y, joined.weight)))
+    """Return the unique rows as points."""
+    return Points(*(torch.tensor(array, dtype=dtype) for array in (joined.x, joined.y, joined.weight)))
 
 
 class Moments(NamedTuple):
-    """Moments of n queries; of degree 0 those of δ are empty. A query that no key reaches has lse −∞, and 0 otherwise.
+    """Moments of n queries; for degree 0 the moments of δ are empty. Without a key in reach lse is −∞ and the rest 0.
 
     Attributes:
         lse: (n,), log Σ_j W_j K(δ_j).
         value: (n, v), the mean of y.
         offset: (n, d), the mean of δ.
-        spread: (n, d, d), of δδᵀ.
-        cross: (n, d, v), of δy.
+        spread: (n, d, d), the mean of δδᵀ.
+        cross: (n, d, v), the mean of δy.
     """
 
     lse: Tensor
@@ -128,7 +126,7 @@ class Moments(NamedTuple):
 
 
 def parts(count: int, columns: int) -> list[slice]:
-    """So many queries in parts whose moments, of so many numbers each, take little memory at once."""
+    """Return slices of `count` queries, such that `columns` numbers for each query of a slice take little memory."""
     size = max(1, _ELEMENTS // columns)
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
@@ -142,13 +140,13 @@ def moments(
     exclude: Tensor | None = None,
     ordered: bool = False,
 ) -> Moments:
-    """The moments about each query (n, d); `exclude` (n,) is the index of a key that a query must not see, or −1.
+    """Return the moments at each query (n, d); `exclude` (n,) is the index of a key that a query must not see, or −1.
 
-    With `ordered` the queries are in `spatial_order` already, as the rows of `Joined` are.
+    `ordered` says that the queries are in `spatial_order`, as the rows of `Joined` are.
     """
     if points.tiles is not None:
-        own: dict[str, Tensor | None] = {"exclude": exclude}
-        mean, lse = _in_order(_averages, query, own, ordered, points=points, window=window, degree=degree)
+        by_query, inputs = {"exclude": exclude}, {"points": points, "tiles": points.tiles, "degree": degree}
+        mean, lse = _in_order(_averages, query, by_query, ordered, window=window, **inputs)
     else:
         mean, lse = _plain_averages(query, points, window, degree, exclude)
     size, values = degree * query.shape[1], points.value.shape[1]
@@ -161,20 +159,20 @@ def fits(
     points: Points,
     window: Window,
     ridge: Tensor | None,
-    toward: Tensor | None = None,
+    target: Tensor | None = None,
     *,
     exclude: Tensor | None = None,
     ordered: bool = False,
 ) -> tuple[Tensor, "LocalFit"]:
-    """The lse (n,) and the fits of `local_fit`; lines from pairs come from the kernel of their moments."""
+    """Return the lse (n,) and the fits of `local_fit`; one kernel computes moments and lines from pairs."""
     if ridge is not None and points.tiles is not None and points.line is None:
-        ridge = as_wide(ridge, toward)
-        drawn = None if toward is None else toward.expand(len(query), -1, -1)
-        own = {"exclude": exclude, "ridge": ridge.expand(len(query), -1), "toward": drawn}
-        lse, *fit = _in_order(_lines, query, own, ordered, points=points, window=window)
+        ridge = widen_ridge(ridge, target)
+        row_slopes = None if target is None else target.expand(len(query), -1, -1)
+        by_query = {"exclude": exclude, "ridge": ridge.expand(len(query), -1), "target": row_slopes}
+        lse, *fit = _in_order(_lines, query, by_query, ordered, tiles=points.tiles, window=window)
         return lse, LocalFit(*fit)
-    around = moments(query, points, window, degree=0 if ridge is None else 1, exclude=exclude, ordered=ordered)
-    return around.lse, local_fit(around, ridge, toward)
+    state = moments(query, points, window, degree=0 if ridge is None else 1, exclude=exclude, ordered=ordered)
+    return state.lse, local_fit(state, ridge, target)
 
 
 def sensitivity(
@@ -187,27 +185,27 @@ def sensitivity(
     exclude: Tensor | None = None,
     ordered: bool = False,
 ) -> Tensor:
-    r"""Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v).
+    r"""Return Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v).
 
-    For the Gaussian kernel, whose ∂ log K/∂ log σ_c is δ_c², that is how the local estimate uᵀ(…) changes with log σ_c.
+    For the Gaussian kernel ∂ log K/∂ log σ_c is δ_c², so this is the derivative of the local estimate by log σ_c.
     """
     if points.tiles is not None:
         by_query = {"lse": lse, "row": row, "fit": fit, "exclude": exclude}
-        (result,) = _in_order(_sensitivity, query, by_query, ordered, points=points, window=window)
+        (result,) = _in_order(_sensitivity, query, by_query, ordered, points=points, tiles=points.tiles, window=window)
         return result
     pieces = []
     for rows in parts(len(query), points.key.numel() + points.value.numel()):
         delta, score = _scores(query, points, window, rows, exclude)
         share = (score - lse[rows, None].nan_to_num(neginf=0.0)).exp()
-        own, slopes = row[rows], delta[..., : row.shape[1] - 1]
-        lever = own[:, :1] + torch.einsum("nc,nmc->nm", own[:, 1:], slopes)
-        left = points.value - fit[rows, :1] - torch.einsum("ncv,nmc->nmv", fit[rows, 1:], slopes)
-        pieces.append(torch.einsum("nm,nmc,nmv->ncv", share * lever, delta.square(), left))
+        u, slopes = row[rows], delta[..., : row.shape[1] - 1]
+        lever = u[:, :1] + torch.einsum("nc,nmc->nm", u[:, 1:], slopes)
+        residual = points.value - fit[rows, :1] - torch.einsum("ncv,nmc->nmv", fit[rows, 1:], slopes)
+        pieces.append(torch.einsum("nm,nmc,nmv->ncv", share * lever, delta.square(), residual))
     return torch.cat(pieces)
 
 
 def weights(query: Tensor, points: Points, window: Window) -> Tensor:
-    """The weights themselves, (n, m), of the points in their order; 0 in the row of a query that no key reaches."""
+    """Return the (n, m) attention weights of the points; all 0 for a query that no key reaches."""
     return softmax(_scores(query, points, window, slice(None), None)[1], None)[0]
 
 
@@ -221,26 +219,25 @@ def _in_order(
     ordered: bool,
     *,
     window: Window,
-    **more: Any,
+    **arguments: Any,
 ) -> list[Tensor]:
-    """A compiled kernel's results, for queries and what is given for each, computed in `spatial_order`."""
+    """Run a compiled kernel on queries, and tensors by query, in `spatial_order`; return results in the given order."""
     if ordered:
-        return list(kernel(query, **by_query, window=window, **more))
+        return list(kernel(query, **by_query, window=window, **arguments))
     order = torch.from_numpy(launch.spatial_order(query.numpy()))
-    turned = {name: each if each is None else each[order] for name, each in by_query.items()}
-    result = kernel(query[order], **turned, window=window.of(order), **more)
-    return [torch.empty_like(each).index_copy_(0, order, each) for each in result]
+    ordered_inputs = {name: tensor if tensor is None else tensor[order] for name, tensor in by_query.items()}
+    results = kernel(query[order], **ordered_inputs, window=window.of(order), **arguments)
+    return [torch.empty_like(tensor).index_copy_(0, order, tensor) for tensor in results]
 
 
 def _averages(
-    query: Tensor, *, exclude: Tensor | None, points: Points, window: Window, degree: int
+    query: Tensor, *, exclude: Tensor | None, points: Points, tiles: launch.Tiles, window: Window, degree: int
 ) -> tuple[Tensor, Tensor]:
-    """Means and lse of ordered queries: from sorted sums where they serve, else pair by pair."""
+    """Return means and lse of ordered queries, from sorted sums if these are faster, else from pairs."""
 
     def by_pairs(chosen: Any) -> tuple[Tensor, Tensor]:
-        assert points.tiles is not None
         excluded = None if exclude is None else exclude[chosen]
-        return launch.moments(query[chosen], points.tiles, window.of(chosen), degree, excluded)
+        return launch.moments(query[chosen], tiles, window.of(chosen), degree, excluded)
 
     result = _by_sorted_sums(query, points, window, 2 * degree, degree, exclude)
     if result is None:
@@ -254,33 +251,32 @@ def _averages(
 
 
 def _lines(
-    query: Tensor, *, exclude: Tensor | None, ridge: Tensor, toward: Tensor | None, points: Points, window: Window
+    query: Tensor, *, exclude: Tensor | None, ridge: Tensor, target: Tensor | None, tiles: launch.Tiles, window: Window
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The lse, u and θ of ordered queries."""
-    assert points.tiles is not None
-    return launch.fits(query, points.tiles, window, exclude, ridge, toward, least_of(query.dtype))
+    """Return the lse, u and θ of ordered queries."""
+    return launch.fits(query, tiles, window, exclude, ridge, target, least_ridge(query.dtype))
 
 
 def _sensitivity(
-    query: Tensor, *, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None, points: Points, window: Window
-) -> tuple[Tensor]:
-    """The sensitivities of ordered queries: from sorted sums where they serve, else pair by pair."""
+    query: Tensor, *, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None, points: Points,
+    tiles: launch.Tiles, window: Window,
+) -> tuple[Tensor]:  # fmt: skip
+    """Return the sensitivities of ordered queries, from sorted sums if these are faster, else from pairs."""
 
     def by_pairs(chosen: Any) -> Tensor:
-        assert points.tiles is not None
-        own, excluded = (lse[chosen], row[chosen], fit[chosen]), None if exclude is None else exclude[chosen]
-        return launch.sensitivity(query[chosen], points.tiles, window.of(chosen), *own, excluded)
+        terms, excluded = (lse[chosen], row[chosen], fit[chosen]), None if exclude is None else exclude[chosen]
+        return launch.sensitivity(query[chosen], tiles, window.of(chosen), *terms, excluded)
 
     degree = row.shape[1] - 1
     sums = _by_sorted_sums(query, points, window, 2 + 2 * degree, 2 + degree, exclude)
     if sums is None:
         return (by_pairs(slice(None)),)
     weight, mass, value = sums
-    # Σ_k (u·z)_k Σ w δ^(2+k) (y − zᵀθ): of powers of δ, and of those with y.
+    # Σ_k (u·z)_k Σ w δ^(2+k) (y − zᵀθ), from means of powers of δ and of their products with y.
     result = query.new_zeros(len(query), points.value.shape[1])
     for k in range(1 + degree):
-        left = value[:, 2 + k] - sum(fit[:, e] * mass[:, 1 + k + e, None] for e in range(1 + degree))
-        result += row[:, k, None] * left
+        residual = value[:, 2 + k] - sum(fit[:, e] * mass[:, 1 + k + e, None] for e in range(1 + degree))
+        result += row[:, k, None] * residual
     result *= (weight - lse).exp()[:, None]
     unsure = weight.isnan()
     if unsure.any():
@@ -291,9 +287,9 @@ def _sensitivity(
 def _by_sorted_sums(
     query: Tensor, points: Points, window: Window, mass_powers: int, value_powers: int, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The weights and the means of powers, where sorted sums serve."""
+    """Return the log-sum-exp and the means of powers; None if sorted sums are not faster or cannot run."""
     line = points.line
-    if line is None or window.bandwidth.ndim > 1 or not launch.is_sorted_quicker(query, line, window, exclude):
+    if line is None or window.bandwidth.ndim > 1 or not launch.sorted_sums_are_faster(query, line, window, exclude):
         return None
     return launch.powers(query, line, window, mass_powers, value_powers, exclude)
 
@@ -304,20 +300,20 @@ def _by_sorted_sums(
 def _plain_averages(
     query: Tensor, points: Points, window: Window, degree: int, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The means of y and, for degree 1, of δ, δδᵀ and δy, in one row a query; and the lse."""
+    """Return for each query a row of the means of y and, for degree 1, of δ, δδᵀ and δy; and the lse."""
     means, totals = [query.new_zeros(0, points.columns(degree))], [query.new_zeros(0)]
     for rows in parts(len(query), points.key.numel() + points.value.numel()):
         delta, score = _scores(query, points, window, rows, exclude)
         share, *_ = softmax(score, None)
-        result = [share @ points.value]
+        columns = [share @ points.value]
         if degree:
             weighted = share[..., None] * delta
-            result += [
+            columns += [
                 weighted.sum(1),
                 torch.einsum("nmc,nme->nce", weighted, delta).flatten(1),
                 torch.einsum("nmc,mv->ncv", weighted, points.value).flatten(1),
             ]
-        means.append(torch.cat(result, 1))
+        means.append(torch.cat(columns, 1))
         totals.append(score.logsumexp(1))
     return torch.cat(means), torch.cat(totals)
 
@@ -325,9 +321,9 @@ def _plain_averages(
 def _scores(
     query: Tensor, points: Points, window: Window, rows: slice, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """δ and the logarithm of the weights of some queries with all keys."""
-    by = 1 / window.of(rows).bandwidth  # as the compiled kernels do
-    delta = (points.key - query[rows, None]) * (by if by.ndim == 1 else by[:, None])
+    """Return δ and the logarithm of the unnormalised weights, of some queries with all keys."""
+    scale = 1 / window.of(rows).bandwidth  # multiplied, as in the compiled kernels
+    delta = (points.key - query[rows, None]) * (scale if scale.ndim == 1 else scale[:, None])
     score = log_profile(window.profile, delta.square().sum(-1)) * (2 if window.squared else 1) + points.weight.log()
     if exclude is not None:
         keys = torch.arange(len(points.key))
@@ -351,7 +347,7 @@ class LocalFit(NamedTuple):
 
     @property
     def estimate(self) -> Tensor:
-        """(n, v)."""
+        """The estimates, (n, v)."""
         return self.theta[:, 0]
 
 
@@ -373,136 +369,136 @@ class _Centred(NamedTuple):
     lse: Tensor
 
 
-def local_fit(around: Moments, ridge: Tensor | None, toward: Tensor | None = None) -> LocalFit:
-    """The local constant; with the ridge Λ S_0, (p,) or (n, p), the local line; the first p coordinates have slopes.
+def local_fit(state: Moments, ridge: Tensor | None, target: Tensor | None = None) -> LocalFit:
+    """Return the local constants, or with a ridge Λ S_0, (p,) or (n, p), the local lines over the first p coordinates.
 
-    `toward` are slopes, (p, v) or (n, p, v), to which the ridge draws; None for 0. Where they are more, those of the
-    further coordinates are the line's.
+    The ridge shrinks the slopes to `target`, (p, v) or (n, p, v); None for 0. Coordinates of `target` beyond the ridge
+    get exactly these slopes.
     """
     if ridge is None:
-        return LocalFit(torch.ones_like(around.lse)[:, None], around.value[:, None])
-    ridge = as_wide(ridge, toward)
+        return LocalFit(torch.ones_like(state.lse)[:, None], state.value[:, None])
+    ridge = widen_ridge(ridge, target)
     slopes = ridge.shape[-1]
-    centred = _centred(around, slopes)
+    centred = _centred(state, slopes)
     offset = centred.offset[..., None]
-    cross = centred.cross if toward is None else centred.cross - centred.spread @ toward
+    cross = centred.cross if target is None else centred.cross - centred.spread @ target
     solved = _solve(centred, torch.cat([cross, offset], -1), ridge)
     slope, lean = solved[..., :-1], solved[..., -1]
-    slope = slope if toward is None else slope + toward
-    height = around.value - (slope * offset).sum(1)
+    slope = slope if target is None else slope + target
+    height = state.value - (slope * offset).sum(1)
     first = 1 + (centred.offset * lean).sum(1, keepdim=True)
-    flat = around.spread.shape[1] - slopes
+    without_slope = state.spread.shape[1] - slopes
     row, theta = torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1)
-    return LocalFit(pad(row, (0, flat)), pad(theta, (0, 0, 0, flat)))
+    return LocalFit(pad(row, (0, without_slope)), pad(theta, (0, 0, 0, without_slope)))
 
 
-def without_unseen(around: Moments, joined: Joined, query: Tensor, bandwidth: Tensor, squared: bool = False) -> Moments:
-    r"""Moments with S_0 as it is without those columns of which a query has a category that was not there.
+def without_unseen(state: Moments, joined: Joined, query: Tensor, bandwidth: Tensor, squared: bool = False) -> Moments:
+    r"""Return moments with S_0 as without the columns of a query that hold a category unseen in fit.
 
-    Such a category is at the same distance r from every row. That leaves the weights' shares as they are, but takes
-    $r^2/2\sigma^2$ from log S_0, which is added to it again: otherwise the ridge would take the slopes for it.
+    Such a category has the same distance r from every row. It does not change the normalised weights, but lowers
+    log S_0 by $r^2/2\sigma^2$. Adding this again keeps the ridge from removing the slopes.
     """
-    return around._replace(lse=around.lse + (1 + squared) * lost_to_unseen(joined, query, bandwidth))
+    return state._replace(lse=state.lse + (1 + squared) * lost_to_unseen(joined, query, bandwidth))
 
 
 def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
-    """The part of log S_0 that categories that were not there take, (n,)."""
-    lost = query.new_zeros(len(query))
-    for own, center, there in unseen_categories(joined, query):
-        far = (center / bandwidth[..., own]).square().sum(-1) / 2  # from 0, which is the first category
-        lost += torch.where(there, far, 0.0)
-    return lost
+    """Return by how much unseen categories lower log S_0, (n,)."""
+    reduction = query.new_zeros(len(query))
+    for coordinates, center, unseen in unseen_categories(joined, query):
+        half_square = (center / bandwidth[..., coordinates]).square().sum(-1) / 2  # the first category is at 0
+        reduction += torch.where(unseen, half_square, 0.0)
+    return reduction
 
 
 def has_unseen(joined: Joined, query: Tensor) -> Tensor:
-    """True for queries with a category that was not there, (n,)."""
-    result = query.new_zeros(len(query), dtype=torch.bool)
-    for _, _, there in unseen_categories(joined, query):
-        result |= there
-    return result
+    """Return flags (n,), True for queries with an unseen category."""
+    flags = query.new_zeros(len(query), dtype=torch.bool)
+    for _, _, unseen in unseen_categories(joined, query):
+        flags |= unseen
+    return flags
 
 
 def unseen_categories(joined: Joined, query: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Each category's coordinates, their values where it was not there, and the queries that have those, (n,)."""
+    """Yield each category's coordinates (d,), their values if it is unseen, and flags (n,) of queries with these."""
     for feature in np.unique(joined.feature[np.isfinite(joined.center)]):
-        own = torch.tensor(joined.feature == feature)
-        center = torch.tensor(joined.center).to(query)[own]
-        yield own, center, (query[:, own] == center).all(1)
+        coordinates = torch.tensor(joined.feature == feature)
+        center = torch.tensor(joined.center).to(query)[coordinates]
+        yield coordinates, center, (query[:, coordinates] == center).all(1)
 
 
-def noise_share(around: Moments, squared: Moments, ridge: Tensor) -> Tensor:
-    """‖l‖², (n,), with l the local line's row of the smoother matrix, from moments under K and under K²."""
-    share = (squared.lse - 2 * around.lse).exp()  # Σ_j w_j²
-    centred, about = (_centred(each, ridge.shape[-1]) for each in (around, squared))
+def noise_share(state: Moments, squared_state: Moments, ridge: Tensor) -> Tensor:
+    """Return ‖l‖², (n,), with l the local line's row of the smoother matrix, from moments under K and under K²."""
+    share = (squared_state.lse - 2 * state.lse).exp()  # Σ_j w_j²
+    centred, squared_centred = (_centred(moments, ridge.shape[-1]) for moments in (state, squared_state))
     lean = _solve(centred, centred.offset[..., None], ridge)
-    shift = (about.offset - centred.offset)[..., None]  # the mean of δ − o under w², and next that of its square
-    spread = about.spread + shift @ shift.mT
+    shift = (squared_centred.offset - centred.offset)[..., None]  # mean of δ − o under w²; then of its square
+    spread = squared_centred.spread + shift @ shift.mT
     return share * (1 + (lean * (spread @ lean - 2 * shift)).sum((1, 2)))
 
 
-def _centred(around: Moments, slopes: int) -> _Centred:
-    """Return the moments of the coordinates that have slopes, about their mean; 0 along those without spread."""
-    second, offset = around.spread[:, :slopes, :slopes], around.offset[:, :slopes, None]
-    spread, own = second - offset @ offset.mT, second.diagonal(dim1=1, dim2=2)
-    cross = around.cross[:, :slopes] - offset * around.value[:, None]
-    rounding = 32 * torch.finfo(own.dtype).eps * own  # of a difference of squares, which the spread is
+def _centred(state: Moments, slopes: int) -> _Centred:
+    """Return the moments of the first `slopes` coordinates about their mean; 0 along coordinates without spread."""
+    products, offset = state.spread[:, :slopes, :slopes], state.offset[:, :slopes, None]
+    spread, second = products - offset @ offset.mT, products.diagonal(dim1=1, dim2=2)
+    cross = state.cross[:, :slopes] - offset * state.value[:, None]
+    rounding = 32 * torch.finfo(second.dtype).eps * second  # the spread is a difference of squares
     flat = (spread.diagonal(dim1=1, dim2=2) <= rounding)[..., None]
     spread, cross = spread.masked_fill(flat | flat.mT, 0.0), cross.masked_fill(flat, 0.0)
-    return _Centred(offset[..., 0], own, spread, cross, around.lse)
+    return _Centred(offset[..., 0], second, spread, cross, state.lse)
 
 
 def is_far(lse: Tensor) -> Tensor:
-    """True where all weights are 0 in the dtype, and no slope is seen."""
+    """Return flags, True if all weights are 0 in the dtype, so that no slope can be estimated."""
     return lse < math.log(torch.finfo(lse.dtype).tiny)
 
 
-def least_of(dtype: torch.dtype) -> float:
-    """ε, the second ridge."""
+def least_ridge(dtype: torch.dtype) -> float:
+    """Return ε of the second ridge."""
     return 1e-10 if dtype == torch.float64 else 1e-5
 
 
 def ridge_at(ridge: Tensor, lse: Tensor) -> Tensor:
-    """Λ (n, p) from Λ S_0, (p,) or (n, p), and log S_0 (n,)."""
+    """Return Λ (n, p) from Λ S_0, (p,) or (n, p), and log S_0 (n,)."""
     return ridge * (-lse[:, None]).clamp(max=math.log(LARGEST)).exp()
 
 
-def as_wide(ridge: Tensor, toward: Tensor | None) -> Tensor:
-    """A ridge for as many coordinates as there are slopes to draw to, which leaves nothing of further ones."""
-    more = 0 if toward is None else toward.shape[-2] - ridge.shape[-1]
-    return pad(ridge, (0, more), value=LARGEST) if more else ridge
+def widen_ridge(ridge: Tensor, target: Tensor | None) -> Tensor:
+    """Extend a ridge to the coordinates of `target`; it is so large there that slopes equal the target."""
+    extra = 0 if target is None else target.shape[-2] - ridge.shape[-1]
+    return pad(ridge, (0, extra), value=LARGEST) if extra else ridge
 
 
 def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:
-    """Λ S_0 from ρ, the numbers' standard deviations (p,) and bandwidths (p,) or (n, p), of whose shape it is."""
-    return amount / (1 + (bandwidth / spread).square())  # 0 of a constant feature, which has no slope
+    """Return Λ S_0 from ρ, the numbers' standard deviations (p,) and bandwidths (p,) or (n, p)."""
+    return amount / (1 + (bandwidth / spread).square())  # 0 for a constant feature, which has no slope
 
 
 def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
-    """(S + Λ)⁻¹ times (n, d, k), by features of second moment 1. There is no slope without spread, nor far away."""
+    """Return (S + Λ)⁻¹ times `right` (n, d, k), solved in units of second moment 1; 0 without spread and far away."""
     flat = (centred.spread.diagonal(dim1=1, dim2=2) == 0) & (ridge == 0)
-    size = centred.second.masked_fill(flat | (centred.second == 0), math.inf).sqrt()[..., None]
-    added = ridge_at(ridge, centred.lse) / size[..., 0].square()
-    system = centred.spread / size / size.mT + torch.diag_embed(least_of(right.dtype) + added.clamp(max=LARGEST))
-    if system.shape[1] == 1:  # a call of LAPACK's for each query takes longer than all else
-        solved = right / size / system / size
+    scale = centred.second.masked_fill(flat | (centred.second == 0), math.inf).sqrt()[..., None]
+    added = ridge_at(ridge, centred.lse) / scale[..., 0].square()
+    system = centred.spread / scale / scale.mT + torch.diag_embed(least_ridge(right.dtype) + added.clamp(max=LARGEST))
+    if system.shape[1] == 1:  # a LAPACK call for each query takes longer than everything else
+        solved = right / scale / system / scale
     else:
-        solved = torch.cholesky_solve(right / size, torch.linalg.cholesky_ex(system).L) / size
+        solved = torch.cholesky_solve(right / scale, torch.linalg.cholesky_ex(system).L) / scale
     return solved.masked_fill(is_far(centred.lse)[:, None, None], 0.0)
 
 
 # --- the plane
 
-AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # the first of equals, where there is nothing to tell
+AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # on a tie the first wins
 
 
 class Trend(NamedTuple):
-    """The slopes of a plane, by p coordinates: the numbers, or all.
+    """The slopes of a plane over p coordinates: the numbers, or all coordinates.
 
     Attributes:
-        slope: (p, v), over a standard deviation.
-        row: (m, p), how each unique row's y goes into them, λ held.
-        without: (m, p, v), those without each unique row.
-        spread: (p,), the standard deviations; 1 of a constant.
+        slope: (p, v), per standard deviation.
+        row: (m, p), the derivative of the slopes by each unique row's y at fixed λ.
+        without: (m, p, v), the slopes without each unique row.
+        spread: (p,), the standard deviations; 1 for a constant.
         center: (p,), the means.
         gain: (p, p), (C + λ)⁻¹ over the sum of the weights.
     """
@@ -515,38 +511,38 @@ class Trend(NamedTuple):
     gain: Tensor
 
     def over(self, bandwidth: Tensor, slope: Tensor | None = None) -> Tensor:
-        """The slopes over bandwidths (d,) or (n, d): (p, v) or (n, p, v)."""
+        """Return the slopes per bandwidth (d,) or (n, d): (p, v) or (n, p, v)."""
         slope = self.slope if slope is None else slope
         return slope.to(bandwidth) * (bandwidth[..., : len(self.spread)] / self.spread.to(bandwidth))[..., None]
 
 
 def trend(joined: Joined) -> Trend:
-    """The plane through joined rows."""
-    # A category has one unit: the plane hangs on how far its levels are apart, and not on their order.
+    """Return the plane through joined rows."""
+    # One unit for all coordinates of a category, so that the plane does not depend on the order of its levels.
     spread, largest = joined.spread(), np.zeros(joined.feature.max() + 1)
     np.maximum.at(largest, joined.feature, spread)
-    largest = np.where(largest > 0, largest, 1.0)[joined.feature]  # whose square may be no number
+    largest = np.where(largest > 0, largest, 1.0)[joined.feature]  # the square may overflow
     unit = largest * np.sqrt(np.bincount(joined.feature, (spread / largest) ** 2))[joined.feature]
     unit, share = np.where(unit > 0, unit, 1.0), joined.weight / joined.weight.sum()
     scaled = (joined.x.astype(np.float64) - joined.x[0]) / unit
-    scaled, about = scaled - share @ scaled, joined.y - share @ joined.y
-    planes = [_plane(scaled[:, :size], about, share) for size in dict.fromkeys([joined.numbers, len(unit)])]
+    scaled, centred_y = scaled - share @ scaled, joined.y - share @ joined.y
+    planes = [_plane(scaled[:, :size], centred_y, share) for size in dict.fromkeys([joined.numbers, len(unit)])]
     _, slope, row, without, inverse = min(planes, key=itemgetter(0))
     size, center = len(slope), share @ joined.x.astype(np.float64)
     gain = inverse / joined.weight.sum()
     return Trend(*map(torch.from_numpy, (slope, row, without, unit[:size], center[:size], gain)))
 
 
-def _plane(scaled: Array, about: Array, share: Array) -> tuple[float, Array, Array, Array, Array]:
-    """The least mean square; its plane's slopes, what each row has in them, those without each row, and (C + λ)⁻¹."""
+def _plane(scaled: Array, centred_y: Array, share: Array) -> tuple[float, Array, Array, Array, Array]:
+    """Return the least mean square, and its plane's slopes, `Trend.row`, `Trend.without` and (C + λ)⁻¹."""
     values, basis = np.linalg.eigh((share[:, None] * scaled).T @ scaled)
-    turned, cross = scaled @ basis, basis.T @ (scaled.T @ (share[:, None] * about))
-    best, by, left = np.inf, np.zeros_like(values), about
-    for amount in AMOUNTS if len(about) > 1 else ():
-        held = 1 / (values.clip(0) + amount)
-        own = 1 - share * (1 + turned**2 @ held)
-        errors = (about - turned @ (held[:, None] * cross)) / own.clip(1e-9)[:, None]
-        if (error := float(share @ (errors**2).mean(1))) < best:
-            best, by, left = error, held, errors
-    slope, row = (basis * by) @ cross, share[:, None] * ((turned * by) @ basis.T)
-    return best, slope, row, slope - row[..., None] * left[:, None], (basis * by) @ basis.T
+    rotated, cross = scaled @ basis, basis.T @ (scaled.T @ (share[:, None] * centred_y))
+    least_error, gain, left_out = np.inf, np.zeros_like(values), centred_y
+    for amount in AMOUNTS if len(centred_y) > 1 else ():
+        gains = 1 / (values.clip(0) + amount)
+        other_share = 1 - share * (1 + rotated**2 @ gains)
+        errors = (centred_y - rotated @ (gains[:, None] * cross)) / other_share.clip(1e-9)[:, None]
+        if (error := float(share @ (errors**2).mean(1))) < least_error:
+            least_error, gain, left_out = error, gains, errors
+    slope, row = (basis * gain) @ cross, share[:, None] * ((rotated * gain) @ basis.T)
+    return least_error, slope, row, slope - row[..., None] * left_out[:, None], (basis * gain) @ basis.T

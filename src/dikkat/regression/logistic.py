@@ -1,13 +1,13 @@
-r"""A plane of log-odds through all rows, and what it says of each without it.
+r"""A plane of log-odds through all rows, and its probability for each row without that row.
 
-The probabilities are $p = \operatorname{softmax}(B x + b)$, of least log-loss with a penalty on $\lVert B\rVert^2$, of
-columns in units of their standard deviations. The penalty is that with the least log-loss where each row is left out,
-by one step of Newton's from the plane of all:
+The probabilities are $p = \operatorname{softmax}(B x + b)$ with the least log-loss and a penalty on
+$\lVert B\rVert^2$, for columns in units of their standard deviations. The strength of the penalty has the least
+leave-one-out log-loss, by one Newton step from the plane of all rows:
 
 $$ \eta_{-i} \approx \eta_i + A_i\,(I - w_i V_i A_i)^{-1} w_i (p_i - y_i), \qquad V = \operatorname{diag}(p) - pp^\top,
 \quad A_i = (x_i \otimes I)^\top H^{-1} (x_i \otimes I) , $$
 
-with H the Hessian of the penalised sum and $w_i$ the weight that is left out.
+with H the Hessian of the penalised sum and $w_i$ the weight of the left-out row.
 
 Source: Rad and Maleki 2020, A scalable estimate of the out-of-sample prediction error via approximate leave-one-out.
 """
@@ -21,8 +21,8 @@ from sklearn.linear_model import LogisticRegression
 
 from dikkat.regression.joined import Array
 
-_STRENGTHS = np.logspace(-4, 3, 8)  # of the log-loss beside the penalty
-_FLAT = 1e-6  # a common change of all classes changes nothing, and has no penalty in the intercept
+_STRENGTHS = np.logspace(-4, 3, 8)  # of the log-loss relative to the penalty
+_FLAT = 1e-6  # makes the Hessian regular: a common change of all intercepts has no penalty
 
 
 class Plane(NamedTuple):
@@ -34,60 +34,60 @@ class Plane(NamedTuple):
     height: Array  # (C,)
 
     def logits(self, x: Array) -> Array:
-        """(n, C), before the softmax."""
+        """Return the (n, C) log-odds before the softmax."""
         return np.asarray((x - self.center) / self.spread @ self.slope + self.height)
 
     def shares(self, x: Array) -> Array:
-        """The probabilities at points, (n, C)."""
+        """Return the (n, C) probabilities at points."""
         return np.asarray(softmax(self.logits(x.astype(np.float64)), axis=1))
 
 
 def plane(x: Array, label: NDArray[np.intp], weight: Array, classes: int) -> tuple[Plane, Array]:
-    """The plane through rows x (n, d), and the probabilities of their own classes without them, (n,)."""
-    there = np.unique(label)
-    if len(there) < classes:  # the others have rows of weight 0 alone, and no chance
-        part, left = plane(x, np.searchsorted(there, label), weight, len(there))
+    """Return the plane through rows x (n, d), and the probability of each row's class without that row, (n,)."""
+    present = np.unique(label)
+    if len(present) < classes:  # the other classes have only rows of weight 0
+        present_plane, left_out = plane(x, np.searchsorted(present, label), weight, len(present))
         slope, height = np.zeros((x.shape[1], classes)), np.full(classes, -np.inf)
-        slope[:, there], height[there] = part.slope, part.height
-        return part._replace(slope=slope, height=height), left
+        slope[:, present], height[present] = present_plane.slope, present_plane.height
+        return present_plane._replace(slope=slope, height=height), left_out
     center = np.average(x, axis=0, weights=weight).astype(np.float64)
     spread = np.sqrt(np.average((x - center) ** 2, axis=0, weights=weight))
     spread = np.where(spread > 0, spread, 1.0)
     scaled = (x - center) / spread
     if classes == 1:
         return Plane(center, spread, np.zeros((x.shape[1], 1)), np.zeros(1)), np.ones(len(x))
-    tried = []
+    trials = []
     for strength in _STRENGTHS.tolist():
         fit = LogisticRegression(C=strength, max_iter=1000, tol=1e-6).fit(scaled, label, sample_weight=weight)
         slope, height = fit.coef_.T, fit.intercept_
-        if classes == 2:  # one function there, with half its penalty for each of two here
+        if classes == 2:  # scikit-learn has one function; half its penalty for each of two here
             slope, height = np.hstack([-slope, slope]) / 2, np.append(-height, height) / 2
-        own = Plane(center, spread, slope, height)
-        left = _left_out(own, x, label, weight, (1 + (classes == 2)) / strength)
-        tried.append((float(weight @ left), own, left))
-    _, best, left = max(tried, key=lambda each: each[0])
-    return best, np.exp(left)
+        candidate = Plane(center, spread, slope, height)
+        left_out = _left_out(candidate, x, label, weight, (1 + (classes == 2)) / strength)
+        trials.append((float(weight @ left_out), candidate, left_out))
+    _, best, left_out = max(trials, key=lambda trial: trial[0])
+    return best, np.exp(left_out)
 
 
-def _left_out(own: Plane, x: Array, label: NDArray[np.intp], weight: Array, penalty: float) -> Array:
-    """The logarithms of the probabilities of rows' own classes without them, (n,)."""
-    logits = own.logits(x)
-    p, each = softmax(logits, axis=1), np.arange(len(x))
-    classes, wide = p.shape[1], np.hstack([(x - own.center) / own.spread, np.ones((len(x), 1))])
-    size = wide.shape[1]
-    curve = p[:, :, None] * (np.eye(classes) - p[:, None])  # V
+def _left_out(plane: Plane, x: Array, label: NDArray[np.intp], weight: Array, penalty: float) -> Array:
+    """Return the log-probability of each row's class without that row, (n,)."""
+    logits = plane.logits(x)
+    p, index = softmax(logits, axis=1), np.arange(len(x))
+    classes, design = p.shape[1], np.hstack([(x - plane.center) / plane.spread, np.ones((len(x), 1))])
+    size = design.shape[1]
+    variance = p[:, :, None] * (np.eye(classes) - p[:, None])  # V
     hessian = np.empty((size, classes, size, classes))
     for c in range(classes):
         for e in range(classes):
-            hessian[:, c, :, e] = (wide * (weight * curve[:, c, e])[:, None]).T @ wide
+            hessian[:, c, :, e] = (design * (weight * variance[:, c, e])[:, None]).T @ design
     square = hessian.reshape(size * classes, size * classes)
     square[np.diag_indices(len(square))] += np.append(np.full((size - 1) * classes, penalty), np.zeros(classes)) + _FLAT
     inverse = np.linalg.inv(square).reshape(hessian.shape)
-    lever = np.stack(
-        [np.einsum("na,nae->ne", wide, (wide @ inverse[:, c].reshape(size, -1)).reshape(len(x), size, classes))
+    leverage = np.stack(
+        [np.einsum("na,nae->ne", design, (design @ inverse[:, c].reshape(size, -1)).reshape(len(x), size, classes))
          for c in range(classes)], 1,
     )  # fmt: skip
-    gap = weight[:, None] * (p - np.eye(classes)[label])
-    held = np.eye(classes) - weight[:, None, None] * curve @ lever
-    moved = logits + (lever @ np.linalg.solve(held, gap[..., None]))[..., 0]
-    return np.asarray(log_softmax(moved, axis=1)[each, label])
+    gradient = weight[:, None] * (p - np.eye(classes)[label])
+    system = np.eye(classes) - weight[:, None, None] * variance @ leverage
+    logits_without = logits + (leverage @ np.linalg.solve(system, gradient[..., None]))[..., 0]
+    return np.asarray(log_softmax(logits_without, axis=1)[index, label])

@@ -1,32 +1,30 @@
-r"""A kernel of a given bandwidth over given rows: arrays in, arrays out, and nothing of scikit-learn.
+r"""A kernel with a fixed bandwidth over training rows: estimates, intervals, densities and weights, as arrays.
 
-**Deviations and intervals** are made of the training rows' own errors when each is predicted from the others, $e_i$.
-With $a_i$ its variance in units of the noise's, the row's share in its own estimate is $1 - g_i$ with
-$g_i = 1/(1 + a_i)$; its residual is $g_i e_i$, and the residuals of the rows near x have as many degrees of freedom as
-their $g_i$ sum up to:
+**Deviations and intervals** come from the error $e_i$ of each training row when the other rows predict it. Let $a_i$ be
+the variance of that prediction over the noise variance, and $g_i = 1/(1 + a_i)$. The row's share in its own estimate
+is $1 - g_i$, its residual is $g_i e_i$, and the residuals near x have $\sum g_i$ degrees of freedom:
 
 $$ \tau^2(x) = \sum_i \tilde w_i e_i^2, \qquad
 s^2(x) = \frac{\sum_i \tilde w_i\, (g_i e_i)^2}{\sum_i \tilde w_i\, g_i}, \qquad
 \nu(x) = \frac{(\sum_i \tilde w_i)^2}{\sum_i \tilde w_i^2} \sum_i \tilde w_i\, g_i , $$
 
-with $\tilde w$ the kernel's weights at twice the bandwidth about the mean point that x looks at, which lies among the
-data even where x does not. Rows with equal coordinates vary about their mean as well, which counts in each sum.
+with $\tilde w$ the kernel's weights at twice the bandwidth around the mean of the rows that x attends to, which is
+among the data even if x is not. Each sum includes the variance of rows with equal coordinates around their mean.
 
-A single value deviates by $(\tau^2 + s^2 b)^{1/2}$. The confidence interval is about a local line with
-half the bandwidth (in d dimensions half the volume), whose bias is small beside its error:
+A single value deviates by $(\tau^2 + s^2 b)^{1/2}$. The confidence interval is centred on a local line with
+half the bandwidth (in d dimensions half the volume), whose bias is small compared with its error:
 
 $$ \tilde y \pm t_\nu \big(s^2 (\lVert l \rVert^2 + b) + (\lambda^\top \Lambda (\beta - \bar\beta))^2\big)^{1/2},
 \qquad b = \sum_c \lambda_c^2\, \Lambda_c / S_0 , \qquad \lambda = (S + \Lambda)^{-1} o , $$
 
-with l the line's row of the smoother matrix, to which that of the plane's slopes is added,
-$t_\nu$ Student's quantile, and b what a ridge of ρ = 0.25 leaves open:
-that slopes vary with $s^2/\rho$ over a bandwidth. Beyond the data it goes up with the square of the distance, whatever
-the order and the ridge of the estimate. The line's own ridge is the estimate's, at most 0.25, and draws to the slopes
-$\bar\beta$ of the plane through all rows; of the order "constant", and without a ridge, it is 0.25, and draws to 0. The
-last term is the bias that it has where the line's slope β is another.
+with l the line's row of the smoother matrix, including the row of the plane's slopes, $t_\nu$ Student's quantile, and
+b the variance of slopes that a ridge of ρ = 0.25 allows: $s^2/\rho$ over a bandwidth. Beyond the data b grows with the
+square of the distance, for every order and ridge of the estimate. The line's ridge is the estimate's, at most 0.25, and
+shrinks to the slopes $\bar\beta$ of the plane through all rows. For the order "constant", and without a ridge, it is
+0.25 and shrinks to 0. The last term is the bias of this shrinking, if the line's slope β is different.
 
 Source: Loader 1999, chapter 2 and section 9.1 (degrees of freedom); Calonico, Cattaneo and Farrell 2018, On the effect
-of bias estimation on coverage accuracy (undersmoothing beside robust correction of the bias).
+of bias estimation on coverage accuracy (undersmoothing compared with robust bias correction).
 """
 
 import math
@@ -43,7 +41,7 @@ from scipy.spatial import cKDTree
 from scipy.special import stdtrit
 from torch import Tensor
 
-from dikkat.regression.criterion import Criterion, Fold, Held, Tested, Trial
+from dikkat.regression.criterion import Criterion, Fold, FoldErrors, HeldOut, Trial
 from dikkat.regression.joined import Array, Joined
 from dikkat.regression.local import (
     RIDGE,
@@ -66,13 +64,13 @@ from dikkat.regression.local import (
 )  # fmt: skip
 from dikkat.regression.moments.launch import Profile, Window
 
-_DIGITS = 1e9  # largest |lse| whose rounding does not show in a difference of two
-_WIDER = 2.0  # the bandwidth of errors over that of values
-_ENOUGH, _WIDENINGS = 50.0, 20  # rows whose errors make a distribution; most steps by which their window is widened
+_MAX_LSE = 1e9  # largest |lse| whose rounding does not affect a difference of two
+_ERROR_WIDTH = 2.0  # the bandwidth for errors over that for values
+_ENOUGH_ROWS, _MAX_WIDENINGS = 50.0, 20  # rows for a distribution of errors; steps to widen their window
 _MIN_DEGREES_OF_FREEDOM = 1e-5  # minimum residual degrees of freedom a row; with fewer the fit interpolates
-_FREE = 0.5  # degrees of freedom below which a quantile says nothing: from 600 standard errors on at 95 %
-_UNTESTED = 1e-300  # the weight of a row that no fold tests, where errors are asked for
-_GONE = -60.0  # log S_0 below which the ridge has left nothing of a slope
+_MIN_FREEDOM = 0.5  # degrees of freedom below which a 95 % quantile exceeds 600 standard errors and has no use
+_UNTESTED_WEIGHT = 1e-300  # the weight, among errors, of a row that no fold tests
+_NO_SLOPE = -60.0  # log S_0 below which the ridge removes every slope
 
 
 class Confidence(NamedTuple):
@@ -80,7 +78,7 @@ class Confidence(NamedTuple):
 
     Attributes:
         center: (n, v).
-        error: (n, v), the standard error; infinite where no noise is left to measure it by.
+        error: (n, v), the standard error; infinite if no residual measures the noise.
         freedom: (n, 1), degrees of freedom.
     """
 
@@ -89,14 +87,14 @@ class Confidence(NamedTuple):
     freedom: Array
 
     def half(self, level: float) -> Array:
-        """Half the width, (n, v), at a level of confidence; infinite without degrees of freedom."""
-        quantile = stdtrit(np.maximum(self.freedom, _FREE), (1 + level) / 2)
-        return np.where(self.freedom < _FREE, np.inf, quantile * self.error)
+        """Return half the width, (n, v), at a level of confidence; infinite without degrees of freedom."""
+        quantile = stdtrit(np.maximum(self.freedom, _MIN_FREEDOM), (1 + level) / 2)
+        return np.where(self.freedom < _MIN_FREEDOM, np.inf, quantile * self.error)
 
 
 @dataclass(frozen=True)
 class Smoother:
-    """The estimates, weights and densities of a fit, and how sure they are.
+    """The estimates, weights and densities of a fit, and their errors.
 
     Attributes:
         joined: The training rows.
@@ -104,7 +102,7 @@ class Smoother:
         degree: 0 for the constant order, 1 for the linear one.
         bandwidth: (d,), one for each coordinate.
         ridge: ρ of the linear order.
-        folds: In place of leaving out one row.
+        folds: Held-out rows for the errors, instead of leaving out one row at a time.
     """
 
     joined: Joined
@@ -115,253 +113,253 @@ class Smoother:
     folds: list[Fold] | None = None
 
     def estimate(self, query: Array) -> tuple[Array, NDArray[np.bool_]]:
-        """The estimates (n, v) and who has one, (n,); computed in the dtype of the rows."""
+        """Return estimates (n, v), in the dtype of the rows, and flags (n,), True if a query has an estimate."""
 
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            window = self._window(part)
-            around = moments(part, self._points, window, degree=self.degree)
-            around = without_unseen(around, self.joined, part, window.bandwidth)
-            return local_fit(around, *self._drawn(window)).estimate, around.lse
+        def work(chunk: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(chunk)
+            state = moments(chunk, self._points, window, degree=self.degree)
+            state = without_unseen(state, self.joined, chunk, window.bandwidth)
+            return local_fit(state, *self._ridge_and_slopes(window)).estimate, state.lse
 
-        mean, lse = self._by_parts(query, self._points, work)
+        mean, lse = self._in_chunks(query, self._points, work)
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
 
-    def without(self, query: Array, unique: NDArray[np.intp], others: Array) -> Array:
-        """The estimates of the first output (n,) at queries, each without a unique row; else the mean of the others."""
+    def without(self, query: Array, unique: NDArray[np.intp], fallback: Array) -> Array:
+        """Return estimates of the first output (n,), each without the unique row `unique`; else `fallback` (n,)."""
 
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            at, left = part[:, :-1], part[:, -1].long()
-            window = self._window(at)
-            ridge = self._drawn(window)[0]
-            toward = self.trend.over(window.bandwidth, self.trend.without[left]) if self.drawn else None
-            around = moments(at, self._wide, window, degree=self.degree, exclude=left)
-            around = without_unseen(around, self.joined, at, window.bandwidth)
-            return local_fit(around, ridge, toward).estimate[:, 0], around.lse
+        def work(chunk: Tensor) -> tuple[Tensor, ...]:
+            queries, excluded = chunk[:, :-1], chunk[:, -1].long()
+            window = self._window(queries)
+            ridge = self._ridge_and_slopes(window)[0]
+            target = self.trend.over(window.bandwidth, self.trend.without[excluded]) if self.shrinks else None
+            state = moments(queries, self._double, window, degree=self.degree, exclude=excluded)
+            state = without_unseen(state, self.joined, queries, window.bandwidth)
+            return local_fit(state, ridge, target).estimate[:, 0], state.lse
 
-        estimate, lse = self._by_parts(np.column_stack([query, unique]), self._wide, work)
-        return np.where(np.isfinite(lse) & np.isfinite(estimate), estimate, others)
+        estimate, lse = self._in_chunks(np.column_stack([query, unique]), self._double, work)
+        return np.where(np.isfinite(lse) & np.isfinite(estimate), estimate, fallback)
 
-    def shares(self, query: Array, doubt: float, prior: Array) -> Array:
-        """The means (n, v), as if so many more rows of the values `prior`, (n, v), were there."""
+    def shares(self, query: Array, prior_weight: float, prior: Array) -> Array:
+        """Return the means (n, v), with `prior_weight` additional rows of the values `prior`, (n, v)."""
 
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            window = self._window(part)
-            around = moments(part, self._wide, window)
-            around = without_unseen(around, self.joined, part, window.bandwidth)
-            mass = around.lse.exp()[:, None]
-            return mass, torch.where(mass > 0, around.value, 0.0)
+        def work(chunk: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(chunk)
+            state = moments(chunk, self._double, window)
+            state = without_unseen(state, self.joined, chunk, window.bandwidth)
+            mass = state.lse.exp()[:, None]
+            return mass, torch.where(mass > 0, state.value, 0.0)
 
-        mass, mean = self._by_parts(query, self._wide, work)
-        return np.asarray((mass * (mean + self.joined.origin) + doubt * prior) / (mass + doubt))
+        mass, mean = self._in_chunks(query, self._double, work)
+        return np.asarray((mass * (mean + self.joined.origin) + prior_weight * prior) / (mass + prior_weight))
 
     def deviation(self, query: Array) -> list[Array]:
-        """The deviation of single values from the estimates and its growth, (n, v), at queries with rows in reach.
+        """Return the deviation of single values and its growth, (n, v), at queries with rows in reach.
 
-        The growth is the deviation over that of the rows which the query looks at, at least 1.
+        The growth, at least 1, is the deviation over the deviation at the rows that the query attends to.
         """
 
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            window = self._window(part)
-            around = self._about(part, window)
-            doubt = _open(around, self._doubt(window))
-            return self._deviation(part + around.offset * window.bandwidth, doubt)
+        def work(chunk: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(chunk)
+            state = self._line_moments(chunk, window)
+            open_variance = _open_variance(state, self._ridge(window))
+            return self._deviation(chunk + state.offset * window.bandwidth, open_variance)
 
-        return self._by_parts(query, self._wide, work)
+        return self._in_chunks(query, self._double, work)
 
     def unseen(self, query: Array) -> Array:
-        """The variance that categories that were not there in fit add at queries, (n, v).
+        """Return the variance that categories unseen in fit add at queries, (n, v).
 
-        At a row the estimates with the row's category and with one that was not there are d apart. With c categories
-        the mean of d² is (c − 1)/c of the variance among categories in general, and a new one lies about their mean.
+        Let d be the change of a row's estimate if its category is replaced by an unseen category. With c categories the
+        mean of d² is (c − 1)/c of the variance among all categories, and an unseen category varies around their mean.
         """
         result = np.zeros((len(query), self.joined.y.shape[1]))
-        for own, center, there in unseen_categories(self.joined, torch.tensor(query)):
-            if there.any():
-                if (key := int(own.nonzero()[0, 0])) not in self.added:
-                    other = self.joined.x.copy()
-                    other[:, own.numpy()] = center.numpy()
-                    apart = self.estimate(self.joined.x)[0] - self.estimate(other)[0]
-                    count = int(own.sum()) + 1
-                    square = np.average(apart**2, axis=0, weights=self.joined.weight)
+        for coordinates, center, unseen in unseen_categories(self.joined, torch.tensor(query)):
+            if unseen.any():
+                if (key := int(coordinates.nonzero()[0, 0])) not in self.added:
+                    changed_x = self.joined.x.copy()
+                    changed_x[:, coordinates.numpy()] = center.numpy()
+                    change = self.estimate(self.joined.x)[0] - self.estimate(changed_x)[0]
+                    count = int(coordinates.sum()) + 1
+                    square = np.average(change**2, axis=0, weights=self.joined.weight)
                     self.added[key] = square * (count + 1) / (count - 1)
-                result[there.numpy()] += self.added[key]
+                result[unseen.numpy()] += self.added[key]
         return result
 
     @cached_property
     def added(self) -> dict[Any, Array]:
-        """The variances that unknown cells add, by a category's first coordinate or by what is missing."""
+        """A cache of the variances that unknown cells add, by a category's first coordinate or by missing columns."""
         return {}
 
     def nearest_deviation(self, query: Array) -> list[Array]:
-        """The deviation and its growth at queries with no row in reach, (n, v), which the nearest rows answer."""
+        """Return the deviation and its growth, (n, v), at queries without a row in reach, from the nearest rows."""
 
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            own, seen = part.chunk(2, 1)
-            window = self._window(own)
-            far = _unknown(((seen - own) / window.bandwidth)[:, : self.joined.numbers], self._doubt(window))
-            return self._deviation(seen, far.square().sum(1, keepdim=True))
+        def work(chunk: Tensor) -> tuple[Tensor, ...]:
+            queries, nearest = chunk.chunk(2, 1)
+            window = self._window(queries)
+            offset = ((nearest - queries) / window.bandwidth)[:, : self.joined.numbers]
+            return self._deviation(nearest, _unknown_slope(offset, self._ridge(window)).square().sum(1, keepdim=True))
 
-        return self._by_parts(np.hstack([query, self.nearest(query) @ self.joined.x]), self._wide, work)
+        return self._in_chunks(np.hstack([query, self.nearest(query) @ self.joined.x]), self._double, work)
 
     def errors_near(self, query: Array, count: Array) -> Iterator[tuple[slice, Array]]:
-        """Some queries at a time: the probabilities of the errors of so many rows, (n, m), less than 1 in all."""
+        """Yield slices of queries and the probabilities (n, m) of rows' errors, whose sum is less than 1."""
 
-        def looked_at(part: Tensor) -> tuple[Tensor, ...]:
-            window = self._window(part)
-            around = moments(part, self._wide, window, degree=1)
-            return part + around.offset * window.bandwidth, around.lse
+        def find_mean_point(chunk: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(chunk)
+            state = moments(chunk, self._double, window, degree=1)
+            return chunk + state.offset * window.bandwidth, state.lse
 
-        at, lse = self._by_parts(query, self._wide, looked_at)
-        if (lost := ~np.isfinite(lse)).any():
-            at[lost] = self.nearest(query[lost]) @ self.joined.x
-        erring = Points(self._wide.key, self._wide.value, torch.tensor(count).clamp(min=_UNTESTED))
-        for rows in parts(len(at), self.joined.x.size):
-            part = torch.tensor(at[rows])
-            window = self._window(part, _WIDER)
-            window = replace(window, bandwidth=window.bandwidth.expand(len(part), -1).contiguous())
-            for _ in range(_WIDENINGS):
-                mass = moments(part, erring, window).lse.exp()[:, None]
-                few = mass < min(_ENOUGH, 0.8 * float(erring.weight.sum()))
+        mean_points, lse = self._in_chunks(query, self._double, find_mean_point)
+        if (isolated := ~np.isfinite(lse)).any():
+            mean_points[isolated] = self.nearest(query[isolated]) @ self.joined.x
+        error_points = Points(self._double.key, self._double.value, torch.tensor(count).clamp(min=_UNTESTED_WEIGHT))
+        for rows in parts(len(mean_points), self.joined.x.size):
+            chunk = torch.tensor(mean_points[rows])
+            window = self._window(chunk, _ERROR_WIDTH)
+            window = replace(window, bandwidth=window.bandwidth.expand(len(chunk), -1).contiguous())
+            for _ in range(_MAX_WIDENINGS):
+                mass = moments(chunk, error_points, window).lse.exp()[:, None]
+                few = mass < min(_ENOUGH_ROWS, 0.8 * float(error_points.weight.sum()))
                 if not few.any():
                     break
                 window = replace(window, bandwidth=window.bandwidth * torch.where(few, 1.5, 1.0))
-            share = weights(part, erring, window) * mass / (1 + mass)
+            share = weights(chunk, error_points, window) * mass / (1 + mass)
             yield rows, share.numpy()
 
     @property
-    def alike(self) -> float:
-        """κ of the first output: as how many rows the errors of one fold count, at least 1."""
-        return 1.0 if self.tested is None else float(self.tested.alike[0])
+    def design_effect(self) -> float:
+        """κ of the first output, the design effect of folds, at least 1."""
+        return 1.0 if self.tested is None else float(self.tested.design_effect[0])
 
     @cached_property
     def left_out(self) -> tuple[Criterion, Trial]:
-        """The leave-one-out criterion of these bandwidths."""
+        """The leave-one-out criterion and its trial at these bandwidths."""
         criterion = Criterion(self.joined, self.profile, self.degree, self.ridge)
         first = np.searchsorted(self.joined.feature, range(self.joined.features))
         return criterion, criterion(np.log(self.bandwidth)[first])
 
     @cached_property
-    def tested(self) -> Tested | None:
-        """The errors of rows that other folds predict, where there are folds."""
+    def tested(self) -> FoldErrors | None:
+        """The errors of rows that other folds predict; None without folds."""
         if self.folds is None:
             return None
         first = np.searchsorted(self.joined.feature, range(self.joined.features))
-        held = Held(self.joined, self.folds, self.profile, self.degree, self.ridge)
-        return Tested(held, held(np.log(self.bandwidth)[first]))
+        held = HeldOut(self.joined, self.folds, self.profile, self.degree, self.ridge)
+        return FoldErrors(held, held(np.log(self.bandwidth)[first]))
 
     def confidence(self, query: Array) -> tuple[Confidence, NDArray[np.bool_]]:
-        """The confidence intervals at queries, and True for those that have one, (n,)."""
+        """Return the confidence intervals at queries, and flags (n,), True if a query has an interval."""
         narrow = 2.0 ** (-1 / self.joined.features)
 
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            window = self._window(part, narrow)
-            around, squared = (self._about(part, replace(window, squared=square)) for square in (False, True))
-            ridge, open_ = self._doubt(window, min(self.ridge, RIDGE) if self.drawn else RIDGE), self._doubt(window)
-            _, noise, freedom = self._errors(part + around.offset * window.bandwidth)
-            share = noise_share(around, squared, ridge)[:, None] + _open(around, open_)
-            toward = self.trend.over(window.bandwidth) * self.drawn
-            fit = local_fit(around, ridge, toward)
-            if self.drawn:
-                share = share + self._of_plane(part, around, fit, window)
-            bias = _lost_to_ridge(around, ridge, fit, toward)
+        def work(chunk: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(chunk, narrow)
+            state, squared = (self._line_moments(chunk, replace(window, squared=square)) for square in (False, True))
+            ridge = self._ridge(window, min(self.ridge, RIDGE) if self.shrinks else RIDGE)
+            _, noise, freedom = self._errors(chunk + state.offset * window.bandwidth)
+            share = noise_share(state, squared, ridge)[:, None] + _open_variance(state, self._ridge(window))
+            target = self.trend.over(window.bandwidth) * self.shrinks
+            fit = local_fit(state, ridge, target)
+            if self.shrinks:
+                share = share + self._plane_share(chunk, state, fit, window)
+            bias = _ridge_bias(state, ridge, fit, target)
             return fit.estimate, (noise * share + bias.square()).sqrt(), freedom
 
-        center, error, freedom = self._by_parts(query, self._wide, work)
+        center, error, freedom = self._in_chunks(query, self._double, work)
         in_reach = self.profile == "gaussian" or self.neighbors(query) > 0
         return Confidence(center + self.joined.origin, error, freedom), np.asarray(
             np.isfinite(center).all(1) & in_reach
         )
 
-    def _of_plane(self, part: Tensor, around: Moments, fit: LocalFit, window: Window) -> Tensor:
-        """The plane's part of ‖l‖², (n, 1): the slopes to which a line is drawn are of y too."""
-        plane, rest = self.trend, self._of_slopes(around, fit, window)
-        at = (part[:, : len(plane.spread)] - plane.center) / plane.spread - rest  # Σ_j l_j z_j
-        square = plane.row.mT @ (plane.row / self._wide.weight[:, None])
-        return (rest * (2 * at @ plane.gain + rest @ square)).sum(1, keepdim=True)
+    def _plane_share(self, chunk: Tensor, state: Moments, fit: LocalFit, window: Window) -> Tensor:
+        """Return the plane's share of ‖l‖², (n, 1): the plane's slopes depend on y too."""
+        plane, slope_share = self.trend, self._slope_shares(state, fit, window)
+        mean_z = (chunk[:, : len(plane.spread)] - plane.center) / plane.spread - slope_share  # Σ_j l_j z_j
+        square = plane.row.mT @ (plane.row / self._double.weight[:, None])
+        return (slope_share * (2 * mean_z @ plane.gain + slope_share @ square)).sum(1, keepdim=True)
 
-    def _of_slopes(self, around: Moments, fit: LocalFit, window: Window) -> Tensor:
-        """z − Σ_j l_j z_j, (n, p): how much of each of the plane's slopes an estimate has."""
-        own, size = slice(self.joined.numbers), len(self.trend.spread)
-        offset = around.offset[:, :size, None]
-        spread = around.spread[:, :size, own] - offset @ around.offset[:, None, own]
+    def _slope_shares(self, state: Moments, fit: LocalFit, window: Window) -> Tensor:
+        """Return z − Σ_j l_j z_j, (n, p): the derivative of an estimate by each slope of the plane."""
+        numbers, size = slice(self.joined.numbers), len(self.trend.spread)
+        offset = state.offset[:, :size, None]
+        spread = state.spread[:, :size, numbers] - offset @ state.offset[:, None, numbers]
         rest = offset + spread @ fit.row[:, 1 : 1 + self.joined.numbers, None]  # Σ_j l_j δ_j
         return -rest[..., 0] * window.bandwidth[..., :size] / self.trend.spread
 
     def noise(self, query: Array) -> Array:
-        """s², (n, v), about the rows that queries look at; infinite where none is left to measure it by."""
+        """Return s², (n, v), around the rows that queries attend to; infinite if no residual measures it."""
 
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            window = self._window(part)
-            around = moments(part, self._wide, window, degree=1)
-            return (self._errors(part + around.offset * window.bandwidth)[1],)
+        def work(chunk: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(chunk)
+            state = moments(chunk, self._double, window, degree=1)
+            return (self._errors(chunk + state.offset * window.bandwidth)[1],)
 
-        return self._by_parts(query, self._wide, work)[0]
+        return self._in_chunks(query, self._double, work)[0]
 
     def neighbors(self, query: Array) -> Array:
-        """(Σ_j W_j K_j)² / Σ_j W_j K_j², (n,); 0 where no row is in reach."""
+        """Return (Σ_j W_j K_j)² / Σ_j W_j K_j², (n,); 0 if no row is in reach."""
 
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            window = self._window(part)
-            lse, squared = (moments(part, self._wide, replace(window, squared=each)).lse for each in (False, True))
-            return (torch.where(lse.abs() < _DIGITS, (2 * lse - squared).exp(), 0.0),)
+        def work(chunk: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(chunk)
+            lse, squared = (moments(chunk, self._double, replace(window, squared=on)).lse for on in (False, True))
+            return (torch.where(lse.abs() < _MAX_LSE, (2 * lse - squared).exp(), 0.0),)
 
-        return self._by_parts(query, self._wide, work)[0]
+        return self._in_chunks(query, self._double, work)[0]
 
     def log_density(self, query: Array) -> Array:
-        """log Σ_j W_j K_j, with K such that its integral over the numbers is 1, less log Σ_j W_j: (n,)."""
+        """Return log Σ_j W_j K_j − log Σ_j W_j, (n,), with K normalised to the integral 1 over the numbers."""
         size = self.joined.numbers
 
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            window = self._window(part)
-            around = moments(part, self._points, window).lse - window.bandwidth[..., :size].log().sum(-1)
-            return (around.masked_fill(has_unseen(self.joined, part), -math.inf),)
+        def work(chunk: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(chunk)
+            log_mass = moments(chunk, self._points, window).lse - window.bandwidth[..., :size].log().sum(-1)
+            return (log_mass.masked_fill(has_unseen(self.joined, chunk), -math.inf),)
 
         if self.profile == "gaussian":
             scale = -size / 2 * math.log(2 * math.pi)
         else:
             scale = math.log((size + 2) / 2) - (size / 2 * math.log(math.pi) - math.lgamma(size / 2 + 1))
-        mass = self._by_parts(query, self._points, work)[0]
+        mass = self._in_chunks(query, self._points, work)[0]
         return np.asarray(mass - math.log(self.joined.weight.sum()) + scale)
 
     def trace(self) -> float:
-        """The trace of the smoother matrix over the training rows, in float64."""
+        """Return the trace of the smoother matrix over the training rows, in float64."""
 
-        def work(part: Tensor) -> tuple[Tensor, ...]:
-            window = self._window(part)
-            around = moments(part, self._wide, window, degree=1 if self.drawn else self.degree)
-            fit = local_fit(around, *self._drawn(window))
-            rest = self._of_slopes(around, fit, window) if self.drawn else fit.row[:, :0]
-            return around.lse, fit.row[:, 0], rest
+        def work(chunk: Tensor) -> tuple[Tensor, ...]:
+            window = self._window(chunk)
+            state = moments(chunk, self._double, window, degree=1 if self.shrinks else self.degree)
+            fit = local_fit(state, *self._ridge_and_slopes(window))
+            slope_share = self._slope_shares(state, fit, window) if self.shrinks else fit.row[:, :0]
+            return state.lse, fit.row[:, 0], slope_share
 
-        lse, own, rest = self._by_parts(self.joined.x, self._wide, work)
-        plane = float((rest * self.trend.row.numpy()).sum()) if self.drawn else 0.0
-        return float((np.exp(np.log(self.joined.weight) - lse) * own).sum()) + plane
+        lse, first, slope_share = self._in_chunks(self.joined.x, self._double, work)
+        plane = float((slope_share * self.trend.row.numpy()).sum()) if self.shrinks else 0.0
+        return float((np.exp(np.log(self.joined.weight) - lse) * first).sum()) + plane
 
     def attention(self, query: Array, row_weight: Array, top_k: int | None = None) -> Array | csr_array:
-        """The weights of all training rows at each query; or the largest, sparse."""
-        kept = np.flatnonzero(self.joined.inverse >= 0)
-        unique, weight = self.joined.inverse[kept], row_weight[kept]
+        """Return the weights of all training rows at each query, (n, m); with `top_k` only the largest, sparse."""
+        counted = np.flatnonzero(self.joined.inverse >= 0)
+        unique, weight = self.joined.inverse[counted], row_weight[counted]
         dtype, pieces = self.joined.x.dtype, list[Any]()
-        for part, result in self._weights(query, self.joined.x[unique], weight):
-            lost = result.sum(1) == 0
-            if lost.any():
-                shares = self.nearest(query[part][lost]).toarray()
-                result[lost] = shares[:, unique] * (weight / self.joined.weight[unique])
+        for chunk, block in self._weights(query, self.joined.x[unique], weight):
+            isolated = block.sum(1) == 0
+            if isolated.any():
+                shares = self.nearest(query[chunk][isolated]).toarray()
+                block[isolated] = shares[:, unique] * (weight / self.joined.weight[unique])
             if top_k is None:
-                pieces.append(np.zeros((len(result), len(row_weight)), dtype))
-                pieces[-1][:, kept] = result
+                pieces.append(np.zeros((len(block), len(row_weight)), dtype))
+                pieces[-1][:, counted] = block
                 continue
-            count = min(int(top_k), len(kept))
-            columns = np.sort(np.argpartition(-result, count - 1, axis=1)[:, :count], axis=1)
-            largest = np.take_along_axis(result, columns, 1).astype(dtype)
-            ends = np.arange(len(result) + 1) * count
-            shape = len(result), len(row_weight)
-            pieces.append(csr_array((largest.ravel(), kept[columns].ravel(), ends), shape=shape))
+            count = min(int(top_k), len(counted))
+            columns = np.sort(np.argpartition(-block, count - 1, axis=1)[:, :count], axis=1)
+            largest = np.take_along_axis(block, columns, 1).astype(dtype)
+            ends = np.arange(len(block) + 1) * count
+            shape = len(block), len(row_weight)
+            pieces.append(csr_array((largest.ravel(), counted[columns].ravel(), ends), shape=shape))
             pieces[-1].eliminate_zeros()
         return np.concatenate(pieces) if top_k is None else csr_array(vstack(pieces, format="csr"))
 
     def _weights(self, query: Array, key: Array, weight: Array) -> Iterator[tuple[slice, Array]]:
-        """The attention of some queries at a time to rows (m, d) with weights (m,)."""
+        """Yield slices of queries, and their attention to rows (m, d) with weights (m,)."""
         keys, counts = (torch.tensor(array) for array in (key, weight))
         points = Points(keys, keys[:, :0], counts.to(keys))
         for rows in parts(len(query), key.size):
@@ -369,72 +367,72 @@ class Smoother:
             yield rows, weights(queries, points, self._window(queries)).numpy()
 
     def nearest(self, query: Array) -> csr_array:
-        """The shares (n, m) of the nearest rows in the answer to each query: one, or all that are as near."""
+        """Return the (n, m) shares, by weight, of the nearest row of each query, or of several at that distance."""
         tree, scale = self._tree
         with np.errstate(over="ignore"):
             scaled = np.clip((query - self.joined.x[0].astype(np.float64)) * scale, -1e150, 1e150)
         distance, _ = tree.query(scaled)
-        result = tree.query_ball_point(scaled, distance * (1 + 1e-12))
-        unique = np.concatenate(result).astype(np.intp)
-        rows = np.repeat(np.arange(len(query)), [len(each) for each in result])
+        found_rows = tree.query_ball_point(scaled, distance * (1 + 1e-12))
+        unique = np.concatenate(found_rows).astype(np.intp)
+        rows = np.repeat(np.arange(len(query)), [len(neighbors) for neighbors in found_rows])
         weight = self.joined.weight[unique]
         share = weight / np.bincount(rows, weight)[rows]
         return csr_array((share, (rows, unique)), shape=(len(query), len(self.joined.x)))
 
     @cached_property
     def _tree(self) -> tuple[cKDTree, Array]:
-        """A tree of the unique rows in a unit in which nothing overflows, and that scale."""
+        """A tree of the unique rows in units of the bandwidth, scaled so that nothing overflows; and the scale."""
         x = self.joined.x.astype(np.float64) - self.joined.x[0]
         scale = self.bandwidth.min() / self.bandwidth
         scale = scale / max(float(np.abs(x * scale).max()), np.finfo(np.float64).tiny)
         return cKDTree(x * scale), scale
 
-    def _about(self, part: Tensor, window: Window) -> Moments:
-        """Moments of degree 1 in float64, with the log S_0 of known categories."""
-        around = moments(part, self._wide, window, degree=1)
-        return without_unseen(around, self.joined, part, window.bandwidth, window.squared)
+    def _line_moments(self, chunk: Tensor, window: Window) -> Moments:
+        """Return the moments of degree 1 in float64, with log S_0 as without unseen categories."""
+        state = moments(chunk, self._double, window, degree=1)
+        return without_unseen(state, self.joined, chunk, window.bandwidth, window.squared)
 
-    def _deviation(self, at: Tensor, doubt: Tensor) -> tuple[Tensor, Tensor]:
-        error, noise, _ = self._errors(at)
-        extra = torch.where(doubt > 0, noise * doubt, 0.0)
+    def _deviation(self, points: Tensor, open_variance: Tensor) -> tuple[Tensor, Tensor]:
+        error, noise, _ = self._errors(points)
+        extra = torch.where(open_variance > 0, noise * open_variance, 0.0)
         return (error + extra).sqrt(), torch.where((error > 0) & (extra > 0), 1 + extra / error, 1.0).sqrt()
 
-    def _errors(self, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """τ² (n, v), s² (n, v) and ν (n, 1) at points among the data."""
-        window = self._window(at, _WIDER)
-        around, squared = (moments(at, self._residuals, replace(window, squared=each)) for each in (False, True))
+    def _errors(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return τ² (n, v), s² (n, v) and ν (n, 1) at points among the data."""
+        window = self._window(points, _ERROR_WIDTH)
+        state, squared = (moments(points, self._residuals, replace(window, squared=square)) for square in (False, True))
         values = self.joined.y.shape[1]
-        error, noise, share = around.value.split([values, values, 1], 1)
-        few = share <= _MIN_DEGREES_OF_FREEDOM
-        freedom = (2 * around.lse - squared.lse).exp()[:, None] * share
+        error, noise, share = state.value.split([values, values, 1], 1)
+        interpolates = share <= _MIN_DEGREES_OF_FREEDOM
+        freedom = (2 * state.lse - squared.lse).exp()[:, None] * share
         if self.tested is not None:
-            alike = torch.tensor(self.tested.alike)
-            noise, share = noise * alike, torch.maximum(1 - alike * (1 - share), share / 4)
+            kappa = torch.tensor(self.tested.design_effect)
+            noise, share = noise * kappa, torch.maximum(1 - kappa * (1 - share), share / 4)
             freedom = freedom.clamp(max=float(len(self.tested.folds)))
         noise = noise / share.clamp(min=_MIN_DEGREES_OF_FREEDOM)
-        return error, torch.where(few, math.inf, noise), freedom
+        return error, torch.where(interpolates, math.inf, noise), freedom
 
     @cached_property
     def _points(self) -> Points:
         return points_of(self.joined, torch.from_numpy(self.joined.x).dtype)
 
     @cached_property
-    def _wide(self) -> Points:
-        """The points in float64, whatever the rows' dtype."""
-        wide = self._points.key.dtype == torch.float64
-        return self._points if wide else points_of(self.joined, torch.float64)
+    def _double(self) -> Points:
+        """The points in float64."""
+        is_double = self._points.key.dtype == torch.float64
+        return self._points if is_double else points_of(self.joined, torch.float64)
 
     @cached_property
     def _residuals(self) -> Points:
         """The points with e², (g e)² and the share of noise in the residuals as values."""
-        within, weight = (torch.tensor(each, dtype=torch.float64) for each in (self.joined.within, self.joined.weight))
+        within, weight = (torch.tensor(x, dtype=torch.float64) for x in (self.joined.within, self.joined.weight))
         criterion, trial = self.left_out
-        share = trial.kept[:, None]
+        share = trial.residual_share[:, None]
         count = torch.tensor(self.joined.counts()).double() if self.joined.precise else weight
-        kept = 1 - (1 - share) / count.clamp(min=1)[:, None]  # of W equal rows all but one vary freely
+        free_share = 1 - (1 - share) / count.clamp(min=1)[:, None]  # of W equal rows W − 1 vary freely
         loss = criterion.loss(trial) if self.tested is None else torch.tensor(self.tested.loss)
-        squares = torch.cat([loss, (share * trial.left).square() + within], 1) * (weight / count)[:, None]
-        return Points(self._wide.key, torch.cat([squares, kept], 1), count)
+        squares = torch.cat([loss, (share * trial.errors).square() + within], 1) * (weight / count)[:, None]
+        return Points(self._double.key, torch.cat([squares, free_share], 1), count)
 
     @cached_property
     def _spread(self) -> Tensor:
@@ -442,30 +440,29 @@ class Smoother:
 
     @cached_property
     def trend(self) -> Trend:
-        """The plane to whose slopes lines are drawn."""
+        """The plane to whose slopes the ridge shrinks lines."""
         return trend(self.joined)
 
     @property
-    def drawn(self) -> bool:
-        """True where there is a ridge, by which lines are drawn to the plane."""
+    def shrinks(self) -> bool:
+        """True if a ridge shrinks lines to the plane."""
         return bool(self.degree and self.ridge > 0)
 
-    def _drawn(self, window: Window) -> tuple[Tensor | None, Tensor | None]:
-        """Λ S_0 of the estimate, and the slopes to which it draws; None for the constant order, and without a ridge."""
-        ridge = self._doubt(window, self.ridge) if self.degree else None
-        return ridge, self.trend.over(window.bandwidth) if self.drawn else None
+    def _ridge_and_slopes(self, window: Window) -> tuple[Tensor | None, Tensor | None]:
+        """Return Λ S_0 of the estimate, None for the constant order; and the plane's slopes, None without a ridge."""
+        ridge = self._ridge(window, self.ridge) if self.degree else None
+        return ridge, self.trend.over(window.bandwidth) if self.shrinks else None
 
-    def _doubt(self, window: Window, amount: float = RIDGE) -> Tensor:
-        """Λ S_0 of a ridge ρ."""
+    def _ridge(self, window: Window, amount: float = RIDGE) -> Tensor:
+        """Return Λ S_0 for ρ."""
         bandwidth = window.bandwidth[..., : self.joined.numbers]
         return ridge_of(torch.tensor(amount).to(bandwidth), self._spread.to(bandwidth), bandwidth)
 
     def _window(self, query: Tensor, times: float = 1.0) -> Window:
-        """The kernel at queries, so many times as wide as the estimate's."""
         return Window(self.profile, torch.tensor(self.bandwidth).to(query) * times)
 
-    def _by_parts(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
-        """The results of `work` for all queries, in float64, made a part at a time to save memory."""
+    def _in_chunks(self, query: Array, points: Points, work: Callable[[Tensor], tuple[Tensor, ...]]) -> list[Array]:
+        """Apply `work` to chunks of the queries, to save memory; return its results in float64."""
         result = [
             [piece.double() for piece in work(torch.tensor(query[rows]).to(points.key))]
             for rows in parts(len(query), points.columns(1))
@@ -473,22 +470,22 @@ class Smoother:
         return [torch.cat(pieces).numpy() for pieces in zip(*result, strict=True)]
 
 
-def _open(around: Moments, ridge: Tensor) -> Tensor:
-    """b, (n, 1)."""
-    slopes, fit = ridge.shape[-1], local_fit(around, ridge)
-    lean = fit.row[:, 1 : 1 + slopes] * (-around.lse[:, None]).clamp(max=-_GONE).exp() * ridge.sqrt()
-    gone = (around.lse < _GONE)[:, None]
-    return torch.where(gone, _unknown(around.offset[:, :slopes], ridge), lean).square().sum(1, keepdim=True)
+def _open_variance(state: Moments, ridge: Tensor) -> Tensor:
+    """Return b, (n, 1)."""
+    slopes, fit = ridge.shape[-1], local_fit(state, ridge)
+    lean = fit.row[:, 1 : 1 + slopes] * (-state.lse[:, None]).clamp(max=-_NO_SLOPE).exp() * ridge.sqrt()
+    flat = (state.lse < _NO_SLOPE)[:, None]
+    return torch.where(flat, _unknown_slope(state.offset[:, :slopes], ridge), lean).square().sum(1, keepdim=True)
 
 
-def _lost_to_ridge(around: Moments, ridge: Tensor, fit: LocalFit, toward: Tensor) -> Tensor:
-    """uᵀΛ(β − b), (n, v)."""
-    own = slice(1, 1 + ridge.shape[-1])
-    beyond = fit.theta[:, own] - toward[..., : ridge.shape[-1], :]
-    held = (fit.row[:, own] * ridge_at(ridge, around.lse))[..., None] * beyond
-    return held.sum(1)
+def _ridge_bias(state: Moments, ridge: Tensor, fit: LocalFit, target: Tensor) -> Tensor:
+    """Return uᵀΛ(β − b), (n, v)."""
+    slopes = slice(1, 1 + ridge.shape[-1])
+    difference = fit.theta[:, slopes] - target[..., : ridge.shape[-1], :]
+    bias = (fit.row[:, slopes] * ridge_at(ridge, state.lse))[..., None] * difference
+    return bias.sum(1)
 
 
-def _unknown(offset: Tensor, ridge: Tensor) -> Tensor:
-    """The deviation that the ridge leaves open where nothing else is known of the slopes, (n, p)."""
+def _unknown_slope(offset: Tensor, ridge: Tensor) -> Tensor:
+    """Return the deviation, (n, p), of an estimate whose slopes only the ridge limits."""
     return torch.where(ridge > 0, offset / ridge.sqrt(), 0.0)

@@ -1,22 +1,23 @@
-"""The records of the calls of local moments, and the sizes that their launcher and their kernels share."""
+"""Call records of the local moments, and sizes that the launcher and the kernels share."""
 
 from dikkat._engine.record import Record
 
 TILE = 4
 """Blocks of keys in a tile."""
 GROUP = 32
-"""Tiles in a group, around which there is a box too; a multiple of a vector's lanes."""
+"""Tiles in a group, which has its own box; a multiple of a vector's lanes."""
 BINS, PRICES = 512, 32
-"""Bins of tail mass by squared distance; steps beyond the reach that have a price, the last of all beyond."""
+"""Bins of tail mass by squared distance; steps beyond the reach with a price, the last for all larger distances."""
 LARGEST = 1e30
-"""A ridge that leaves nothing of a slope, and can be added and divided by in float32."""
+"""A ridge that removes a slope, but does not overflow in float32 sums and quotients."""
 
 CALL = Record(
-    numbers="query key value weight scale low high group_low group_high mass lse row fit ridge toward moments",
+    numbers="query key value weight scale low high group_low group_high mass lse row fit ridge target moments",
     integers="exclude",
     whole="rows queries features values tiles boxes groups columns degree gaussian squared stride lines slopes",
-    real="tolerance unit least rounding far",  # the tolerance's logarithm, of base 2
-    regions="sums weights weighted delta near tails prices peaks spent apart across scales means system right by",
+    real="tolerance unit second_ridge rounding far_lse",  # the tolerance's logarithm, of base 2
+    regions="sums weights weighted delta distances tails prices peaks spent row_distances transposed scales means"
+    " system right scaling",
 )
 """A call of `kernel`: pairs of queries and keys, in tiles."""
 

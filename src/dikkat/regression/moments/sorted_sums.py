@@ -1,19 +1,19 @@
-"""Local moments along one feature, where keys and queries are sorted: in O(n) for all queries together, by Numba.
+"""Local moments along one feature, with sorted keys and queries, in O(n) for all queries together, by Numba.
 
-Queries that are less than `span` bandwidths apart make a run. About the run's middle c, with u = (x − c)/σ and
-t = (q − c)/σ, the sums Σ w φ(u) u^k are made once of the keys that all of its queries see, and what a query sees beyond
-is added as the queries are gone through: what comes in at the right going forth, what goes out at the left going back.
-So nothing is ever subtracted, each key is looked at for a few runs, and a query takes a number of operations that does
-not depend on how many keys it sees.
+Queries less than `span` bandwidths apart form a run. Let c be the run's middle, u = (x − c)/σ and t = (q − c)/σ. The
+sums Σ w φ(u) u^k over the keys in reach of all queries of the run are computed once. Two passes over the queries add
+the remaining keys: a forward pass adds keys that enter on the right, a backward pass adds keys that leave on the left.
+So nothing is ever subtracted, each key occurs in a few runs, and the cost of a query does not depend on the number of
+keys in its reach.
 
-Epanechnikov's kernel and its square are polynomials of δ = u − t (φ = 1), and their moments are those sums shifted from
-c to the query. The Gaussian's weight is φ(u) φ(t) e^{ut} with φ(u) = e^{−u²/2}, where e^{ut} is its
-Taylor series: at |u| up to the limit and |t| up to half a span it is cut where the rest is below the rounding of the
-smallest weight there is.
+Epanechnikov's kernel and its square are polynomials of δ = u − t (φ = 1). Their moments are these sums, shifted from c
+to the query. The Gaussian's weight is φ(u) φ(t) e^{ut} with φ(u) = e^{−u²/2} and a Taylor series for e^{ut}. The series
+is truncated where, for |u| up to the limit and |t| up to half a span, the remainder is below the rounding of the
+smallest weight.
 
-The weight of a query's own key is never part of a sum, if that key is excluded. Where a sum is small beside its terms
-(keys at the edge of the kernel, or all nearly equal and far from the query), Epanechnikov's is summed up key by key;
-and the Gaussian's answer is NaN, for the caller to find by `kernel`.
+An excluded key never enters a sum. If a sum is small compared with its terms (keys at the edge of the kernel, or all
+nearly equal and far from the query), Epanechnikov's moments are summed key by key, and the Gaussian's result is NaN,
+so that the caller uses `kernel`.
 
 Source: Greengard and Strain 1991, The fast Gauss transform (its local expansion); Fan and Marron 1994, Fast
 implementations of nonparametric curve estimators (updating).
@@ -31,8 +31,8 @@ from dikkat._engine.memory import Call, Work, clear, workplace_of
 from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store, total
 from dikkat.regression.moments.record import SORTED, TILE
 
-# Beside the sums that they are a difference of, the least weight, and the least spread of the keys.
-LEAST_WEIGHT, LEAST_SPREAD = 2.0**-7, 1e-6
+# The minimum weight and spread of a query's keys, relative to the sums whose difference they are.
+MIN_WEIGHT, MIN_SPREAD = 2.0**-7, 1e-6
 
 _workplace = workplace_of(SORTED)
 
@@ -41,12 +41,12 @@ _workplace = workplace_of(SORTED)
 
 
 @inlined
-def _first(call: Call, q: float, away: float, zero: Any) -> int:
-    """The first key that is so many bandwidths beyond a query, or more."""
+def _first_key(call: Call, q: float, offset: float, zero: Any) -> int:
+    """Return the first key that is at least `offset` bandwidths above a query."""
     key, low, high = pointer(call.key, zero), 0, call.keys
     while low < high:
         middle = (low + high) // 2
-        if (key[middle] - q) * call.scale < away:
+        if (key[middle] - q) * call.scale < offset:
             low = middle + 1
         else:
             high = middle
@@ -54,11 +54,11 @@ def _first(call: Call, q: float, away: float, zero: Any) -> int:
 
 
 @inlined
-def _middle(call: Call, n: int, zero: Any) -> int:
-    """The key that is excluded for a query, or the first that is not below it."""
+def _split_key(call: Call, n: int, zero: Any) -> int:
+    """Return a query's excluded key, or else the first key that is not below the query."""
     if call.exclude != 0:
         return pointer(call.exclude, np.int64(0))[n]
-    return _first(call, pointer(call.query, zero)[n], 0.0, zero)
+    return _first_key(call, pointer(call.query, zero)[n], 0.0, zero)
 
 
 # --- sums about the middle of a run
@@ -66,7 +66,7 @@ def _middle(call: Call, n: int, zero: Any) -> int:
 
 @inlined
 def _add(call: Call, k: int, center: float, side: Pointer, zero: Any) -> None:
-    """Add a key to the sums: powers of its u, of each column."""
+    """Add the powers of a key's u to the sums of each column."""
     terms = call.terms
     u, term = (pointer(call.key, zero)[k] - center) * call.scale, pointer(call.weight, zero)[k]
     if call.gaussian != 0:
@@ -80,17 +80,17 @@ def _add(call: Call, k: int, center: float, side: Pointer, zero: Any) -> None:
 
 @inlined
 def _add_all(call: Call, begin: int, end: int, center: float, sums: Pointer, side: Pointer, zero: Any) -> None:
-    """Add the keys from one to another to the sums; the lanes are keys, a tile of them at a time."""
+    """Add the keys from `begin` to `end` to the sums; the lanes are keys, a tile at a time."""
     lanes, terms, columns = lanes_of(zero), call.terms, 1 + call.values
-    wide = TILE * lanes
-    whole = begin + max(0, end - begin) // wide * wide
-    if whole > begin:
-        middle, scale = full(center, zero), full(call.scale, zero)
+    tile_keys = TILE * lanes
+    tiles_end = begin + max(0, end - begin) // tile_keys * tile_keys
+    if tiles_end > begin:
+        center_lanes, scale = full(center, zero), full(call.scale, zero)
         clear(sums, columns * terms * lanes, zero)
-        for k in range(begin, whole, wide):
+        for k in range(begin, tiles_end, tile_keys):
             key, weight = at(pointer(call.key, zero), k), at(pointer(call.weight, zero), k)
-            u0, u1 = (load(key, 0) - middle) * scale, (load(key, lanes) - middle) * scale
-            u2, u3 = (load(key, 2 * lanes) - middle) * scale, (load(key, 3 * lanes) - middle) * scale
+            u0, u1 = (load(key, 0) - center_lanes) * scale, (load(key, lanes) - center_lanes) * scale
+            u2, u3 = (load(key, 2 * lanes) - center_lanes) * scale, (load(key, 3 * lanes) - center_lanes) * scale
             w0, w1, w2, w3 = load(weight, 0), load(weight, lanes), load(weight, 2 * lanes), load(weight, 3 * lanes)
             if call.gaussian != 0:
                 half = full(-0.5, zero)
@@ -99,14 +99,14 @@ def _add_all(call: Call, begin: int, end: int, center: float, sums: Pointer, sid
             for j in range(terms):
                 store(sums, j * lanes, load(sums, j * lanes) + ((w0 + w1) + (w2 + w3)))
                 for v in range(call.values):
-                    value, own = at(pointer(call.value, zero), v * call.keys + k), ((1 + v) * terms + j) * lanes
+                    value, position = at(pointer(call.value, zero), v * call.keys + k), ((1 + v) * terms + j) * lanes
                     first = w0 * load(value, 0) + w1 * load(value, lanes)
                     second = w2 * load(value, 2 * lanes) + w3 * load(value, 3 * lanes)
-                    store(sums, own, load(sums, own) + (first + second))
+                    store(sums, position, load(sums, position) + (first + second))
                 w0, w1, w2, w3 = w0 * u0, w1 * u1, w2 * u2, w3 * u3
         for slot in range(columns * terms):
             side[slot] += total(load(sums, slot * lanes))
-    for k in range(max(begin, whole), end):
+    for k in range(max(begin, tiles_end), end):
         _add(call, k, center, side, zero)
 
 
@@ -115,21 +115,21 @@ def _add_all(call: Call, begin: int, end: int, center: float, sums: Pointer, sid
 
 @inlined
 def _shift(moments: Pointer, count: int, t: float) -> None:
-    """From Σ u^m to Σ (u − t)^m, in place."""
+    """Turn Σ u^m into Σ (u − t)^m, in place."""
     for first in range(1, count):
         for m in range(count - 1, first - 1, -1):
             moments[m] -= t * moments[m - 1]
 
 
 @inlined
-def _offset(call: Call, column: int) -> int:
-    """The beginning of a column's powers in a query's row."""
+def _first_power(call: Call, column: int) -> int:
+    """Return the index of a column's first power in a query's row."""
     return 0 if column == 0 else 1 + call.mass_powers + (column - 1) * (1 + call.value_powers)
 
 
 @inlined
 def _add_polynomial(call: Call, work: Work, side: Pointer, t: float, out: Pointer, zero: Any) -> None:
-    """Add one side's Σ w K δ^m of Epanechnikov's kernel; and the sums that these are a difference of."""
+    """Add one side's Σ w K δ^m of Epanechnikov's kernel, and the sums whose difference they are."""
     terms, shifted, factors = call.terms, work.shifted, pointer(call.polynomial, zero)
     for column in range(1 + call.values):
         for m in range(terms):
@@ -138,15 +138,15 @@ def _add_polynomial(call: Call, work: Work, side: Pointer, t: float, out: Pointe
             out[call.columns - 2] += shifted[0]
             out[call.columns - 1] += shifted[2] + t * t * shifted[0]
         _shift(shifted, terms, t)
-        into = at(out, _offset(call, column))
+        row_powers = at(out, _first_power(call, column))
         for m in range(1 + (call.mass_powers if column == 0 else call.value_powers)):
             for k in range(call.degree + 1):
-                into[m] += factors[k] * shifted[m + k]
+                row_powers[m] += factors[k] * shifted[m + k]
 
 
 @inlined
 def _add_gaussian(call: Call, work: Work, t: float, out: Pointer) -> None:
-    """Add both sides' Σ w K δ^m, with e^{ut} by its series."""
+    """Add both sides' Σ w K δ^m of the Gaussian, with the series of e^{ut}."""
     terms, order, factors, shifted = call.terms, call.order, work.factors, work.shifted
     factor = math.exp(-0.5 * t * t)
     for j in range(order):
@@ -161,14 +161,14 @@ def _add_gaussian(call: Call, work: Work, t: float, out: Pointer) -> None:
                 sum_ += factors[j] * (before[m + j] + behind[m + j])
             shifted[m] = sum_
         _shift(shifted, powers, t)
-        into = at(out, _offset(call, column))
+        row_powers = at(out, _first_power(call, column))
         for m in range(powers):
-            into[m] += shifted[m]
+            row_powers[m] += shifted[m]
 
 
 @inlined
 def _add_sides(call: Call, work: Work, n: int, center: float, zero: Any) -> None:
-    """Add the sums on both sides, shifted to a query, to its row."""
+    """Add the sums on both sides, shifted to a query, to the query's row."""
     t = (pointer(call.query, zero)[n] - center) * call.scale
     out = at(pointer(call.powers, zero), n * call.columns)
     if call.gaussian != 0:
@@ -182,81 +182,81 @@ def _add_sides(call: Call, work: Work, n: int, center: float, zero: Any) -> None
 
 
 @inlined
-def _run(call: Call, work: Work, i: int, j: int, zero: Any) -> None:
-    """The sums of the queries of a run, going forth and back."""
+def _add_run(call: Call, work: Work, i: int, j: int, zero: Any) -> None:
+    """Add the sums of a run's queries, in a forward and a backward pass."""
     key, query, before, behind = pointer(call.key, zero), pointer(call.query, zero), work.before, work.behind
-    size, hidden, ends = (1 + call.values) * call.terms, int(call.exclude != 0), call.gaussian == 0
+    slots, excludes, is_compact = (1 + call.values) * call.terms, int(call.exclude != 0), call.gaussian == 0
     center = query[i] + (query[j - 1] - query[i]) / 2
-    low = _first(call, query[j - 1] if ends else center, -call.limit, zero)
-    high = _first(call, query[i] if ends else center, call.limit, zero)
-    left, right = _middle(call, i, zero), _middle(call, j - 1, zero) + hidden
-    for slot in range(size):
+    low = _first_key(call, query[j - 1] if is_compact else center, -call.limit, zero)
+    high = _first_key(call, query[i] if is_compact else center, call.limit, zero)
+    before_end, behind_start = _split_key(call, i, zero), _split_key(call, j - 1, zero) + excludes
+    for slot in range(slots):
         before[slot] = behind[slot] = 0.0
-    _add_all(call, low, left, center, work.sums, before, zero)
-    _add_all(call, right, high, center, work.sums, behind, zero)
+    _add_all(call, low, before_end, center, work.sums, before, zero)
+    _add_all(call, behind_start, high, center, work.sums, behind, zero)
     for n in range(i, j):
-        for k in range(left, _middle(call, n, zero)):
+        for k in range(before_end, _split_key(call, n, zero)):
             _add(call, k, center, before, zero)
-            left = k + 1
-        while ends and high < call.keys and (key[high] - query[n]) * call.scale < call.limit:
+            before_end = k + 1
+        while is_compact and high < call.keys and (key[high] - query[n]) * call.scale < call.limit:
             _add(call, high, center, behind, zero)
             high += 1
         _add_sides(call, work, n, center, zero)
-    for slot in range(size):
+    for slot in range(slots):
         before[slot] = behind[slot] = 0.0
     for n in range(j - 1, i - 1, -1):
-        for k in range(right - 1, _middle(call, n, zero) + hidden - 1, -1):
+        for k in range(behind_start - 1, _split_key(call, n, zero) + excludes - 1, -1):
             _add(call, k, center, behind, zero)
-            right = k
-        while ends and low > 0 and (query[n] - key[low - 1]) * call.scale < call.limit:
+            behind_start = k
+        while is_compact and low > 0 and (query[n] - key[low - 1]) * call.scale < call.limit:
             low -= 1
             _add(call, low, center, before, zero)
         _add_sides(call, work, n, center, zero)
 
 
 @inlined
-def _sum_up(call: Call, n: int, out: Pointer, zero: Any) -> None:
-    """A query's row of Epanechnikov's kernel, key by key."""
+def _sum_pairs(call: Call, n: int, out: Pointer, zero: Any) -> None:
+    """Write a query's row for Epanechnikov's kernel, key by key."""
     key, q = pointer(call.key, zero), pointer(call.query, zero)[n]
-    hidden = _middle(call, n, zero) if call.exclude != 0 else -1
+    excluded = _split_key(call, n, zero) if call.exclude != 0 else -1
     for slot in range(call.columns):
         out[slot] = 0.0
-    for k in range(_first(call, q, -call.limit, zero), _first(call, q, call.limit, zero)):
-        away = (key[k] - q) * call.scale
-        if k == hidden:
+    for k in range(_first_key(call, q, -call.limit, zero), _first_key(call, q, call.limit, zero)):
+        delta = (key[k] - q) * call.scale
+        if k == excluded:
             continue
-        left = max(0.0, 1 - away * away)
-        term = pointer(call.weight, zero)[k] * (left * left if call.squared != 0 else left)
+        profile = max(0.0, 1 - delta * delta)
+        term = pointer(call.weight, zero)[k] * (profile * profile if call.squared != 0 else profile)
         for m in range(1 + call.mass_powers):
             out[m] += term
             if m <= call.value_powers:
                 for v in range(call.values):
-                    out[_offset(call, 1 + v) + m] += term * pointer(call.value, zero)[v * call.keys + k]
-            term *= away
+                    out[_first_power(call, 1 + v) + m] += term * pointer(call.value, zero)[v * call.keys + k]
+            term *= delta
 
 
 @inlined
 def _finish(call: Call, n: int, zero: Any) -> None:
-    """Turn a query's sums into means and a log-sum-exp, once they are sure."""
+    """Turn a query's sums into means and a log-sum-exp; replace sums that lost digits."""
     out, gaussian = at(pointer(call.powers, zero), n * call.columns), call.gaussian != 0
     mass, square = out[call.columns - 2], out[call.columns - 1]
-    sure = out[0] >= call.floor if gaussian else not out[0] < LEAST_WEIGHT * mass
+    sure = out[0] >= call.floor if gaussian else not out[0] < MIN_WEIGHT * mass
     if sure and call.mass_powers > 1 and out[0] > 0:
-        sure = out[2] - out[1] * out[1] / out[0] >= LEAST_SPREAD * max(out[2], square)
+        sure = out[2] - out[1] * out[1] / out[0] >= MIN_SPREAD * max(out[2], square)
     if not sure:
         if gaussian:
             out[0] = np.nan
             return
-        _sum_up(call, n, out, zero)
-    by = 1 / out[0] if out[0] > 0 else 0.0
+        _sum_pairs(call, n, out, zero)
+    inverse = 1 / out[0] if out[0] > 0 else 0.0
     out[0] = math.log(out[0]) if out[0] > 0 else -np.inf
     for slot in range(1, call.columns):
-        out[slot] *= by
+        out[slot] *= inverse
 
 
 @Kernel
 def sorted_sums(zero: Any) -> Any:
-    """Each query's row: log Σ w K, and the means of δ^m and of δ^m y. A task is `rows` queries."""
+    """Write each query's row: log Σ w K, and the means of δ^m and of δ^m y. A task is `rows` queries."""
     layout = SORTED.layout(__name__)
 
     def sorted_sums(record: Any) -> None:
@@ -275,7 +275,7 @@ def sorted_sums(zero: Any) -> Any:
                 j = i + 1
                 while j < end and (query[j] - query[i]) * call.scale <= call.span:
                     j += 1
-                _run(call, work, i, j, zero)
+                _add_run(call, work, i, j, zero)
                 for n in range(i, j):
                     _finish(call, n, zero)
                 i = j

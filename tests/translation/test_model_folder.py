@@ -117,7 +117,7 @@ def test_a_missing_file_is_named(folder, name):
 
 
 def test_no_folder(tmp_path):
-    refused(tmp_path / "none", "no such model folder")
+    refused(tmp_path / "none", "model folder not found")
     refused(tmp_path, r"settings\.json: missing")
 
 
@@ -171,7 +171,7 @@ REFUSED = [
     (tensors(lambda known: known.update(extra=torch.zeros(2, 3))), r"extra: got float32 \(2, 3\); expected nothing"),
     (settings(tied_embeddings="three"), "tied_embeddings: got 'three', and .* expected one vocabulary"),
     (settings(dropout=2), r"settings\.json: dropout: got 2"),
-    (settings(colour=2), "colour: no such setting"),
+    (settings(colour=2), "colour: unknown setting"),
     (settings(hidden_size=65536), r"expected float32 \(98304, "),
     (content("settings.json", lambda known: known.update(settings=None)), '"settings" is missing'),
     (content("settings.json", lambda known: known.update(format="other")), "got 'other'; expected 'dikkat translator'"),

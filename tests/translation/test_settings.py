@@ -34,10 +34,10 @@ def test_through_json_and_back():
         ({"seed": -1}, "seed: got -1"),
         (
             {"attention_dropout": 0.1, "score": "none"},
-            r"attention_dropout is 0\.1 and score is .none.: without attention",
+            r"attention_dropout: got 0\.1; expected 0 with score .none.",
         ),
-        ({"xyzzy": 8}, "xyzzy: no such setting; there are tokenizer, min_freq"),
-        ({"hiden_size": 8}, r"hiden_size: no such setting; did you mean hidden_size\?"),
+        ({"xyzzy": 8}, "xyzzy: unknown setting; there are tokenizer, min_freq"),
+        ({"hiden_size": 8}, r"hiden_size: unknown setting; did you mean hidden_size\?"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_allowed(values, message):

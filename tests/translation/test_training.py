@@ -182,7 +182,7 @@ def test_batches_by_tokens_reach_the_training_and_the_validation(monkeypatch):
         assert sum(rows for _, rows in sizes) == len(PAIRS)
         assert max(tokens for tokens, _ in sizes) <= 17
         assert max(rows for _, rows in sizes) > 1
-    with pytest.raises(SettingsError, match=r"batch_tokens: got 3; expected at least \d, the tokens of a pair"):
+    with pytest.raises(SettingsError, match=r"batch_tokens: got 3; expected at least \d, the tokens of the longest"):
         train(shorter(batch_tokens=3), PAIRS, PAIRS, progress=False)
 
 
@@ -224,7 +224,7 @@ def test_a_pytorch_that_cannot_tell_has_no_bfloat16(monkeypatch):
 def test_an_empty_or_too_long_corpus_is_refused():
     with pytest.raises(CorpusError, match="training: got no pairs; expected at least one"):
         train(shorter(), [], PAIRS, progress=False)
-    with pytest.raises(CorpusError, match="none of the 8 pairs has tokens, and at most 1 on each side"):
+    with pytest.raises(CorpusError, match="none of the 8 pairs has between 1 and 1 tokens on each side"):
         train(shorter(max_length=1), PAIRS, PAIRS, progress=False)
 
 

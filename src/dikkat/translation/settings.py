@@ -1,4 +1,4 @@
-"""Everything that a translator is built and trained with: names, ranges, defaults, and what each setting does."""
+"""Settings of a translator and its training: names, ranges, defaults and help texts."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ Share = Annotated[float, Range(0, 1, open_above=True)]
 Count = Annotated[int, Range(1, 1_000_000)]
 _MANY = Range(1, 1_000_000_000)
 
-# What each setting does, for someone who has never trained a translator, by the heading that it stands under.
+# Help for users who have never trained a translator, by heading and setting.
 _HELP = {
     "Vocabulary": {
         "tokenizer": "What a sentence is cut into: word (whole words) or bpe (parts of words, so that "
@@ -95,7 +95,7 @@ _HELP = {
 
 
 class Option(NamedTuple):
-    """The description of a setting: its help, the heading that it stands under, and what it may be."""
+    """The description of a setting: its help text, its heading and its allowed values."""
 
     help: str
     group: str
@@ -104,14 +104,14 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that a translator is built and trained with; stored with it.
+    """Settings of a translator and its training, which the model folder stores.
 
-    `Settings.options()` has what each setting does, and what it may be; `dikkat train --help` and the table in the
-    documentation show it.
+    `Settings.options()` describes each setting and its allowed values, as do `dikkat train --help` and the table in
+    the documentation.
 
     Raises:
-        SettingsError: a value of the wrong type or out of its range, or two that contradict each other; the message
-            names the settings and what is allowed.
+        SettingsError: A value of the wrong type or out of its range, or two contradictory values; the message has the
+            settings and the allowed values.
 
     Example:
         >>> Settings(score="dot", hidden_size=128).learning_rate
@@ -170,41 +170,40 @@ class Settings:
             )
         if self.score == "none" and self.attention_dropout:
             raise SettingsError(
-                f"attention_dropout is {self.attention_dropout} and score is 'none': without attention there is "
-                "nothing that it could act on"
+                f"attention_dropout: got {self.attention_dropout}; expected 0 with score 'none', as a model without "
+                "attention has no attention weights"
             )
         if self.r_drop and not (self.dropout or self.attention_dropout):
             raise SettingsError(
-                f"r_drop is {self.r_drop:g}, and nothing is dropped, so that both passes are the same: give a dropout"
+                f"r_drop: got {self.r_drop:g}; expected 0 without dropout, as both passes would be equal: set dropout"
             )
 
     @property
     def is_lexical(self) -> bool:
-        """Whether source words vote for target words: `lexical`, where there is attention."""
+        """Whether source words vote for target words: `lexical`, if the model has attention."""
         return self.lexical and self.score != "none"
 
     @classmethod
     def options(cls) -> dict[str, Option]:
-        """The description of each setting, by its name."""
+        """Return the description of each setting by its name."""
         known = allowed(cls)
         return {
             name: Option(text, group, known[name]) for group, texts in _HELP.items() for name, text in texts.items()
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The values by name, as JSON has them."""
+        """Return the values by name, of types that JSON has."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Settings":
-        """Settings from values by name; those that are not given have their defaults.
+        """Return settings with values by name; missing ones have their defaults.
 
         Raises:
-            SettingsError: a name that is not a setting (the message has the nearest that is), or a value that it may
-                not have.
+            SettingsError: An unknown name (the message suggests the nearest setting), or a value that is not allowed.
         """
         known = list(cls.options())
         for name in values:
             if name not in known:
-                raise SettingsError(f"{name}: no such setting; {nearest(name, known)}")
+                raise SettingsError(f"{name}: unknown setting; {nearest(name, known)}")
         return cls(**values)

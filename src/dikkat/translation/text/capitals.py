@@ -24,14 +24,14 @@ END = regex.compile(
     r"(\s+)(?=[\"'“„«(\[¿¡–-]*\s?[\p{Lu}\p{Lo}\p{N}])|(?<=[。！？])(?=[^」』”）\s])"
 )
 
-_MOST = 10_000  # names
-_OFTEN = 0.05  # of the sentences have another behind them in their line
+_MAX_NAMES = 10_000  # names
+_SEVERAL_SHARE = 0.05  # of the sentences have another behind them in their line
 _START = "\n"  # stands for the beginning of the text
 _SEVERAL = "\r"  # and this for lines of several sentences
 _MARK = regex.compile(r"\p{M}")
 _AFTER_ONE_MARK = regex.compile(rf"(?<=[{INSIDE}{SLOT}])\s?([^{INSIDE}{SLOT}\s])\s({WORD})")
-_WITHIN = regex.compile(rf"(?<=[{INSIDE}{SLOT}]\s){WORD}")
-_FIRST = regex.compile(rf"\A[^{INSIDE}{SLOT}]{{0,8}}({WORD})")
+_INNER_WORD = regex.compile(rf"(?<=[{INSIDE}{SLOT}]\s){WORD}")
+_FIRST_WORD = regex.compile(rf"\A[^{INSIDE}{SLOT}]{{0,8}}({WORD})")
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,23 @@ class Capitals:
     @classmethod
     def learn(cls, sentences: Sequence[str]) -> "Capitals":
         """The marks of a text, those that stand alone between words, and its names."""
-        upper: Counter[str] = Counter()
+        surplus: Counter[str] = Counter()
         for sentence in sentences:
-            found = [(_START, match[1]) for match in _FIRST.finditer(sentence)]
-            for mark, word in found + _AFTER_ONE_MARK.findall(sentence):
-                upper[mark] += word[0].isupper() - word[0].islower()
-        within = Counter(word for sentence in sentences for word in _WITHIN.findall(sentence))
-        names = (word for word in sorted(within) if within[word] > within[_cases(word)[0]])
-        marks = "".join(sorted(mark for mark, more in upper.items() if more > 0))
-        several = sum(END.search(sentence) is not None for sentence in sentences) > _OFTEN * len(sentences)
-        return cls(marks + _SEVERAL * several, frozenset(nlargest(_MOST, names, key=within.__getitem__)))
+            first_words = [(_START, match[1]) for match in _FIRST_WORD.finditer(sentence)]
+            for mark, word in first_words + _AFTER_ONE_MARK.findall(sentence):
+                surplus[mark] += word[0].isupper() - word[0].islower()
+        counts = Counter(word for sentence in sentences for word in _INNER_WORD.findall(sentence))
+        names = (word for word in sorted(counts) if counts[word] > counts[_both_cases(word)[0]])
+        marks = "".join(sorted(mark for mark, excess in surplus.items() if excess > 0))
+        several = sum(END.search(sentence) is not None for sentence in sentences) > _SEVERAL_SHARE * len(sentences)
+        return cls(marks + _SEVERAL * several, frozenset(nlargest(_MAX_NAMES, names, key=counts.__getitem__)))
 
     def exchanged(self, sentences: Iterable[str]) -> list[str]:
         """Sentences with the first letter of each beginning in the other case; done twice, they are as before.
 
         So `The` is the word `the` there, and what begins small can be told from it. Names stay as they are.
         """
-        return [self._begins.sub(lambda match: self.other_case(match[0]), sentence) for sentence in sentences]
+        return [self._beginning.sub(lambda match: self.other_case(match[0]), sentence) for sentence in sentences]
 
     @property
     def several(self) -> bool:
@@ -74,25 +74,25 @@ class Capitals:
         return _SEVERAL in self.marks
 
     @cached_property
-    def _begins(self) -> regex.Pattern[str]:
-        after = regex.escape(self.marks.replace(_START, "").replace(_SEVERAL, ""), special_only=False)
-        places = [r"\A"] * (_START in self.marks) + [rf"[{after}][^{INSIDE}{SLOT}\s]{{0,8}}\s"] * bool(after)
-        beginning = rf"(?:{'|'.join(places)})[^{INSIDE}{SLOT}]{{0,8}}\K{WORD}"
-        return regex.compile(beginning if places else r"\A\b\B")
+    def _beginning(self) -> regex.Pattern[str]:
+        marks = regex.escape(self.marks.replace(_START, "").replace(_SEVERAL, ""), special_only=False)
+        patterns = [r"\A"] * (_START in self.marks) + [rf"[{marks}][^{INSIDE}{SLOT}\s]{{0,8}}\s"] * bool(marks)
+        pattern = rf"(?:{'|'.join(patterns)})[^{INSIDE}{SLOT}]{{0,8}}\K{WORD}"
+        return regex.compile(pattern if patterns else r"\A\b\B")
 
     def other_case(self, word: str) -> str:
         """A word that begins a sentence as it is within one, and the other way round."""
-        small, large = _cases(word)
+        small, large = _both_cases(word)
         return word if large in self.names else small if word == large else large
 
 
-def _cases(word: str) -> tuple[str, str]:
+def _both_cases(word: str) -> tuple[str, str]:
     """A word with a small and a capital first letter; the same twice where there is no way back."""
     first = word[0]
     small, large = first.lower(), first.upper()
-    back = len(small) == len(large) == 1 and small.upper() == large and large.lower() == small
-    back = back and not _MARK.match(word, 1)  # I with a dot above would become one letter
-    return (small + word[1:], large + word[1:]) if back and first in (small, large) else (word, word)
+    is_reversible = len(small) == len(large) == 1 and small.upper() == large and large.lower() == small
+    is_reversible = is_reversible and not _MARK.match(word, 1)  # I with a dot above would become one letter
+    return (small + word[1:], large + word[1:]) if is_reversible and first in (small, large) else (word, word)
 
 
 def sentences_of(line: str) -> tuple[list[str], list[str]]:

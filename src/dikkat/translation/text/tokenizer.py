@@ -26,20 +26,20 @@ SPECIAL_TOKENS = ("<pad>", "<unk>", "<bos>", "<eos>")
 _MARK = rf"\s?(?:\.{{2,}}|[^\s{INSIDE}])(?:\s(?=[{INSIDE}]|$))?"
 _PIECES = rf"{WORD}|{_MARK}|[^\S ]"
 _PIECE = regex.compile(_PIECES)
-_ELIDED = ELIDED.replace("['’]", "'")
-_BYTE_PIECES = rf"\s?{_ELIDED}|\s?{LETTER}+|\s?\p{{N}}|\s?[{SLOT}]|\s?[^\s\p{{L}}\p{{M}}\p{{N}}{SLOT}]+|\s+"
+_ELISION = ELIDED.replace("['’]", "'")
+_BYTE_PIECES = rf"\s?{_ELISION}|\s?{LETTER}+|\s?\p{{N}}|\s?[{SLOT}]|\s?[^\s\p{{L}}\p{{M}}\p{{N}}{SLOT}]+|\s+"
 _BLANK = r"\s{2,}|[\t-\r]"  # becomes a space; other white space, as before « ? » in French, is told apart
 _BEFORE = "\u2581"  # stands before each token in decoding
-_CARRIED = "\0"  # no text has it
+_CARRIER = "\0"  # no text has it
 # A run of blanks, or a character with all that Unicode's composed form may join to it.
 _COMPOSED = regex.compile(rf"(?P<blank>{_BLANK})|(?s:.)[\p{{M}}\u1161-\u1175\u11A8-\u11C2]*")
 _LETTERS = regex.compile(r"\p{L}[^\ufffd]*")  # of a label, without bytes that are no letter
 _LETTER_IN = regex.compile(r"\p{L}")
-_NOT_NORMAL = regex.compile(rf"\A\s|\s\Z|{_BLANK}")
+_NOT_NORMALISED = regex.compile(rf"\A\s|\s\Z|{_BLANK}")
 
-Place = tuple[int, int]
+Offsets = tuple[int, int]
 """The first character of a piece of text, and the one behind its last."""
-_MOST_MET = 50_000  # pieces
+_MAX_KNOWN_PIECES = 50_000  # pieces
 
 LARGEST = 1 << 25  # bytes of a tokenizer.json
 MOST_TOKENS = 1 << 18  # of a vocabulary
@@ -91,16 +91,16 @@ class Tokenizer:
         # A user's "<eos>" is text, not the end of a sentence. The library does not store this switch.
         self._inner.encode_special_tokens = True
         self.kind: Kind = "bpe" if isinstance(inner.model, models.BPE) else "word"
-        steps = json.loads(inner.decoder.__getstate__())
-        self._capitals = _carried(steps)
-        self._labels: dict[int, str] = {}  # of the tokens met so far
+        decoder = json.loads(inner.decoder.__getstate__())
+        self._capitals = _read_capitals(decoder)
+        self._label_cache: dict[int, str] = {}  # of the tokens met so far
         self._nearest: dict[str, int] = {}  # the most frequent piece of those that differ in case and spaces alone
-        self._met: Container[str] = _carried_words(steps)  # bare pieces of the training text
+        self._known_pieces: Container[str] = _read_known_pieces(decoder)  # bare pieces of the training text
         if self.kind == "word":
             for token, number in sorted(inner.get_vocab().items(), key=itemgetter(1)):
-                self._nearest.setdefault(_bare(token), number)
-            self._met = self._nearest
-        letters = SLOTS if self.kind == "word" else "".join(chr(256 + ord(each)) for each in SLOTS)
+                self._nearest.setdefault(_bare_form(token), number)
+            self._known_pieces = self._nearest
+        letters = SLOTS if self.kind == "word" else "".join(chr(256 + ord(character)) for character in SLOTS)
         self.slots = {
             number: letters.index(letter)
             for token, number in inner.get_vocab().items()
@@ -128,7 +128,7 @@ class Tokenizer:
             raise SettingsError(f"tokenizer: got {kind!r}; expected one of {', '.join(get_args(Kind))}")
         composed = [_normalised(sentence)[0] for sentence in sentences]
         capitals = Capitals.learn(composed)
-        inner, trainer = _words(capitals) if kind == "word" else _byte_pairs(capitals, _frequent_pieces(composed))
+        inner, trainer = _make_word_tokenizer(capitals) if kind == "word" else _make_byte_pair_tokenizer(capitals, _frequent_pieces(composed))
         inner.train_from_iterator(
             capitals.exchanged(composed),
             trainer(
@@ -151,8 +151,8 @@ class Tokenizer:
     def encode_all(self, sentences: Sequence[str]) -> list[Encoded]:
         """`encode` for many sentences at once, on all cores."""
         return [
-            Encoded(ids, self.labels(ids) if self.kind == "bpe" else [sentence[start:end] for start, end in places])
-            for sentence, (ids, places) in zip(sentences, self._read(sentences), strict=True)
+            Encoded(ids, self.labels(ids) if self.kind == "bpe" else [sentence[start:end] for start, end in offsets])
+            for sentence, (ids, offsets) in zip(sentences, self._read(sentences), strict=True)
         ]
 
     def numbers(self, sentences: Sequence[str]) -> list[list[int]]:
@@ -161,7 +161,7 @@ class Tokenizer:
 
     def offsets(self, sentences: Sequence[str]) -> list[list[tuple[int, int]]]:
         """The place of each piece in its sentence: the first character, and the one behind the last."""
-        return [places for _, places in self._read(sentences)]
+        return [offsets for _, offsets in self._read(sentences)]
 
     @property
     def several(self) -> bool:
@@ -171,26 +171,26 @@ class Tokenizer:
     def unknown(self, sentence: str) -> list[tuple[int, int]]:
         """The places of the words and marks that no sentence had that this was trained on; numbers are none of them."""
         text, characters = _normalised(sentence)
-        places = [
+        spans = [
             _without_spaces(text, piece.span())
             for piece in _PIECE.finditer(text)
-            if (bare := _bare(piece.group())) not in self._met and bare and not bare[0].isdecimal()
+            if (bare := _bare_form(piece.group())) not in self._known_pieces and bare and not bare[0].isdecimal()
         ]
-        return places if characters is None else locate(places, characters)
+        return spans if characters is None else locate(spans, characters)
 
     def _read(self, sentences: Sequence[str]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
         normalised = [_normalised(sentence) for sentence in sentences]
-        exchanged = self._capitals.exchanged(read for read, _ in normalised)
-        for (read, characters), encoding in zip(normalised, self._inner.encode_batch(exchanged), strict=True):
-            ids, places = encoding.ids, encoding.offsets
+        exchanged = self._capitals.exchanged(text for text, _ in normalised)
+        for (text, characters), encoding in zip(normalised, self._inner.encode_batch(exchanged), strict=True):
+            ids, offsets = encoding.ids, encoding.offsets
             if self.kind == "word":
-                places = [_without_spaces(read, place) for place in places]
+                offsets = [_without_spaces(text, span) for span in offsets]
                 if UNKNOWN in ids:
                     ids = [
-                        self._nearest.get(_bare(read[first:last]), UNKNOWN) if number == UNKNOWN else number
-                        for number, (first, last) in zip(ids, places, strict=True)
+                        self._nearest.get(_bare_form(text[first:last]), UNKNOWN) if number == UNKNOWN else number
+                        for number, (first, last) in zip(ids, offsets, strict=True)
                     ]
-            yield ids, places if characters is None else locate(places, characters)
+            yield ids, offsets if characters is None else locate(offsets, characters)
 
     def decode(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> str:
         """Text as a person would write it.
@@ -231,9 +231,9 @@ class Tokenizer:
     def _label(self, number: int) -> str:
         if self.kind == "word":
             return self._token(number).strip(SPACES) or "␣"
-        if number not in self._labels:
-            self._labels[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
-        return self._labels[number]
+        if number not in self._label_cache:
+            self._label_cache[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
+        return self._label_cache[number]
 
     def _texts(self, ids: Sequence[int], replace: Sequence[str | None] | None) -> tuple[str, str]:
         """Return the text of tokens, and the same with the capitals of beginnings exchanged."""
@@ -244,7 +244,7 @@ class Tokenizer:
                 word or unknown * (number == UNKNOWN) or None for number, word in zip(ids, replacements, strict=True)
             ]
         tokens = [
-            self._token(number) if word is None else _apart(word)
+            self._token(number) if word is None else _add_spaces(word)
             for number, word in zip(ids, replacements, strict=True)
             if word is not None or number not in (PAD, BEGIN, END)
         ]
@@ -252,8 +252,8 @@ class Tokenizer:
         text = text if self.kind == "word" else text.replace("\ufffd", "")  # of bytes that are no letter
         capitals = self._capitals
         if any(replacements):
-            given = ("Unk", *(word for word in replacements if word and word[0].isupper()))
-            capitals = Capitals(capitals.marks, capitals.names.union(given))
+            capitalised = ("Unk", *(word for word in replacements if word and word[0].isupper()))
+            capitals = Capitals(capitals.marks, capitals.names.union(capitalised))
         text = text.removeprefix(" ")
         return text, capitals.exchanged([text])[0]
 
@@ -270,7 +270,7 @@ class Tokenizer:
         """
         try:
             content = parse_json(data)
-            _check(content)
+            _check_content(content)
             # What the library is given has no pattern but those written here: it does not stop at any that never ends.
             return cls(tokenizers.Tokenizer.from_str(json.dumps(content)))
         except Exception as error:  # the library raises nothing narrower
@@ -306,23 +306,23 @@ class Tokenizer:
         return token
 
 
-def locate(places: Iterable[Place], characters: Sequence[Place]) -> list[Place]:
+def locate(spans: Iterable[Offsets], characters: Sequence[Offsets]) -> list[Offsets]:
     """Return places of a text as places of another one, which has each of its characters at a place."""
     ends = [*characters, (characters[-1][1],) * 2] if characters else [(0, 0)]
-    return [(ends[first][0], ends[last - 1][1] if first < last else ends[first][0]) for first, last in places]
+    return [(ends[first][0], ends[last - 1][1] if first < last else ends[first][0]) for first, last in spans]
 
 
-def _normalised(text: str) -> tuple[str, list[Place] | None]:
+def _normalised(text: str) -> tuple[str, list[Offsets] | None]:
     """Return a text in composed form without needless blanks, and where each character was; None: where it is."""
-    if unicodedata.is_normalized("NFC", text) and not _NOT_NORMAL.search(text):
+    if unicodedata.is_normalized("NFC", text) and not _NOT_NORMALISED.search(text):
         return text, None
-    composed, places = "", list[Place]()
+    composed, offsets = "", list[Offsets]()
     for match in _COMPOSED.finditer(text):
-        written = " " if match["blank"] else unicodedata.normalize("NFC", match[0])
-        composed += written
-        places += [match.span()] * len(written)
+        piece = " " if match["blank"] else unicodedata.normalize("NFC", match[0])
+        composed += piece
+        offsets += [match.span()] * len(piece)
     start, end = len(composed) - len(composed.lstrip(SPACES)), len(composed.rstrip(SPACES))
-    return composed[start:end], places[start:end]
+    return composed[start:end], offsets[start:end]
 
 
 def _byte_pair_label(text: str) -> str:
@@ -331,30 +331,30 @@ def _byte_pair_label(text: str) -> str:
     return f"·{text}" if not text or text[0].isalnum() else text  # a full stop needs no mark to follow its word
 
 
-def _bare(piece: str) -> str:
+def _bare_form(piece: str) -> str:
     return piece.strip(SPACES).lower().replace("’", "'")
 
 
-def _apart(word: str) -> str:
+def _add_spaces(word: str) -> str:
     """A word of the source, or a mark with spaces beside it."""
     return f"{'' if word[0].isalnum() else ' '}{word}{'' if word[-1].isalnum() else ' '}"
 
 
-def _without_spaces(sentence: str, place: tuple[int, int]) -> tuple[int, int]:
-    first, last = place
+def _without_spaces(sentence: str, span: tuple[int, int]) -> tuple[int, int]:
+    first, last = span
     piece = sentence[first:last]
     start = first + len(piece) - len(piece.lstrip(SPACES))
-    return (start, first + len(piece.rstrip(SPACES))) if start < last else place
+    return (start, first + len(piece.rstrip(SPACES))) if start < last else span
 
 
-def _words(capitals: Capitals) -> tuple[tokenizers.Tokenizer, Any]:
+def _make_word_tokenizer(capitals: Capitals) -> tuple[tokenizers.Tokenizer, Any]:
     inner = tokenizers.Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS[UNKNOWN]))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECES), "removed", invert=True)
     ends = (normalizers.Prepend(" "), normalizers.Replace(Regex("$"), " "))  # marks there are as those within
-    inner.normalizer = normalizers.Sequence([*_normal(), *ends])
+    inner.normalizer = normalizers.Sequence([*_make_normalizers(), *ends])
     inner.decoder = decoders.Sequence(
         [
-            _carrier(capitals),
+            _carry_capitals(capitals),
             decoders.Replace(Regex("^"), _BEFORE),
             decoders.Fuse(),
             decoders.Replace(Regex(rf"\s{_BEFORE}(?=[^{INSIDE}])"), ""),
@@ -367,68 +367,68 @@ def _words(capitals: Capitals) -> tuple[tokenizers.Tokenizer, Any]:
 
 
 def _frequent_pieces(sentences: Sequence[str]) -> list[str]:
-    counts = Counter(_bare(piece) for sentence in sentences for piece in _PIECE.findall(sentence))
-    return sorted(piece for piece, _ in counts.most_common(_MOST_MET) if piece and not piece[0].isdecimal())
+    counts = Counter(_bare_form(piece) for sentence in sentences for piece in _PIECE.findall(sentence))
+    return sorted(piece for piece, _ in counts.most_common(_MAX_KNOWN_PIECES) if piece and not piece[0].isdecimal())
 
 
-def _byte_pairs(capitals: Capitals, met: Sequence[str]) -> tuple[tokenizers.Tokenizer, Any]:
+def _make_byte_pair_tokenizer(capitals: Capitals, known_pieces: Sequence[str]) -> tuple[tokenizers.Tokenizer, Any]:
     inner = tokenizers.Tokenizer(models.BPE())
     # A space in front of the first word as well, so that a word is the same token wherever it stands.
-    inner.normalizer = normalizers.Sequence([*_normal(), normalizers.Prepend(" ")])
+    inner.normalizer = normalizers.Sequence([*_make_normalizers(), normalizers.Prepend(" ")])
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_BYTE_PIECES), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    words = decoders.Replace(_CARRIED + " ".join(met), "")
-    inner.decoder = decoders.Sequence([_carrier(capitals), words, decoders.ByteLevel()])
+    carrier = decoders.Replace(_CARRIER + " ".join(known_pieces), "")
+    inner.decoder = decoders.Sequence([_carry_capitals(capitals), carrier, decoders.ByteLevel()])
     return inner, trainers.BpeTrainer
 
 
-def _normal() -> list[normalizers.Normalizer]:
+def _make_normalizers() -> list[normalizers.Normalizer]:
     return [normalizers.NFC(), normalizers.Replace(Regex(_BLANK), " "), normalizers.Strip()]
 
 
-def _carrier(capitals: Capitals) -> decoders.Decoder:
+def _carry_capitals(capitals: Capitals) -> decoders.Decoder:
     """The library has no step for capitals: one that never does anything has them in tokenizer.json."""
-    return decoders.Replace(_CARRIED.join(["", capitals.marks, " ".join(sorted(capitals.names))]), "")
+    return decoders.Replace(_CARRIER.join(["", capitals.marks, " ".join(sorted(capitals.names))]), "")
 
 
-def _carried(decoder: Any) -> Capitals:
+def _read_capitals(decoder: Any) -> Capitals:
     match decoder:
-        case {"decoders": [{"pattern": {"String": str(text)}}, *_]} if text.startswith(_CARRIED):
-            _, marks, names = text.split(_CARRIED)
+        case {"decoders": [{"pattern": {"String": str(text)}}, *_]} if text.startswith(_CARRIER):
+            _, marks, names = text.split(_CARRIER)
             return Capitals(marks, frozenset(names.split()))
     return Capitals()
 
 
-def _carried_words(decoder: Any) -> frozenset[str]:
+def _read_known_pieces(decoder: Any) -> frozenset[str]:
     match decoder:
-        case {"decoders": [_, {"pattern": {"String": str(text)}}, _]} if text.startswith(_CARRIED):
-            return frozenset(text.removeprefix(_CARRIED).split(" "))
+        case {"decoders": [_, {"pattern": {"String": str(text)}}, _]} if text.startswith(_CARRIER):
+            return frozenset(text.removeprefix(_CARRIER).split(" "))
     return frozenset()
 
 
-def _check(content: Any) -> None:
+def _check_content(content: Any) -> None:
     kind = (
         content["model"].get("type") if isinstance(content, dict) and isinstance(content.get("model"), dict) else None
     )
     if kind not in ("WordLevel", "BPE"):
         raise ValueError(f"model: got {kind!r}; expected WordLevel or BPE")
-    capitals = _carried(content.get("decoder"))
-    met = sorted(_carried_words(content.get("decoder")))
-    inner, _ = _words(capitals) if kind == "WordLevel" else _byte_pairs(capitals, met)
-    own = json.loads(inner.to_str())
+    capitals = _read_capitals(content.get("decoder"))
+    known_pieces = sorted(_read_known_pieces(content.get("decoder")))
+    inner, _ = _make_word_tokenizer(capitals) if kind == "WordLevel" else _make_byte_pair_tokenizer(capitals, known_pieces)
+    expected = json.loads(inner.to_str())
     vocabulary = content["model"].get("vocab")
     _check_vocabulary(vocabulary)
     _check_special(content.get("added_tokens"))
     if kind == "BPE":
         _check_merges(content["model"].get("merges"), vocabulary)
-        own["model"]["merges"] = content["model"]["merges"]
-    own["model"]["vocab"], own["added_tokens"] = vocabulary, content["added_tokens"]
-    for name in own.keys() | content.keys():
-        if not _agree(content.get(name), own.get(name)):
+        expected["model"]["merges"] = content["model"]["merges"]
+    expected["model"]["vocab"], expected["added_tokens"] = vocabulary, content["added_tokens"]
+    for name in expected.keys() | content.keys():
+        if not _is_equal(content.get(name), expected.get(name)):
             raise ValueError(f"its {name} is another than those that dikkat writes")
 
 
@@ -446,8 +446,8 @@ def _check_vocabulary(vocabulary: Any) -> None:
 
 def _check_special(tokens: Any) -> None:
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    own = [{"id": number, "content": token, **plain} for number, token in enumerate(SPECIAL_TOKENS)]
-    if not _agree(tokens, own):
+    expected = [{"id": number, "content": token, **plain} for number, token in enumerate(SPECIAL_TOKENS)]
+    if not _is_equal(tokens, expected):
         raise ValueError(f"its added tokens are not {', '.join(SPECIAL_TOKENS)}")
 
 
@@ -458,13 +458,13 @@ def _check_merges(merges: Any, vocabulary: dict[str, int]) -> None:
         raise ValueError("it has no list of merges, or more of them than tokens")
 
 
-def _agree(value: Any, own: Any) -> bool:
+def _is_equal(value: Any, expected: Any) -> bool:
     """True for two values of JSON that are the same; what only one of them has must be switched off there.
 
     Another version of the library may know of more switches than the one that wrote the file.
     """
-    if isinstance(value, dict) and isinstance(own, dict):
-        return all(_agree(value.get(name), own.get(name)) for name in value.keys() | own.keys())
-    if isinstance(value, list) and isinstance(own, list):
-        return len(value) == len(own) and all(map(_agree, value, own))
-    return (value in (None, False) and own in (None, False)) or (type(value) is type(own) and value == own)
+    if isinstance(value, dict) and isinstance(expected, dict):
+        return all(_is_equal(value.get(name), expected.get(name)) for name in value.keys() | expected.keys())
+    if isinstance(value, list) and isinstance(expected, list):
+        return len(value) == len(expected) and all(map(_is_equal, value, expected))
+    return (value in (None, False) and expected in (None, False)) or (type(value) is type(expected) and value == expected)

@@ -1,4 +1,4 @@
-"""Tags of a sentence, which go over to its translation: around the words that say what they were around."""
+"""HTML tags of a sentence, transferred to its translation by the words that they enclose."""
 
 import html
 import re
@@ -11,20 +11,20 @@ from torch import Tensor
 from dikkat.errors import InputError
 from dikkat.translation.text.units import Units
 
-# A comment, an instruction (<?php … ?>), a declaration, a whole script or style; or a tag, whose name ends at a space,
-# a slash or `>`: neither <user@example.com> nor <https://example.com> is one. Names and values are not read again (+):
-# that took seconds.
+# A comment, an instruction (<?php … ?>), a declaration, a complete script or style; or a tag, whose name ends at a
+# space, a slash or `>`: neither <user@example.com> nor <https://example.com> is a tag. Possessive quantifiers (+)
+# prevent backtracking, which took seconds.
 _TAG = re.compile(
     r"<!--(?:>|->|.*?--!?>)|<\?.*?\?>|<!\[CDATA\[.*?\]\]>|<![^>]*>"
     r"|<(?P<raw>script|style)\b[^>]*>.*?</(?P=raw)(?=[\s/>])[^>]*>"
     r"|<(?P<ends>/?)(?P<name>[a-z][\w.-]*+(?::[\w.-]++)?)(?P<rest>(?=[\s/>])(?:[^<>\"']|\"[^\"]*\"|'[^']*')*+)>",
     re.DOTALL | re.IGNORECASE,
 )
-_VALUE = re.compile(r"=\s*[^\s\"'=]+$")  # a value without quotes, whose last slash is its own
+_VALUE = re.compile(r"=\s*[^\s\"'=]+$")  # a value without quotes, which includes a last slash
 _VOID = frozenset({
     "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr",
 })  # fmt: skip
-_BLOCK_TAGS = frozenset({  # words before them and behind them are two
+_BLOCK_TAGS = frozenset({  # they separate words
     "address", "article", "aside", "blockquote", "br", "caption", "dd", "div", "dl", "dt", "figcaption", "figure",
     "footer", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "option", "p", "pre",
     "section", "table", "td", "th", "tr", "ul",
@@ -37,9 +37,9 @@ Span = tuple[int, int]
 
 @dataclass
 class Element:
-    """A tag, or a comment, a script or a style, with the elements in it.
+    """A tag, comment, script or style, and the elements inside of it.
 
-    `first` is the first character of its text, `last` the one behind the last; tags such as `<br>` have no `closing`.
+    Its text is the characters from `first` up to `last`, exclusive. Tags such as `<br>` have no `closing`.
     """
 
     opening: str
@@ -50,54 +50,54 @@ class Element:
 
     @property
     def bare(self) -> str:
-        """The tags without a text."""
+        """The tags without their text."""
         return self.opening + "".join(child.bare for child in self.inside) + self.closing
 
 
 def parse(marked: str, name: str = "markup") -> tuple[str, Element]:
-    """Part a sentence in HTML into its text, entities resolved, and its tags."""
+    """Return the text of a sentence in HTML, with entities resolved, and the root of its elements."""
     root = Element("")
-    text, open_elements, open_names, end, is_separated = "", [root], [""], 0, False
+    text, path, names, end, separated = "", [root], [""], 0, False
 
     def add_text(content: str) -> None:
-        nonlocal text, is_separated
+        nonlocal text, separated
         if content:
-            if is_separated and text and not (text[-1].isspace() or content[0].isspace()):
+            if separated and text and not (text[-1].isspace() or content[0].isspace()):
                 text += " "
-            text, is_separated = text + content, False
+            text, separated = text + content, False
 
     for tag in _TAG.finditer(marked):
         add_text(html.unescape(marked[end : tag.start()]))
         end, tag_name, attributes = tag.end(), (tag["name"] or "").lower(), tag["rest"]
-        is_separated = is_separated or tag_name in _BLOCK_TAGS
+        separated = separated or tag_name in _BLOCK_TAGS
         if tag["ends"]:
-            if tag_name != open_names[-1]:
-                context = f"<{open_names[-1]}> is open" if open_names[-1] else "no tag is open"
+            if tag_name != names[-1]:
+                context = f"<{names[-1]}> is open" if names[-1] else "no tag is open"
                 raise InputError(f"{name}: got {tag[0]} where {context}; expected tags that nest. {_ADVICE}")
-            open_names.pop()
-            element = open_elements.pop()
+            names.pop()
+            element = path.pop()
             element.closing, element.last = tag[0], len(text)
             continue
         element = Element(tag[0], "", len(text), len(text))
-        open_elements[-1].inside.append(element)
+        path[-1].inside.append(element)
         if tag_name and tag_name not in _VOID and not (attributes.endswith("/") and not _VALUE.search(attributes)):
-            open_elements.append(element)
-            open_names.append(tag_name)
-            if len(open_elements) > _MAX_DEPTH:
-                raise InputError(f"{name}: got {tag[0]} inside of {_MAX_DEPTH - 1} others; expected fewer in each other")
-    if len(open_elements) > 1:
-        raise InputError(f"{name}: got {open_elements[-1].opening}, which is not closed; expected tags that nest. {_ADVICE}")
+            path.append(element)
+            names.append(tag_name)
+            if len(path) > _MAX_DEPTH:
+                raise InputError(f"{name}: got {tag[0]} inside of {_MAX_DEPTH - 1} tags; expected fewer levels")
+    if len(path) > 1:
+        raise InputError(f"{name}: got {path[-1].opening}, which is not closed; expected tags that nest. {_ADVICE}")
     add_text(html.unescape(marked[end:]))
     root.last = len(text)
     return text, root
 
 
 def carry(root: Element, target: str, weights: Tensor, source: Units, units: Units) -> str:
-    """The translation as HTML, with the tags of its source, each once, nested as they were.
+    """Return the translation as HTML with each tag of its source once, nested as in the source.
 
-    An element goes around the run of words that come from its own more likely than not, or else around the one that
-    most does; a tag without a text before the word that comes from the one behind it. `weights` (T, S) say how probably
-    each unit of the target comes from each of the source.
+    An element encloses the run of words that probably translate its words, or else the most probable word. A tag
+    without text precedes the word that translates the word after the tag. `weights` (T, S) are the probabilities that
+    a target unit translates a source unit.
     """
     if not units.spans or not source.spans:
         return root.bare + html.escape(target, quote=False)
@@ -107,7 +107,7 @@ def carry(root: Element, target: str, weights: Tensor, source: Units, units: Uni
 def _fill(
     element: Element, target: str, weights: Tensor, source: Units, units: Units, run: Span, characters: Span
 ) -> str:
-    """The text of the units `within` an element, with the elements in it."""
+    """Return the HTML of an element's target units `run` and target `characters`, with the elements inside."""
     runs = _find_runs(element, weights, source, units, run)
     markup, position = "", characters[0]
     for child, (first, last) in sorted(zip(element.inside, runs, strict=True), key=lambda pair: pair[1]):
@@ -125,24 +125,24 @@ def _fill(
 
 
 def _find_runs(element: Element, weights: Tensor, source: Units, units: Units, outer: Span) -> list[Span]:
-    """The target units of each element in another, none of which overlap; an empty run for a tag without a text."""
+    """Return disjoint runs of target units for the elements inside an element; empty runs for tags without text."""
     starting = [
         [index for index, (start, _) in enumerate(source.spans) if child.first <= start < child.last]
         for child in element.inside
     ]
-    # A part of a word stands for the word.
+    # An element within a word gets the translation of the word.
     covering = [
         indices or [index for index, (start, end) in enumerate(source.spans) if start < child.first < child.last <= end]
         for indices, child in zip(starting, element.inside, strict=True)
     ]
     gains = []
     for indices in covering:
-        weight_sums = weights[outer[0] : outer[1], indices].sum(1)
-        if all(source.is_word[index] for index in indices):  # a full stop comes with a full stop
-            weight_sums = weight_sums.masked_fill(~torch.tensor(units.is_word[outer[0] : outer[1]], dtype=torch.bool), 0.0)
-        gains.append((weight_sums - 0.5).tolist())
+        shares = weights[outer[0] : outer[1], indices].sum(1)
+        if all(source.is_word[index] for index in indices):  # words do not become punctuation marks
+            shares = shares.masked_fill(~torch.tensor(units.is_word[outer[0] : outer[1]], dtype=torch.bool), 0.0)
+        gains.append((shares - 0.5).tolist())
     runs: list[Span | None] = [None] * len(covering)
-    free_runs = [(outer[0], outer[1])]  # runs of units that no element has yet
+    free_runs = [(outer[0], outer[1])]
     for only_gains in (True, False):
         order = sorted(range(len(covering)), key=lambda index: -max(gains[index], default=0.0))
         for index in order:
@@ -166,7 +166,7 @@ def _find_runs(element: Element, weights: Tensor, source: Units, units: Units, o
 
 
 def _best_run(gains: Sequence[float], first: int, last: int) -> tuple[float, int, int]:
-    """The run of the largest sum between two places, of one unit at least: its sum, its first unit, the next one."""
+    """Return (sum, first, end) of the non-empty run with the largest sum of gains between `first` and `last`."""
     best = (float("-inf"), first, first)
     total, start = 0.0, first
     for index in range(first, last):
@@ -178,7 +178,7 @@ def _best_run(gains: Sequence[float], first: int, last: int) -> tuple[float, int
 
 
 def _find_point(weights: Tensor, source: Units, first: int, last: int, outer: Span, runs: Sequence[Span]) -> Span:
-    """The place before the unit that comes from the source's next one, if that is in the same element."""
+    """Return the empty run before the unit that translates the next source unit of the outer element."""
     following = next((index for index, (start, _) in enumerate(source.spans) if first <= start < last), None)
     point = outer[1]
     if following is not None:

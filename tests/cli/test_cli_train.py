@@ -143,7 +143,7 @@ def test_the_loss_that_is_kept_is_that_of_the_best_validation(run, tmp_path, mon
         (["--score", "foo"], "dikkat: --score: got 'foo'; expected one of additive, dot, scaled_dot"),
         (
             ["--score", "none", "--attention-dropout", "0.1"],
-            "dikkat: --attention-dropout is 0.1 and score is 'none': without attention",
+            "dikkat: --attention-dropout: got 0.1; expected 0 with score 'none'",
         ),
         (["own-corpus"], "dikkat: pairs.tsv: No such file or directory"),
         (
@@ -187,7 +187,7 @@ def test_training_does_not_overwrite_what_is_no_model(run, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "one.tex").write_text("years of work")
     refused(
-        run("train", "phrasebook", "-o", tmp_path / "thesis"), "holds one.tex, which would be lost. Give another name"
+        run("train", "phrasebook", "-o", tmp_path / "thesis"), "has one.tex, which would be lost. Give another name"
     )
     assert (tmp_path / "thesis" / "one.tex").read_text() == "years of work"
 

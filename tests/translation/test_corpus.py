@@ -103,8 +103,8 @@ def test_aligned_files_plain_and_compressed(tmp_path, compressed):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "corpus is empty"),
-        ("\n\n", "corpus is empty"),
+        ("", "got no sentence pairs; expected at least one"),
+        ("\n\n", "got no sentence pairs; expected at least one"),
         ("a\tb\nno tab here\n", r"pairs\.tsv, line 2: got 'no tab here', which has no tab"),
         ("a\tb\nc\t\n", r"line 2: the target sentence is empty"),
         ("a\tb\n \tc\n", r"line 2: the source sentence is empty"),

@@ -19,8 +19,8 @@ NAMES = ("features", "weight", "bias")
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Several chunks, of which the last is not full."""
-    monkeypatch.setattr(module, "_FEWEST", 4)
-    monkeypatch.setattr(module, "_BYTES", 0)
+    monkeypatch.setattr(module, "_MIN_ROWS", 4)
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 0)
 
 
 def operands(dtype=torch.float64, tokens=TOKENS, vocabulary=VOCABULARY, size=1.0, seed=0):

@@ -22,7 +22,7 @@ SHARE = 0.05
 SECTIONS = ("corpus", "validation", "test")
 
 # Of each setting, whether it may be None, which recipes write as none.
-_OPTIONAL = {name: each.optional for name, each in allowed(Settings).items()}
+_OPTIONAL = {name: values.optional for name, values in allowed(Settings).items()}
 
 Validation = Source | float | Literal["none"] | None
 
@@ -79,8 +79,8 @@ class Recipe:
             return cls().with_values(values, Path() if path in built_in().values() else path.parent)
         except InputError as error:
             key = re.match(r"\w+", str(error))
-            written = key and re.search(rf"^\s*\[?\s*{key[0]}\b", text, re.MULTILINE)
-            where = f"{path}, line {text.count(chr(10), 0, written.end()) + 1}" if written else str(path)
+            key_match = key and re.search(rf"^\s*\[?\s*{key[0]}\b", text, re.MULTILINE)
+            where = f"{path}, line {text.count(chr(10), 0, key_match.end()) + 1}" if key_match else str(path)
             raise type(error)(f"{where}: {error}") from error
 
     def with_values(self, values: Mapping[str, Any], base: Path = Path()) -> "Recipe":
@@ -95,22 +95,22 @@ class Recipe:
         for key in values:
             if key not in known:
                 raise InputError(f"{key}: no such key of a recipe; {nearest(key, known)}")
-        parts: dict[str, Any] = {}
-        readers: tuple[Callable[[object, Path], Any], ...] = Source.parse, _validation, _test
+        sections: dict[str, Any] = {}
+        readers: tuple[Callable[[object, Path], Any], ...] = Source.parse, _parse_validation, _parse_test
         for key, read in zip(SECTIONS, readers, strict=True):
             try:
                 if key in values:
-                    parts[key] = read(values[key], base)
+                    sections[key] = read(values[key], base)
             except InputError as error:
                 raise type(error)(f"{key}: {error}") from error
-        given = {
+        settings = {
             name: None if value == "none" and _OPTIONAL[name] else value
             for name, value in values.items()
             if name not in SECTIONS
         }
-        values = {**self.values, **given}
+        values = {**self.values, **settings}
         Settings.from_dict(values)  # which checks them
-        return replace(self, **parts, values=values)
+        return replace(self, **sections, values=values)
 
     def save(self, path: Path) -> None:
         """Write the recipe as a file that `load` reads, with what `spelling` has.
@@ -129,10 +129,10 @@ class Recipe:
         """
         values: dict[str, Any] = {"corpus": self.corpus.spelling()} if self.corpus else {}
         if self.validation is not None:
-            given = self.validation
-            values["validation"] = {"share": given} if isinstance(given, float) else given
-            if isinstance(given, Source):
-                values["validation"] = given.spelling()
+            validation = self.validation
+            values["validation"] = {"share": validation} if isinstance(validation, float) else validation
+            if isinstance(validation, Source):
+                values["validation"] = validation.spelling()
         values["test"] = self.test.spelling() if self.test else "none"
         return values | {name: "none" if value is None else value for name, value in self.values.items()}
 
@@ -149,13 +149,13 @@ class Recipe:
         """
         if self.corpus is None:
             raise InputError("no corpus is given: name one in the recipe or with --corpus")
-        pairs = _opened("corpus", self.corpus, "training")
+        pairs = _open("corpus", self.corpus, "training")
         validation = self.validation
         if validation is None:
             validation = self.corpus if self.corpus.has_part("validation") else SHARE
-        held_out = _opened("validation", validation, "validation") if isinstance(validation, Source) else None
+        held_out = _open("validation", validation, "validation") if isinstance(validation, Source) else None
         if self.test is not None:
-            test = _opened("test", self.test, "test")
+            test = _open("test", self.test, "test")
             pairs = _without_leaks(pairs, test)
             held_out = None if held_out is None else _without_leaks(held_out, test)
         if isinstance(validation, float):
@@ -225,7 +225,7 @@ def _read(path: Path) -> str:
         raise InputError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so no recipe") from error
 
 
-def _opened(section: str, source: Source, part: Part) -> Any:
+def _open(section: str, source: Source, part: Part) -> Any:
     try:
         return source.open(part)
     except CorpusError as error:
@@ -233,11 +233,11 @@ def _opened(section: str, source: Source, part: Part) -> Any:
 
 
 def _without_leaks(pairs: Any, held_out: Any) -> Any:
-    left = without_leaks(pairs, held_out)
-    return list(left) if isinstance(pairs, list) else left  # what is in memory stays there, and has a length
+    remaining = without_leaks(pairs, held_out)
+    return list(remaining) if isinstance(pairs, list) else remaining  # what is in memory stays there, and has a length
 
 
-def _validation(value: object, base: Path) -> Validation:
+def _parse_validation(value: object, base: Path) -> Validation:
     if value == "none":
         return "none"
     if not isinstance(value, Mapping) or "share" not in value:
@@ -248,5 +248,5 @@ def _validation(value: object, base: Path) -> Validation:
     return float(share)
 
 
-def _test(value: object, base: Path) -> Source | None:
+def _parse_test(value: object, base: Path) -> Source | None:
     return None if value == "none" else Source.parse(value, base)

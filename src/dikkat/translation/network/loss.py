@@ -13,9 +13,9 @@ Reduction = Literal["mean", "sum"]
 
 # Bytes of scores at a time. Measured with 900 tokens, 256 features and a vocabulary of 8,000, which are then 262 tokens
 # of float32 and 524 of bfloat16: with fewer the weight's gradient is read and written too often, more gain nothing.
-_BYTES = 2**23
-_BYTES_ELSEWHERE = 2**28  # on a device whose chunks are launches
-_FEWEST = 64
+_CHUNK_BYTES = 2**23
+_DEVICE_CHUNK_BYTES = 2**28  # on a device whose chunks are launches
+_MIN_ROWS = 64
 
 
 def linear_cross_entropy(
@@ -80,16 +80,16 @@ def linear_cross_entropy(
         tensor([-0.3662,  0.1338,  0.1338])
     """
     _check(features, weight, bias, target, label_smoothing, r_drop, reduction)
-    device, products = features.device.type, features.dtype
-    if torch.is_autocast_enabled(device) and products != torch.float64:  # which autocast leaves alone
-        products = torch.get_autocast_dtype(device)
+    device, product_dtype = features.device.type, features.dtype
+    if torch.is_autocast_enabled(device) and product_dtype != torch.float64:  # which autocast leaves alone
+        product_dtype = torch.get_autocast_dtype(device)
     scale = 1 / len(target) if reduction == "mean" else 1.0
     if r_drop:  # pairs are neighbours, so that a chunk has both
         features, target = features.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1), target.repeat_interleave(2)
         scale /= 2
     # Inside an autograd.Function grad mode is always off, so whether the caller wants gradients is read here.
     loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # PyTorch's own has no types
-        features, weight, bias, target, label_smoothing, r_drop / 2, scale, products, torch.is_grad_enabled()
+        features, weight, bias, target, label_smoothing, r_drop / 2, scale, product_dtype, torch.is_grad_enabled()
     )
     return loss
 
@@ -105,12 +105,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         label_smoothing: float,
         divergence: float,
         scale: float,
-        products: torch.dtype,
+        product_dtype: torch.dtype,
         with_gradients: bool,
     ) -> Tensor:
-        needed = [with_gradients and need for need in ctx.needs_input_grad[:3]]
+        needed = [with_gradients and needs for needs in ctx.needs_input_grad[:3]]
         with torch.autocast(features.device.type, enabled=False):
-            operands = features.to(products), weight.to(products), bias, target
+            operands = features.to(product_dtype), weight.to(product_dtype), bias, target
             total, gradients = _in_chunks(*operands, label_smoothing, divergence, scale, needed)
         ctx.save_for_backward(*gradients)
         return total * scale
@@ -144,23 +144,23 @@ def _in_chunks(
 
     New memory for each chunk would cost as much as a pass over it.
     """
-    room = _BYTES if features.is_cpu else _BYTES_ELSEWHERE
+    chunk_bytes = _CHUNK_BYTES if features.is_cpu else _DEVICE_CHUNK_BYTES
     # An even number, so that a pair is never parted.
-    rows = min(max(_FEWEST, room // (len(weight) * features.itemsize)) // 2 * 2, len(features))
-    products = features.new_empty(rows, len(weight))
-    kind = CrossEntropy if runs(features) else _Plain
-    entropy = kind(len(weight), features.dtype, bias, label_smoothing, scale if any(needed) else None, divergence)
-    of_features = torch.empty_like(features) if needed[0] else None
-    of_weight: Tensor | None = None
+    rows = min(max(_MIN_ROWS, chunk_bytes // (len(weight) * features.itemsize)) // 2 * 2, len(features))
+    score_buffer = features.new_empty(rows, len(weight))
+    loss_class = CrossEntropy if runs(features) else _Plain
+    entropy = loss_class(len(weight), features.dtype, bias, label_smoothing, scale if any(needed) else None, divergence)
+    features_gradient = torch.empty_like(features) if needed[0] else None
+    weight_gradient: Tensor | None = None
     for start in range(0, len(features), rows):
         chunk = features[start : start + rows]
-        scores = torch.mm(chunk, weight.t(), out=products[: len(chunk)])
+        scores = torch.mm(chunk, weight.t(), out=score_buffer[: len(chunk)])
         entropy.add(scores, target[start : start + rows])
-        if of_features is not None:
-            torch.mm(scores, weight, out=of_features[start : start + rows])
+        if features_gradient is not None:
+            torch.mm(scores, weight, out=features_gradient[start : start + rows])
         if needed[1]:
-            of_weight = _add_to_weight(of_weight, scores, chunk)
-    return entropy.total, (of_features, of_weight, entropy.bias_gradient if needed[2] else None)
+            weight_gradient = _add_to_weight(weight_gradient, scores, chunk)
+    return entropy.total, (features_gradient, weight_gradient, entropy.bias_gradient if needed[2] else None)
 
 
 def _add_to_weight(total: Tensor | None, gradient: Tensor, features: Tensor) -> Tensor:
@@ -183,40 +183,40 @@ class _Plain:
         scale: float | None,
         divergence: float = 0.0,
     ) -> None:
-        self._wide = torch.promote_types(dtype, torch.float32)
+        self._sum_dtype = torch.promote_types(dtype, torch.float32)
         self._size, self._bias, self._smoothing, self._scale = size, bias, smoothing, scale
         self._divergence = divergence
         self.total: Any = 0.0
         self.bias_gradient: Any = 0.0
 
     def add(self, scores: Tensor, target: Tensor) -> None:
-        labels, wide = target.unsqueeze(1), scores.to(self._wide)
-        log_probabilities = torch.log_softmax(wide if self._bias is None else wide + self._bias, 1)
+        labels, wide_scores = target.unsqueeze(1), scores.to(self._sum_dtype)
+        log_probabilities = torch.log_softmax(wide_scores if self._bias is None else wide_scores + self._bias, 1)
         self.total = self.total - (1 - self._smoothing) * log_probabilities.gather(1, labels).sum()
         if self._smoothing:
             self.total -= self._smoothing * log_probabilities.mean(1).sum()
-        apart = self._apart(log_probabilities) if self._divergence else None
+        divergence_gradient = self._add_divergence(log_probabilities) if self._divergence else None
         if self._scale is not None:
             gradient = log_probabilities.exp_()
-            if apart is not None:
-                gradient += apart
+            if divergence_gradient is not None:
+                gradient += divergence_gradient
             gradient -= self._smoothing / self._size
             gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, self._smoothing - 1))
             gradient *= self._scale
             self.bias_gradient = self.bias_gradient + gradient.sum(0)
             scores.copy_(gradient)
 
-    def _apart(self, log_probabilities: Tensor) -> Tensor:
+    def _add_divergence(self, log_probabilities: Tensor) -> Tensor:
         """The gradient of the pairs' divergences, which are added to the total."""
-        both = log_probabilities.unflatten(0, (-1, 2))
-        p = both.exp()
+        pairs = log_probabilities.unflatten(0, (-1, 2))
+        p = pairs.exp()
         # A token that neither pass allows counts in neither; its logarithms' difference would be no number.
-        ratio = torch.where(p.any(1, keepdim=True), both[:, :1] - both[:, 1:], 0.0)
+        ratio = torch.where(p.any(1, keepdim=True), pairs[:, :1] - pairs[:, 1:], 0.0)
         difference = p[:, :1] - p[:, 1:]
         self.total = self.total + self._divergence * (difference * ratio).sum()
-        away = torch.cat([ratio, -ratio], 1)
-        own = p * (away - (p * away).sum(2, keepdim=True)) + torch.cat([difference, -difference], 1)
-        gradient: Tensor = self._divergence * own.flatten(0, 1)
+        ratios = torch.cat([ratio, -ratio], 1)
+        gradients = p * (ratios - (p * ratios).sum(2, keepdim=True)) + torch.cat([difference, -difference], 1)
+        gradient: Tensor = self._divergence * gradients.flatten(0, 1)
         return gradient
 
 

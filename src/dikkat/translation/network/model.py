@@ -110,7 +110,7 @@ class TranslationModel(nn.Module):
         super().__init__()
         self.attends = settings.score != "none"
         embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
-        between = settings.dropout if layers > 1 else 0.0
+        layer_dropout = settings.dropout if layers > 1 else 0.0
         context = hidden + embedding if settings.is_lexical else hidden
         if settings.tied_embeddings != "three":
             self.source_embedding = nn.Embedding(source_size, embedding)
@@ -121,25 +121,25 @@ class TranslationModel(nn.Module):
                 "use tied_embeddings 'two'"
             )
         self.target_embedding = nn.Embedding(target_size, embedding)
-        lstm = settings.cell == "lstm"
+        is_lstm = settings.cell == "lstm"
         # Keys are as wide as queries, so that every score fits: each direction of the encoder gets half.
-        self.encoder = (LSTMEncoder if lstm else GRUEncoder)(
+        self.encoder = (LSTMEncoder if is_lstm else GRUEncoder)(
             embedding,
             hidden // 2 if settings.bidirectional else hidden,
             layers,
             bidirectional=settings.bidirectional,
-            dropout=between,
+            dropout=layer_dropout,
         )
         self.bridge = nn.Linear(hidden, hidden)
-        if lstm:
+        if is_lstm:
             self.cell_bridge = nn.Linear(hidden, hidden)
-        self.decoder = (AttentionalLSTM if lstm else AttentionalGRU)(
+        self.decoder = (AttentionalLSTM if is_lstm else AttentionalGRU)(
             embedding,
             hidden,
             context,
-            _score(settings),
+            _make_score(settings),
             layers,
-            between,
+            layer_dropout,
             weight_dropout=settings.attention_dropout,
             key_size=hidden,
         )
@@ -166,12 +166,12 @@ class TranslationModel(nn.Module):
         embedded = self._embed(self.source_table, source)
         outputs, final = self.encoder(embedded, lengths)
         states, cells = final if isinstance(final, tuple) else (final, None)
-        looked_at = (outputs, sent(lengths, source.device)) if self.attends else (states[-1].unsqueeze(1), None)
-        encoded = self.dropout(looked_at[0])
+        attended = (outputs, sent(lengths, source.device)) if self.attends else (states[-1].unsqueeze(1), None)
+        encoded = self.dropout(attended[0])
         values = torch.cat([encoded, embedded], dim=-1) if self.is_lexical else encoded
-        memory = self.decoder.prepare(encoded, looked_at[1], values)
-        first = torch.tanh(self.bridge(states))
-        return memory, first if cells is None else (first, self.cell_bridge(cells))
+        memory = self.decoder.prepare(encoded, attended[1], values)
+        initial = torch.tanh(self.bridge(states))
+        return memory, initial if cells is None else (initial, self.cell_bridge(cells))
 
     def forward(self, batch: Batch) -> Tensor:
         """Return (N, target tokens) scores of the N next tokens, ends included, given the true ones before them.
@@ -186,8 +186,8 @@ class TranslationModel(nn.Module):
         memory, state = self.encode(batch.source, batch.source_lengths)
         previous = self._embed(self.target_embedding, batch.target[:, :-1])
         states, contexts, _, _ = self.decoder(previous, memory, state, lengths=batch.target_lengths)
-        places = _real(batch)
-        return self._readout(*(each.flatten(0, 1)[places] for each in (states, contexts, previous)))
+        positions = _real_positions(batch)
+        return self._readout(*(outputs.flatten(0, 1)[positions] for outputs in (states, contexts, previous)))
 
     def loss(
         self, batch: Batch, *, label_smoothing: float = 0.0, r_drop: float = 0.0, reduction: Reduction = "mean"
@@ -205,7 +205,7 @@ class TranslationModel(nn.Module):
             The loss in nats, a scalar: that of `forward(batch)` and `expected(batch)`; with `r_drop`, of two of those.
         """
         return linear_cross_entropy(
-            self.features(_twice(batch) if r_drop else batch),
+            self.features(_repeat(batch) if r_drop else batch),
             self.output_table,
             self.output_bias,
             expected(batch),
@@ -244,14 +244,14 @@ class TranslationModel(nn.Module):
             vars(self).pop(COMPILED, None)
         return super().train(mode)
 
-    def load_state_dict(self, *given: Any, **options: Any) -> Any:
+    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
         """The weights of a state dict, as of any module; the copy that a search keeps is given up."""
         vars(self).pop(COMPILED, None)
-        return super().load_state_dict(*given, **options)
+        return super().load_state_dict(*arguments, **options)
 
-    def _apply(self, *given: Any, **options: Any) -> Self:  # what `to`, `double` and their like call
+    def _apply(self, *arguments: Any, **options: Any) -> Self:  # what `to`, `double` and their like call
         vars(self).pop(COMPILED, None)
-        super()._apply(*given, **options)  # type: ignore[no-untyped-call]
+        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
         return self
 
     def scores(self, features: Tensor) -> Tensor:
@@ -292,22 +292,22 @@ class TranslationModel(nn.Module):
 
 def expected(batch: Batch) -> Tensor:
     """The tokens that a model should predict at the batch's real positions, (N,) int64, sentence after sentence."""
-    return batch.target[:, 1:].flatten()[_real(batch)]
+    return batch.target[:, 1:].flatten()[_real_positions(batch)]
 
 
-def _twice(batch: Batch) -> Batch:
-    source, source_lengths, target, target_lengths = (torch.cat([each, each]) for each in batch[:4])
+def _repeat(batch: Batch) -> Batch:
+    source, source_lengths, target, target_lengths = (torch.cat([tensor, tensor]) for tensor in batch[:4])
     return Batch(source, source_lengths, target, target_lengths, batch.total_tokens, batch.counts)
 
 
-def _real(batch: Batch) -> Tensor:
+def _real_positions(batch: Batch) -> Tensor:
     """(N,) int64: the positions in (B · T) of which the next token is to be predicted; found where nothing waits."""
     lengths = batch.target_lengths.cpu()
-    real = torch.arange(batch.target.shape[1] - 1, device="cpu") < lengths.unsqueeze(1)
-    return sent(real.flatten().nonzero().squeeze(1), batch.target.device)
+    is_real = torch.arange(batch.target.shape[1] - 1, device="cpu") < lengths.unsqueeze(1)
+    return sent(is_real.flatten().nonzero().squeeze(1), batch.target.device)
 
 
-def _score(settings: Settings) -> scores.Score:
+def _make_score(settings: Settings) -> scores.Score:
     size = settings.hidden_size
     makers: dict[str, Callable[[], scores.Score]] = {
         "additive": lambda: scores.Additive(size, size, size),

@@ -7,12 +7,12 @@ from dikkat._engine import addresses
 from dikkat._engine.record import CallRecord, round_up
 from dikkat.translation.network.fused_loss.record import CALL
 
-_TYPES = (torch.float32, torch.bfloat16, torch.float64)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
 def runs(scores: Tensor) -> bool:
     """Whether the kernel runs on such scores."""
-    return scores.dtype in _TYPES and not addresses.tensor_obstacles([scores])
+    return scores.dtype in _DTYPES and not addresses.tensor_obstacles([scores])
 
 
 class CrossEntropy:
@@ -55,10 +55,10 @@ class CrossEntropy:
         call.point("scores", scores, self._dtype)
         call.point("target", target.contiguous())
         size = round_up(call.fields["size"], call.lanes)
-        together = 2 if call.fields["divergence"] else 1
-        tasks = min(self._threads, len(scores) // together)
-        room = {"shares": together * size, "ratios": (together - 1) * size, "sums": 2 * together}
-        call.run(kernel.cross_entropy, tasks, tail=call.lanes, **room)
+        passes = 2 if call.fields["divergence"] else 1
+        tasks = min(self._threads, len(scores) // passes)
+        regions = {"shares": passes * size, "ratios": (passes - 1) * size, "sums": 2 * passes}
+        call.run(kernel.cross_entropy, tasks, tail=call.lanes, **regions)
 
     @property
     def total(self) -> Tensor:

@@ -131,11 +131,11 @@ def test_the_loss_that_is_kept_is_that_of_the_best_validation(run, tmp_path, mon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no corpus is given: name one in the recipe or with --corpus"),
+        ([], "corpus: got none; expected one in the recipe or with --corpus"),
         (["nowhere"], "nowhere: neither a file nor a built-in recipe; there are book, multi30k-en-de,"),
         (["phrasebok"], "phrasebok: neither a file nor a built-in recipe; did you mean phrasebook?"),
         (["--corpus", "pairs"], "pairs: unknown corpus; there are phrasebook, tatoeba-fra-eng, "),
-        (["--corpus", "{tsv: x}"], '--corpus: got {tsv: x}; expected such as {name = "phrasebook", first = 600}'),
+        (["--corpus", "{tsv: x}"], '--corpus: got {tsv: x}; expected a table: {name = "phrasebook", first = 600}'),
         (["--corpus", "phrasebook", "--validation", "phrasebook"], "the phrasebook has no validation part: write"),
         (["--dropout", "2"], "dikkat: --dropout: got 2; expected a number of at least 0 and less than 1"),
         (["--max-minutes", "0"], "dikkat: --max-minutes: got 0; expected a number greater than 0"),

@@ -1,6 +1,6 @@
-"""Cross-entropy of rows of scores, compiled by Numba: a row is read once from memory, and its gradient written there.
+"""Cross-entropy of rows of scores, compiled by Numba; each row is read once and replaced by its gradient.
 
-A task is some rows or pairs of them, the same for the same number of threads, so that sums come out the same.
+A task's rows depend only on the number of threads, so that sums are reproducible.
 """
 
 import math
@@ -20,7 +20,7 @@ _workplace = workplace_of(CALL)
 
 @inlined
 def _read(call: Call, row_start: int, c: int, tail: v.Pointer, half: bool, zero: Any) -> v.Vector:
-    """A vector of a row's scores plus bias; −∞ beyond the row's end."""
+    """Return a vector of a row's scores plus bias, from column `c` on; −∞ beyond the row's end."""
     lanes, count = v.lanes_of(zero), call.size - c
     if count >= lanes:
         if half:
@@ -48,7 +48,7 @@ def _read(call: Call, row_start: int, c: int, tail: v.Pointer, half: bool, zero:
 
 @inlined
 def _row(call: Call, row: int, shares: v.Pointer, sums: v.Pointer, tail: v.Pointer, half: bool, zero: Any) -> float:
-    """Put e^(score − peak) into `shares`, their sum W and peak + log W into `sums`; returns the row's loss."""
+    """Store e^(score − peak) in `shares`, their sum W and peak + log W in `sums`, and return the row's loss."""
     lanes, row_start, zeros = v.lanes_of(zero), row * call.size, v.full(0, zero)
     lane_peaks, scores = v.full(-np.inf, zero), zeros
     for c in range(0, call.size, lanes):
@@ -67,19 +67,19 @@ def _row(call: Call, row: int, shares: v.Pointer, sums: v.Pointer, tail: v.Point
     log = math.log(weight)
     sums[0], sums[1] = weight, peak + log
     loss = log - (1 - call.smoothing) * label
-    if call.smoothing != 0:  # a score of −∞ has an infinite loss only where it counts
+    if call.smoothing != 0:  # else a score of −∞ that is not the target's has no effect
         loss -= call.smoothing * (v.total(scores) / call.size - peak)
     return loss
 
 
 @inlined
 def _divergence(
-    call: Call, row: int, shares: v.Pointer, ratios: v.Pointer, sums: v.Pointer, width: int, tail: v.Pointer, half: bool,
-    zero: Any,
+    call: Call, row: int, shares: v.Pointer, ratios: v.Pointer, sums: v.Pointer, width: int, tail: v.Pointer,
+    half: bool, zero: Any,
 ) -> float:  # fmt: skip
-    """Return (p − q) · (log p − log q) of a row and the next, and add the gradient, a multiple of it, to their shares.
+    """Return (p − q) · (log p − log q) of a row and the next one, and add its scaled gradient to their shares.
 
-    With u = log p − log q it is p ⊙ (u − p · u) + p − q for the first row's scores; p are its shares over their sum.
+    With u = log p − log q, the gradient of the first row's scores is p ⊙ (u − p · u) + p − q. p are the shares over W.
     """
     zeros, offset = v.full(0, zero), v.full(sums[1] - sums[3], zero)
     scale, other_scale = v.full(1 / sums[0], zero), v.full(1 / sums[2], zero)
@@ -90,7 +90,7 @@ def _divergence(
             _read(call, row * call.size, c, tail, half, zero),
             _read(call, (row + 1) * call.size, c, tail, half, zero),
         )
-        ratio = v.where(zeros < p + q, first - second - offset, zeros)  # 0 in both rows, it counts in neither
+        ratio = v.where(zeros < p + q, first - second - offset, zeros)  # no effect if p = q = 0
         v.store(ratios, c, ratio)
         dots, other_dots = dots + p * ratio, other_dots + q * ratio
     mean, other_mean = v.full(v.total(dots), zero), v.full(v.total(other_dots), zero)
@@ -130,7 +130,7 @@ def _write(
 
 @Kernel
 def cross_entropy(zero: Any) -> Any:
-    """Add up each task's loss, and write the gradients of its rows and of the bias where they are requested."""
+    """Return the kernel that sums each task's loss, and writes the gradients of its rows and of the bias if needed."""
     layout = CALL.layout(__name__)
 
     def cross_entropy(record: Any) -> None:

@@ -210,7 +210,7 @@ def test_an_interrupted_training_is_resumed_to_the_same_model(run, tmp_path, mon
         if model.training and sum(steps) == after:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(suited, "_minutes", lambda *_: "")  # which takes steps too
+    monkeypatch.setattr(suited, "_describe_time", lambda *_: "")  # which takes steps too
     run_before(monkeypatch, TranslationModel, "loss", interrupted)
     folder = tmp_path / "a model"
     status, _, err = run("train", *recipe, "-o", folder)
@@ -253,7 +253,7 @@ def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, tm
         if sum(steps) == 5:
             torch.empty(2**60)
 
-    monkeypatch.setattr(suited, "_minutes", lambda *_: "")  # which takes steps too
+    monkeypatch.setattr(suited, "_describe_time", lambda *_: "")  # which takes steps too
     run_before(monkeypatch, TranslationModel, "loss", demanding)
     options = [*BOOK, *QUICK, "--epochs", 9, "--batch-size", 2]
     status, out, err = run("train", "-o", tmp_path / "model", *options)

@@ -182,7 +182,7 @@ def test_made_longer_the_rate_falls_to_0_anew_from_where_the_new_plan_has_it(tmp
         (
             PAIRS[::-1],
             PAIRS[:5],
-            "the training corpus differs from what .*: got as many others; expected the same 8 pairs",
+            "the training corpus has changed since .*: got as many others; expected the same 8 pairs",
         ),
         (PAIRS, PAIRS[:4], "the validation corpus differs .*: got 4 pairs; expected the same 5 pairs"),
         (PAIRS, None, "the validation corpus differs .*: got none; expected the same 5 pairs"),
@@ -203,7 +203,7 @@ def test_a_checkpoint_of_another_model_names_the_tensors(tmp_path, monkeypatch):
     checkpoint.model["more"] = torch.ones(2)
     folders.remove_folder(newest)
     checkpoints.save(checkpoint, newest)
-    with pytest.raises(TrainingFolderError, match="the checkpoint is one of another model") as caught:
+    with pytest.raises(TrainingFolderError, match="got a checkpoint of another model") as caught:
         learn(SHORT, tmp_path / "run", resume=True)
     for fault in (
         "bridge.weight: got float32 (3, 5); expected float32 (32, 32)",
@@ -276,7 +276,7 @@ def test_no_space_left_says_which_and_keeps_the_checkpoint_before(tmp_path, monk
     assert str(caught.value).startswith(f"{what} after step ")
     assert "(No space left on device)" in str(caught.value)
     newest = RunFolder(tmp_path / "run").newest()
-    assert f"{newest} is intact: make room, and go on with it" in str(caught.value)
+    assert f"{newest} is intact: free space, and resume" in str(caught.value)
     checkpoints.load(newest)
     assert list((tmp_path / "run").rglob("*.part")) == []
     assert bool(caught.value.training) == bool(module is run_folder)
@@ -506,7 +506,7 @@ def test_it_says_where_it_cannot(begun_with_two_threads, threads_of_steps, monke
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: processors, raising=False)
     if requested is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", requested)
-    with pytest.warns(UserWarning, match="began with 2 threads and goes on with 1, .* may differ"):
+    with pytest.warns(UserWarning, match="began with 2 threads and resumes with 1, .* may differ"):
         learn(SHORT, begun_with_two_threads, resume=True)
     assert threads_of_steps == {1}
 

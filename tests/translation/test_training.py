@@ -432,7 +432,7 @@ def test_of_equal_scores_the_smaller_length_penalty_is_taken(monkeypatch, scores
 
 def test_pairs_that_are_too_long_to_be_learnt_choose_no_length_penalty(monkeypatch):
     seen = []
-    run_before(monkeypatch, Loop, "score_translator", lambda self: seen.append(self.judges))
+    run_before(monkeypatch, Loop, "score_translator", lambda self: seen.append(self.scoring_pairs))
     pairs = [*PAIRS, ("Go " * 60, "Va !"), ("Go.", "Va " * 60)]
     with pytest.warns(UserWarning, match="2 of 10 pairs left out"):
         train(shorter(length_penalty=None, epochs=1, max_length=50), PAIRS, pairs, progress=False)

@@ -22,7 +22,7 @@ VERSION = 3
 _STATE = "state.json"
 _TENSORS = ("model", "optimizer", "random")
 _SUFFIX = ".safetensors"
-_ANEW = "remove the folder of this training and train anew"
+_ADVICE = "remove the folder of this training and train anew"
 
 
 class Checkpoint(NamedTuple):
@@ -42,37 +42,37 @@ class Checkpoint(NamedTuple):
 
 def save(checkpoint: Checkpoint, path: Path) -> None:
     """Write a checkpoint whole or not at all."""
-    parts = checkpoint._asdict()
+    fields = checkpoint._asdict()
     content = {}
-    for part in _TENSORS:
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in parts.pop(part).items()}
-        content[f"{part}{_SUFFIX}"] = dump_tensors(tensors)
-    text = json.dumps({**header(FORMAT, VERSION), "state": parts}, allow_nan=False) + "\n"
+    for group in _TENSORS:
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in fields.pop(group).items()}
+        content[f"{group}{_SUFFIX}"] = dump_tensors(tensors)
+    text = json.dumps({**header(FORMAT, VERSION), "state": fields}, allow_nan=False) + "\n"
     write_folder(path, {**content, _STATE: text.encode()})
 
 
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint onto the CPU, after checking every byte of it."""
-    content = _checked(path)
+    content = _read_checked(path)
     try:
-        state = check_header(json.loads(content[_STATE]), FORMAT, (VERSION,), _ANEW)["state"]
-        model, optimizer, random = (load_tensors(content[f"{part}{_SUFFIX}"]) for part in _TENSORS)
+        state = check_header(json.loads(content[_STATE]), FORMAT, (VERSION,), _ADVICE)["state"]
+        model, optimizer, random = (load_tensors(content[f"{group}{_SUFFIX}"]) for group in _TENSORS)
         return Checkpoint(model, optimizer, random, **state)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise TrainingFolderError(f"{path}: not a checkpoint that this dikkat reads ({error})") from error
 
 
-def _checked(folder: Path) -> dict[str, bytes]:
+def _read_checked(folder: Path) -> dict[str, bytes]:
     try:
         sums = parse_sums((folder / SUMS).read_bytes())
         content = {name: (folder / name).read_bytes() for name in sums}
         damaged = [name for name in sums if digest(content[name]) != sums[name]]
     except (OSError, ValueError) as error:
         raise TrainingFolderError(
-            f"{folder}: the checkpoint is incomplete or damaged ({error}). Copy it again, or {_ANEW}"
+            f"{folder}: the checkpoint is incomplete or damaged ({error}). Copy it again, or {_ADVICE}"
         ) from error
     if damaged or _STATE not in content:
         raise TrainingFolderError(
-            f"{folder}: {', '.join(damaged) or _STATE} is damaged: not what was written. Copy it again, or {_ANEW}"
+            f"{folder}: {', '.join(damaged) or _STATE} is damaged: not what was written. Copy it again, or {_ADVICE}"
         )
     return content

@@ -87,13 +87,13 @@ class Lines(Display):
         """Say how it went."""
         self._bleu = f", BLEU {validation.bleu:.1f}" if self._criterion == "bleu" else ""
         if self._validations:
-            _say(f"step {validation.step}: validation loss {validation.loss:.3f}{self._bleu}")
+            _print(f"step {validation.step}: validation loss {validation.loss:.3f}{self._bleu}")
 
     def on_epoch_end(self, epoch: Epoch) -> None:
         """Say how the epoch went."""
-        validated = epoch.validation_loss is not None and not self._validations
-        loss = f"validation loss {epoch.validation_loss:.3f}{self._bleu}, " if validated else ""
-        _say(
+        shows_loss = epoch.validation_loss is not None and not self._validations
+        loss = f"validation loss {epoch.validation_loss:.3f}{self._bleu}, " if shows_loss else ""
+        _print(
             f"epoch {epoch.number}: training loss {epoch.training_loss:.3f}, {loss}{epoch.tokens_per_second:,.0f} "
             "tokens/s"
         )
@@ -102,8 +102,8 @@ class Lines(Display):
 def say_where(state: TrainingState) -> None:
     """Say from where a training goes on, and with how many threads."""
     number = torch.get_num_threads()
-    _say(f"going on in epoch {state.epoch + 1} after step {state.step}, with {number} thread{'s' * (number > 1)}")
+    _print(f"going on in epoch {state.epoch + 1} after step {state.step}, with {number} thread{'s' * (number > 1)}")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -77,9 +77,9 @@ class Group:
         ([1.0, 2.0], torch.Size([1, 3]))
     """
 
-    def __init__(self, members: Processes) -> None:
-        self.rank, self.world, _ = members
-        self.device = torch.device("cpu") if device_type() == "cpu" else torch.device("cuda", members.local_rank)
+    def __init__(self, process: Processes) -> None:
+        self.rank, self.world, _ = process
+        self.device = torch.device("cpu") if device_type() == "cpu" else torch.device("cuda", process.local_rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         if self.world > 1 and not dist.is_initialized():  # a second training goes on with the connections of the first

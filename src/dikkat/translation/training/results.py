@@ -40,7 +40,7 @@ class Training:
     def best(self) -> Validation | None:
         """The best validation, by the settings' criterion; None where there is none."""
         criterion = self.translator.settings.criterion
-        return max(self.validations, key=lambda each: each.quality(criterion), default=None)
+        return max(self.validations, key=lambda validation: validation.quality(criterion), default=None)
 
 
 class TrainingError(RuntimeError):

@@ -96,14 +96,14 @@ class RunFolder:
         """Check that the training that is there can go on."""
         path = self.path / SETTINGS
         try:
-            begun = Settings.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            saved = Settings.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise TrainingFolderError(
                 f"{self.path}: no training to go on with. Begin one without resume (on the command line --resume)"
             ) from None
         except (ValueError, TypeError) as error:
             raise TrainingFolderError(f"{path}: damaged ({error}). Remove the folder and train anew") from error
-        _check_changes(begun, settings, self.path)
+        _check_changes(saved, settings, self.path)
         return self.newest()
 
     def newest(self) -> Path | None:
@@ -121,9 +121,9 @@ class RunFolder:
         for entry in self._checkpoints.glob("step-*"):
             if entry != newest:
                 remove_folder(entry)
-        kept = [self._weights(step) for step in best]
+        best_files = [self._weights_path(step) for step in best]
         for file in self._best.glob("step-*"):
-            if file not in kept:
+            if file not in best_files:
                 file.unlink()
 
     def texts(self) -> tuple[Tokenizer, Tokenizer, Slots]:
@@ -141,22 +141,22 @@ class RunFolder:
         """Keep the weights after a step."""
         if not self.writes:
             return ""
-        data = dump_tensors(tensors)
-        write_whole(self._weights(step), data)
-        return digest(data)
+        content = dump_tensors(tensors)
+        write_whole(self._weights_path(step), content)
+        return digest(content)
 
-    def weights(self, step: int, sum_: str) -> dict[str, Tensor]:
+    def weights(self, step: int, checksum: str) -> dict[str, Tensor]:
         """The weights after a step."""
-        path = self._weights(step)
+        path = self._weights_path(step)
         try:
-            data = path.read_bytes()
+            content = path.read_bytes()
         except OSError as error:
             raise TrainingFolderError(f"{path}: missing ({error.strerror}). Train anew") from error
-        if digest(data) != sum_:
+        if digest(content) != checksum:
             raise TrainingFolderError(f"{path}: damaged: not what was written. Copy it again, or train anew")
-        return load_tensors(data)
+        return load_tensors(content)
 
-    def _weights(self, step: int) -> Path:
+    def _weights_path(self, step: int) -> Path:
         return self._best / f"step-{step:09}.safetensors"
 
 
@@ -164,12 +164,12 @@ class RunFolder:
 CHANGEABLE = ("checkpoint_steps", "epochs", "max_minutes", "patience", "length_penalty")
 
 
-def _check_changes(begun: Settings, now: Settings, folder: Path) -> None:
-    before, after = begun.to_dict(), now.to_dict()
+def _check_changes(saved: Settings, current: Settings, folder: Path) -> None:
+    old, new = saved.to_dict(), current.to_dict()
     changed = [
-        f"{field.name} was {before[field.name]} and is {after[field.name]}"
+        f"{field.name} was {old[field.name]} and is {new[field.name]}"
         for field in dataclasses.fields(Settings)
-        if before[field.name] != after[field.name] and field.name not in CHANGEABLE
+        if old[field.name] != new[field.name] and field.name not in CHANGEABLE
     ]
     if changed:
         raise TrainingFolderError(

@@ -99,17 +99,17 @@ class TrainingState:
 
     def best(self, criterion: Criterion, count: int) -> list[int]:
         """The steps of the best validations, the best first; of equal ones the earlier is the better."""
-        ranked = sorted(self.validations, key=lambda each: (-each.quality(criterion), each.step))
-        return [each.step for each in ranked[:count]]
+        ranked = sorted(self.validations, key=lambda validation: (-validation.quality(criterion), validation.step))
+        return [validation.step for validation in ranked[:count]]
 
     def since_best(self, criterion: Criterion) -> int:
         """Validations after the best one."""
-        qualities = [each.quality(criterion) for each in self.validations]
+        qualities = [validation.quality(criterion) for validation in self.validations]
         return len(qualities) - 1 - qualities.index(max(qualities)) if qualities else 0
 
     def halvings(self, criterion: Criterion) -> int:
         """Validations that were no better than the best before them."""
-        qualities = [each.quality(criterion) for each in self.validations]
+        qualities = [validation.quality(criterion) for validation in self.validations]
         return sum(quality <= best for best, quality in zip(accumulate(qualities, max), qualities[1:], strict=False))
 
     def to_dict(self) -> dict[str, Any]:

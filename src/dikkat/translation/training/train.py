@@ -35,7 +35,7 @@ _VOCABULARY_PAIRS = 1_000_000  # more show hardly any new word that is frequent 
 # hidden_size 512): 2.9 % of the time of an epoch of 9,500 pairs, less of larger ones.
 _CRITERION_PAIRS = 300
 _SCORED_PAIRS = 500  # validation pairs that score the finished translator and choose its length penalty
-_SAID = 200_000  # pairs from one line about the reading to the next
+_REPORT_INTERVAL = 200_000  # pairs from one line about the reading to the next
 
 
 def train(
@@ -121,13 +121,13 @@ def train(
             f"average is {settings.average} and epochs is {settings.epochs}: each epoch ends with one validation, so "
             "that there are not so many models to average. Use more epochs, a smaller average, or validation_steps"
         )
-    leads = processes().rank == 0
-    run_folder = None if folder is None else RunFolder(Path(folder), writes=leads)
+    is_first = processes().rank == 0
+    run_folder = None if folder is None else RunFolder(Path(folder), writes=is_first)
     # The caller's random numbers and threads stay as they were.
     with (
         nullcontext() if run_folder is None else run_folder.locked(),
         torch.random.fork_rng(),
-        _same_threads(settings.precision),
+        _restore_threads(settings.precision),
     ):
         newest = None
         if run_folder is not None and resume:
@@ -135,9 +135,9 @@ def train(
         elif run_folder is not None:
             run_folder.check_free()
         torch.manual_seed(settings.seed)
-        judges = None if validation is None else as_corpus(validation)
-        say: Callable[[str], object] = tell if tell is not None and leads else lambda _: None
-        loop, pairs = _loop(settings, as_corpus(training), judges, run_folder, newest, say)
+        validation_corpus = None if validation is None else as_corpus(validation)
+        report: Callable[[str], object] = tell if tell is not None and is_first else lambda _: None
+        loop, pairs = _make_loop(settings, as_corpus(training), validation_corpus, run_folder, newest, report)
         if loop.group.rank:
             torch.manual_seed(settings.seed + loop.group.rank)  # so that dropout differs
         if newest is not None:
@@ -146,59 +146,59 @@ def train(
             if newest is None:
                 translator = loop.translator
                 run_folder.begin(translator.source_tokenizer, translator.target_tokenizer, translator.slots)
-            if leads and on_begin is not None:
+            if is_first and on_begin is not None:
                 on_begin(run_folder.path)
             run_folder.go_on(settings)
-        shown = progress is not False and leads
-        if shown and newest is not None:
+        is_shown = progress is not False and is_first
+        if is_shown and newest is not None:
             say_where(loop.state)
-        display = _display(settings, progress, len(loop.batches)) if leads else Display()
-        fault = _run(loop, display, Interrupts(aloud=shown))
-        return _result(loop, pairs, fault, say)
+        display = _make_display(settings, progress, len(loop.batches)) if is_first else Display()
+        error = _run_loop(loop, display, Interrupts(verbose=is_shown))
+        return _make_result(loop, pairs, error, report)
 
 
 @contextmanager
-def _same_threads(precision: str) -> Iterator[None]:
-    threads, halves = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
+def _restore_threads(precision: str) -> Iterator[None]:
+    threads, is_bfloat16 = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
     try:  # products of float32 that are left, as of a recurrence's steps, need no more digits
-        with fast_products() if halves else nullcontext():
+        with fast_products() if is_bfloat16 else nullcontext():
             yield
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 
 
-def _loop(
+def _make_loop(
     settings: Settings,
     training: Corpus,
     validation: Corpus | None,
     folder: RunFolder | None,
-    newest: Path | None,
-    say: Callable[[str], object],
+    checkpoint: Path | None,
+    report: Callable[[str], object],
 ) -> tuple[Loop, int]:
     """The loop of an untrained translator over the corpora as token numbers; and the number of training pairs."""
-    if folder is not None and newest is not None:
+    if folder is not None and checkpoint is not None:
         source, target, slots = folder.texts()
         pairs = None
     else:
-        say(f"reading {training}, for the vocabularies")
+        report(f"reading {training}, for the vocabularies")
         sample, interval = evenly(training, _VOCABULARY_PAIRS)
         if processes().rank == 0:
-            whole = training.whole  # whose numbers are those of the file, and in which validation is looked at too
-            looked = (sample, interval) if whole is training else evenly(whole, _VOCABULARY_PAIRS)
-            for doubt in doubts(str(whole), *looked, str(validation), validation or ()):
+            corpus = training.whole  # whose numbers are those of the file, and in which validation is looked at too
+            checked = (sample, interval) if corpus is training else evenly(corpus, _VOCABULARY_PAIRS)
+            for doubt in doubts(str(corpus), *checked, str(validation), validation or ()):
                 warnings.warn(doubt, UserWarning, stacklevel=4)
-        source, target, slots = _texts(settings, sample)
+        source, target, slots = _learn_texts(settings, sample)
         pairs = sample if interval == 1 else None
     model = TranslationModel(settings, len(source), len(target))
     translator = Translator(model, settings, source, target, slots=slots)
     if pairs is None:
-        say(f"reading {training}, sentence by sentence")
+        report(f"reading {training}, sentence by sentence")
     distinct = not keeps_duplicates(training)
-    learnt = _stored(translator, training, "training", say, pairs=pairs, distinct=distinct, practice=True)
-    judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
-    for line in _sizes(translator, learnt, judged, resumed=newest is not None):
-        say(line)
+    training_pairs = _make_store(translator, training, "training", report, pairs=pairs, distinct=distinct, practice=True)
+    validated = None if validation is None else _make_store(translator, validation, "validation", report, distinct=False)
+    for line in _describe_sizes(translator, training_pairs, validated, resumed=checkpoint is not None):
+        report(line)
     group = Group(processes())
     batches = partial(
         Batches,
@@ -208,25 +208,25 @@ def _loop(
         rank=group.rank,
         world=group.world,
     )
-    by_bleu = validation is not None and settings.criterion == "bleu"
+    uses_bleu = validation is not None and settings.criterion == "bleu"
     loop = Loop(
         translator,
-        batches(learnt, seed=settings.seed),
-        validation=None if judged is None else batches(judged, seed=None),
-        sample=evenly(validation or (), _CRITERION_PAIRS)[0] if by_bleu else [],
-        judges=[] if validation is None else list(_judges(translator, validation)),
+        batches(training_pairs, seed=settings.seed),
+        validation=None if validated is None else batches(validated, seed=None),
+        sample=evenly(validation or (), _CRITERION_PAIRS)[0] if uses_bleu else [],
+        scoring_pairs=[] if validation is None else list(_select_scoring_pairs(translator, validation)),
         fingerprint={
             "vocabulary": [len(source), len(target)],
-            "training corpus": _fingerprint(learnt),
-            "validation corpus": None if judged is None else _fingerprint(judged),
+            "training corpus": _fingerprint(training_pairs),
+            "validation corpus": None if validated is None else _fingerprint(validated),
         },
         folder=folder,
         group=group,
     )
-    return loop, len(learnt) - learnt.counts.copies
+    return loop, len(training_pairs) - training_pairs.counts.copies
 
 
-def _run(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingError | None:
+def _run_loop(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingError | None:
     try:
         with interrupts.watched():
             loop.run(display, interrupts)
@@ -241,21 +241,21 @@ def _run(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingError 
     return None
 
 
-def _result(loop: Loop, pairs: int, fault: TrainingError | None, say: Callable[[str], object]) -> Training:
+def _make_result(loop: Loop, pairs: int, error: TrainingError | None, report: Callable[[str], object]) -> Training:
     """The result of a training; its error is raised, with the result if there is one."""
     state, folder = loop.state, loop.folder
     resumable = folder is not None and folder.newest() is not None and not state.finished
-    if fault is not None and not state.validations:
-        raise fault
+    if error is not None and not state.validations:
+        raise error
     if loop.interrupted and not state.validations and loop.validation is not None and not resumable:
         raise KeyboardInterrupt
     loop.keep_best()
     loop.model.to("cpu").eval()
-    if loop.judges and fault is None and state.finished and not loop.interrupted:
-        say(f"translating {len(loop.judges)} validation pair{'s' * (len(loop.judges) != 1)}")
+    if loop.scoring_pairs and error is None and state.finished and not loop.interrupted:
+        report(f"translating {len(loop.scoring_pairs)} validation pair{'s' * (len(loop.scoring_pairs) != 1)}")
         loop.score_translator()
-        if (chosen := loop.translator.settings.length_penalty) is not None:
-            say(f"length penalty {chosen:g}")
+        if (length_penalty := loop.translator.settings.length_penalty) is not None:
+            report(f"length penalty {length_penalty:g}")
     result = Training(
         loop.translator,
         state.all_epochs(),
@@ -267,9 +267,9 @@ def _result(loop: Loop, pairs: int, fault: TrainingError | None, say: Callable[[
         state.validations,
         loop.scores,
     )
-    if fault is not None:
-        fault.training = result
-        raise fault
+    if error is not None:
+        error.training = result
+        raise error
     return result
 
 
@@ -288,7 +288,7 @@ def _check_without_validation(settings: Settings) -> None:
             )
 
 
-def _display(settings: Settings, progress: bool | None, batches: int) -> Display:
+def _make_display(settings: Settings, progress: bool | None, batches: int) -> Display:
     if sys.stderr.isatty() if progress is None else progress:
         return Bar(settings.epochs, batches, settings.criterion)
     return (
@@ -296,7 +296,7 @@ def _display(settings: Settings, progress: bool | None, batches: int) -> Display
     )
 
 
-def _texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
+def _learn_texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
     if not sample:
         raise CorpusError("training: got no pairs; expected at least one")
     slots = Slots.learn(sample)
@@ -304,13 +304,13 @@ def _texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Token
         [side.text for side in sides] for sides in zip(*(slots.mask(*pair) for pair in sample), strict=True)
     )
     if settings.tied_embeddings == "three":
-        source = target = _tokenizer(settings, sources + targets, "source or target")
+        source = target = _train_tokenizer(settings, sources + targets, "source or target")
     else:
-        source, target = _tokenizer(settings, sources, "source"), _tokenizer(settings, targets, "target")
+        source, target = _train_tokenizer(settings, sources, "source"), _train_tokenizer(settings, targets, "target")
     return source, target, slots.known(source, target)
 
 
-def _tokenizer(settings: Settings, sentences: Sequence[str], language: str) -> Tokenizer:
+def _train_tokenizer(settings: Settings, sentences: Sequence[str], language: str) -> Tokenizer:
     tokenizer = Tokenizer.train(
         sentences, settings.tokenizer, min_freq=settings.min_freq, vocabulary_size=settings.vocabulary_size
     )
@@ -322,7 +322,7 @@ def _tokenizer(settings: Settings, sentences: Sequence[str], language: str) -> T
     return tokenizer
 
 
-def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
+def evenly(pairs: Iterable[Pair], limit: int) -> tuple[list[Pair], int]:
     """A sample spread evenly over the pairs, of at most `most`, in one pass; and its interval k.
 
     Every k-th pair is kept; when there are too many, k is doubled and every other one of them goes. Where k is 1, the
@@ -333,41 +333,41 @@ def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
         >>> [first for first, _ in sample], interval
         (['0', '4', '8'], 4)
     """
-    kept: list[Pair] = []
+    sample: list[Pair] = []
     interval = 1
     for number, pair in enumerate(pairs):
         if number % interval == 0:
-            if len(kept) == most:
-                kept, interval = kept[::2], 2 * interval
+            if len(sample) == limit:
+                sample, interval = sample[::2], 2 * interval
                 if number % interval:
                     continue
-            kept.append(pair)
-    return kept, interval
+            sample.append(pair)
+    return sample, interval
 
 
-def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
+def _describe_sizes(translator: Translator, learnt: Store, validated: Store | None, *, resumed: bool) -> Iterator[str]:
     """Lines about sizes and device; where the training is resumed, `say_where` has the threads."""
-    copies, validated = learnt.counts.copies, 0 if judged is None else len(judged)
+    copies, validation_count = learnt.counts.copies, 0 if validated is None else len(validated)
     added = f" (and {copies:,} copies that practise slots)" if copies else ""
-    yield f"{len(learnt) - copies:,} pairs to learn from{added}, {validated:,} to validate with"
+    yield f"{len(learnt) - copies:,} pairs to learn from{added}, {validation_count:,} to validate with"
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
-    parameters = sum(each.numel() for each in translator.model.parameters())
-    place = "the CPU" if device_type() == "cpu" else torch.cuda.get_device_name()
+    parameters = sum(parameter.numel() for parameter in translator.model.parameters())
+    device = "the CPU" if device_type() == "cpu" else torch.cuda.get_device_name()
     yield f"{source:,} source and {target:,} target tokens, {parameters:,} parameters"
     threads = torch.get_num_threads()
-    yield f"on {place}" + ("" if resumed else f", {threads} {'thread' if threads == 1 else 'threads'}")
+    yield f"on {device}" + ("" if resumed else f", {threads} {'thread' if threads == 1 else 'threads'}")
 
 
-def _stored(
-    translator: Translator, corpus: Corpus, purpose: str, say: Callable[[str], object], **options: Any
+def _make_store(
+    translator: Translator, corpus: Corpus, purpose: str, report: Callable[[str], object], **options: Any
 ) -> Store:
-    said = 0
+    reported = 0
 
     def read(pairs: int) -> None:
-        nonlocal said
-        if pairs >= said + _SAID:
-            said = pairs
-            say(f"{pairs:,} {purpose} pairs read")
+        nonlocal reported
+        if pairs >= reported + _REPORT_INTERVAL:
+            reported = pairs
+            report(f"{pairs:,} {purpose} pairs read")
 
     store = Store.build(
         corpus,
@@ -388,7 +388,7 @@ def _fingerprint(store: Store) -> dict[str, int | str]:
     return fingerprint | ({"copies": store.counts.copies} if store.counts.copies else {})
 
 
-def _judges(translator: Translator, validation: Corpus) -> Iterator[Pair]:
+def _select_scoring_pairs(translator: Translator, validation: Corpus) -> Iterator[Pair]:
     """Validation pairs that score the finished translator, of lengths that are learnt."""
     sides = translator.source_tokenizer, translator.target_tokenizer
     for pair in evenly(validation, _SCORED_PAIRS)[0]:

@@ -131,17 +131,17 @@ def test_a_finished_training_gives_its_result_again_and_makes_room_for_a_new_one
 
 def test_an_unfinished_training_is_not_begun_anew_by_mistake(tmp_path, monkeypatch):
     killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
-    with pytest.raises(TrainingFolderError, match=r"run: a training stopped here after step 5\. Go on with it"):
+    with pytest.raises(TrainingFolderError, match=r"run: a training stopped here after step 5\. Continue it with resume"):
         learn(SHORT, tmp_path / "run")
 
 
 def test_there_must_be_something_to_go_on_with(tmp_path):
-    with pytest.raises(TrainingFolderError, match="empty: no training to go on with"):
+    with pytest.raises(TrainingFolderError, match="empty: no training to resume"):
         learn(SHORT, tmp_path / "empty", resume=True)
     with pytest.raises(TrainingFolderError, match="resume needs the folder"):
         learn(SHORT, resume=True)
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrainingFolderError, match="no training can be kept there"):
+    with pytest.raises(TrainingFolderError, match="no training can be saved there"):
         learn(SHORT, tmp_path / "file" / "run")
 
 
@@ -178,14 +178,14 @@ def test_made_longer_the_rate_falls_to_0_anew_from_where_the_new_plan_has_it(tmp
 @pytest.mark.parametrize(
     ("training", "validation", "message"),
     [
-        (PAIRS[:7], PAIRS[:5], "the (vocabulary|training corpus) differs"),
+        (PAIRS[:7], PAIRS[:5], "the (vocabulary|training corpus) has changed"),
         (
             PAIRS[::-1],
             PAIRS[:5],
             "the training corpus has changed since .*: got as many others; expected the same 8 pairs",
         ),
-        (PAIRS, PAIRS[:4], "the validation corpus differs .*: got 4 pairs; expected the same 5 pairs"),
-        (PAIRS, None, "the validation corpus differs .*: got none; expected the same 5 pairs"),
+        (PAIRS, PAIRS[:4], "the validation corpus has changed .*: got 4 pairs; expected the same 5 pairs"),
+        (PAIRS, None, "the validation corpus has changed .*: got none; expected the same 5 pairs"),
     ],
 )
 def test_a_changed_corpus_is_refused(tmp_path, monkeypatch, training, validation, message):
@@ -411,7 +411,7 @@ def test_a_new_training_that_is_refused_leaves_the_one_that_is_there(tmp_path):
         with pytest.raises((SettingsError, CorpusError)):
             train(settings, corpus, validation, folder=tmp_path / "run", progress=False, on_begin=begun.append)
         assert {path: path.read_bytes() for path in kept} == kept
-    with pytest.raises(TrainingFolderError, match="corpus differs"):
+    with pytest.raises(TrainingFolderError, match="corpus has changed"):
         learn(SHORT, tmp_path / "run", resume=True, validation=PAIRS[:3], on_begin=begun.append)
     assert begun == []
     again = learn(SHORT, tmp_path / "run", resume=True, on_begin=begun.append)
@@ -443,7 +443,7 @@ def test_killed_while_a_new_training_begins(tmp_path, monkeypatch, call):
     if call == 1:
         assert equal(weights(learn(old, tmp_path / "run", resume=True)), weights(first))
     else:
-        with pytest.raises(TrainingFolderError, match=r"no training to go on with\. Begin one without resume"):
+        with pytest.raises(TrainingFolderError, match=r"no training to resume\. Start one without resume"):
             learn(new, tmp_path / "run", resume=True)
     assert equal(weights(learn(new, tmp_path / "run")), weights(in_peace(new)))
     assert list((tmp_path / "run").rglob(".*")) == []
@@ -455,7 +455,7 @@ def test_a_bit_that_flips_in_the_best_weights_is_noticed(tmp_path):
     data = bytearray(file.read_bytes())
     data[-3] ^= 1  # of a number: the file can still be read
     file.write_bytes(data)
-    with pytest.raises(TrainingFolderError, match=rf"{file.name}: damaged: not what was written"):
+    with pytest.raises(TrainingFolderError, match=rf"{file.name}: damaged: wrong checksum"):
         learn(SHORT, tmp_path / "run", resume=True)
     file.unlink()
     with pytest.raises(TrainingFolderError, match=rf"{file.name}: missing"):

@@ -195,9 +195,9 @@ def _make_loop(
     if pairs is None:
         report(f"reading {training}, sentence by sentence")
     distinct = not keeps_duplicates(training)
-    training_pairs = _make_store(translator, training, "training", report, pairs=pairs, distinct=distinct, practice=True)
-    validated = None if validation is None else _make_store(translator, validation, "validation", report, distinct=False)
-    for line in _describe_sizes(translator, training_pairs, validated, resumed=checkpoint is not None):
+    store = _store(translator, training, "training", report, pairs=pairs, distinct=distinct, practice=True)
+    validated = None if validation is None else _store(translator, validation, "validation", report, distinct=False)
+    for line in _describe_sizes(translator, store, validated, resumed=checkpoint is not None):
         report(line)
     group = Group(processes())
     batches = partial(
@@ -211,19 +211,19 @@ def _make_loop(
     uses_bleu = validation is not None and settings.criterion == "bleu"
     loop = Loop(
         translator,
-        batches(training_pairs, seed=settings.seed),
+        batches(store, seed=settings.seed),
         validation=None if validated is None else batches(validated, seed=None),
         sample=evenly(validation or (), _CRITERION_PAIRS)[0] if uses_bleu else [],
         scoring_pairs=[] if validation is None else list(_select_scoring_pairs(translator, validation)),
         fingerprint={
             "vocabulary": [len(source), len(target)],
-            "training corpus": _fingerprint(training_pairs),
+            "training corpus": _fingerprint(store),
             "validation corpus": None if validated is None else _fingerprint(validated),
         },
         folder=folder,
         group=group,
     )
-    return loop, len(training_pairs) - training_pairs.counts.copies
+    return loop, len(store) - store.counts.copies
 
 
 def _run_loop(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingError | None:
@@ -345,11 +345,11 @@ def evenly(pairs: Iterable[Pair], limit: int) -> tuple[list[Pair], int]:
     return sample, interval
 
 
-def _describe_sizes(translator: Translator, learnt: Store, validated: Store | None, *, resumed: bool) -> Iterator[str]:
+def _describe_sizes(translator: Translator, store: Store, validated: Store | None, *, resumed: bool) -> Iterator[str]:
     """Lines about sizes and device; where the training is resumed, `say_where` has the threads."""
-    copies, validation_count = learnt.counts.copies, 0 if validated is None else len(validated)
+    copies, validation_count = store.counts.copies, 0 if validated is None else len(validated)
     added = f" (and {copies:,} copies that practise slots)" if copies else ""
-    yield f"{len(learnt) - copies:,} pairs to learn from{added}, {validation_count:,} to validate with"
+    yield f"{len(store) - copies:,} pairs to learn from{added}, {validation_count:,} to validate with"
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
     parameters = sum(parameter.numel() for parameter in translator.model.parameters())
     device = "the CPU" if device_type() == "cpu" else torch.cuda.get_device_name()
@@ -358,7 +358,7 @@ def _describe_sizes(translator: Translator, learnt: Store, validated: Store | No
     yield f"on {device}" + ("" if resumed else f", {threads} {'thread' if threads == 1 else 'threads'}")
 
 
-def _make_store(
+def _store(
     translator: Translator, corpus: Corpus, purpose: str, report: Callable[[str], object], **options: Any
 ) -> Store:
     reported = 0

@@ -6,9 +6,9 @@ from dikkat.translation.settings import Settings
 
 
 def share_of_learning_rate(settings: Settings, step: int, *, done: float, halvings: int) -> float:
-    r"""The share of `settings.learning_rate` that a step of the optimiser takes.
+    r"""Return the factor of `settings.learning_rate` in an optimiser step.
 
-    With s the steps before this one, w = `warmup_steps`, d = `done` and h = `halvings`, it is
+    With s previous steps, w = `warmup_steps`, d = `done` (the finished share of the training) and h = `halvings`, it is
     $\min(1, \frac{s + 1}{w + 1})$ times
 
     | schedule | decay |

@@ -157,7 +157,7 @@ def test_the_loss_that_is_kept_is_that_of_the_best_validation(run, tmp_path, mon
         ),
         (
             ["--corpus", "phrasebook", "--average", 5, "--epochs", 2],
-            "dikkat: --average is 5 and epochs is 2: each epoch",
+            "dikkat: --average: got 5; expected at most 2, the number of epochs",
         ),
         (
             ["--corpus", "phrasebook", "--validation", '{name = "phrasebook", part = "validation"}'],
@@ -232,7 +232,7 @@ def test_a_corpus_without_a_repeated_word_says_so(run, tmp_path):
     options = ["--corpus", tmp_path / "tiny.tsv", "--validation", "none", "--min-freq", 2]
     status, _, err = run("train", *options, "-o", tmp_path / "m")
     assert status == 2
-    assert "word occurs 2 times, so that none would be learnt: use a --min-freq of 1" in err
+    assert "word occurs 2 times, so the vocabulary would be empty: use a --min-freq of 1" in err
 
 
 def test_a_diverging_training_is_one_line(run, pairs, tmp_path, monkeypatch):

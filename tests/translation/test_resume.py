@@ -138,7 +138,7 @@ def test_an_unfinished_training_is_not_begun_anew_by_mistake(tmp_path, monkeypat
 def test_there_must_be_something_to_go_on_with(tmp_path):
     with pytest.raises(TrainingFolderError, match="empty: no training to resume"):
         learn(SHORT, tmp_path / "empty", resume=True)
-    with pytest.raises(TrainingFolderError, match="resume needs the folder"):
+    with pytest.raises(TrainingFolderError, match="folder: got None; expected the folder"):
         learn(SHORT, resume=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainingFolderError, match="no training can be saved there"):
@@ -360,7 +360,7 @@ def test_no_validation_keeps_the_last_weights_and_goes_on_too(tmp_path, monkeypa
     assert {epoch.validation_loss for epoch in whole.epochs} == {None}
     killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 7, validation=[])
     assert equal(weights(train(SHORT, PAIRS, folder=tmp_path / "run", resume=True, progress=False)), weights(whole))
-    with pytest.raises(SettingsError, match="average is 2, and there are no validation pairs"):
+    with pytest.raises(SettingsError, match="average: got 2 without validation pairs"):
         train(dataclasses.replace(SHORT, average=2), PAIRS, progress=False)
 
 

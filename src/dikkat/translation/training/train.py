@@ -1,4 +1,4 @@
-"""Training a translator: what is read, checked and made before the loop, and what comes out behind it."""
+"""`train`: reads and checks corpora and folder, runs the training loop, and returns its result."""
 
 import sys
 import warnings
@@ -30,12 +30,12 @@ from dikkat.translation.training.signals import Interrupts
 
 __all__ = ["Training", "train"]
 
-_VOCABULARY_PAIRS = 1_000_000  # more show hardly any new word that is frequent enough
-# Validation pairs whose BLEU chooses a model. One takes .92 of a training pair's CPU time (captions, beam of 5,
-# hidden_size 512): 2.9 % of the time of an epoch of 9,500 pairs, less of larger ones.
+_VOCABULARY_PAIRS = 1_000_000  # further pairs have hardly any new words that are frequent enough
+# Validation pairs whose BLEU selects the best model. One takes 0.92 of a training pair's CPU time (captions, beam of 5,
+# hidden_size 512): 2.9 % of the time of an epoch of 9,500 pairs, and less of larger epochs.
 _CRITERION_PAIRS = 300
-_SCORED_PAIRS = 500  # validation pairs that score the finished translator and choose its length penalty
-_REPORT_INTERVAL = 200_000  # pairs from one line about the reading to the next
+_SCORED_PAIRS = 500  # validation pairs that choose the length penalty and score the finished translator
+_REPORT_INTERVAL = 200_000  # pairs between two lines about reading
 
 
 def train(
@@ -49,57 +49,58 @@ def train(
     on_begin: Callable[[Path], object] | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> Training:
-    """Train a translator: Adam, clipped gradients, a learning rate that rises and falls, early stopping.
+    """Train a translator with Adam, clipped gradients, a learning-rate schedule and early stopping.
 
-    The vocabularies come from the training pairs alone. The weights that are kept are those of the best validation, or
-    the mean of the best ones (`average`). Gradients are those of the mean loss of a target token over all the batches
-    of a step (`accumulate`) and all processes. The same settings, pairs and number of threads give the same
-    translator, unless `max_minutes` is set.
+    Only the training pairs determine the vocabularies. The translator gets the weights of the best validation, or the
+    mean of the best ones (`average`). The loss of a step is the mean over the target tokens of all its batches
+    (`accumulate`) and of all processes. Equal settings, pairs and numbers of threads give equal translators, unless
+    `max_minutes` is set.
 
-    With a folder, checkpoints are kept there: every `checkpoint_steps` steps and at the end of each epoch. A training
-    that was stopped, by whatever, goes on from the newest one with `resume`, and on one CPU the result is bit for bit
-    that of a training that was never stopped. For that it goes on with as many threads as before; where
-    `OMP_NUM_THREADS` is set, or there are fewer processors, a warning says that the last bits may differ. The settings
-    must be the same, save `epochs`, `max_minutes`, `patience`, `checkpoint_steps` and `length_penalty`: a training that
-    has come to its end is made longer by more epochs or minutes, counted from its beginning.
+    With a folder, checkpoints are saved every `checkpoint_steps` steps and at the end of each epoch. `resume` continues
+    a stopped training from the newest checkpoint. On one CPU the result is bit for bit that of an uninterrupted
+    training, as the number of threads is restored; a warning says that the last bits may differ if `OMP_NUM_THREADS` or
+    the number of processors prevents that. Only the settings `epochs`, `max_minutes`, `patience`, `checkpoint_steps`
+    and `length_penalty` may change. To extend a finished training, resume it with more epochs or minutes, counted from
+    its start.
 
-    Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
+    Ctrl-C and the termination signal stop the training after the current step, with a checkpoint. The second signal
+    stops it immediately.
 
-    Started by `torchrun` in several processes, on one machine or more, they train together: each has its share of every
-    batch. All must see the same corpora and the same folder. The first one alone writes. As many that go on come to
-    the same bits; more or fewer come to the same weights to rounding where nothing is dropped at random. Where one
-    ends, PyTorch ends the others with an error of the connection.
+    Several processes that `torchrun` starts, on one or more machines, train together on shares of each batch. All need
+    the same corpora and the same folder; only the first process writes. If as many processes resume, the bits are
+    equal. With another number of processes the weights are equal up to rounding, if there is no dropout. If one process
+    ends, PyTorch ends the others with a connection error.
 
     Args:
-        settings: The model's and the training's.
-        training: (source, target) sentences to learn from, a list or a corpus. Of equal pairs of a file one counts.
-        validation: (source, target) sentences to stop by; none of them should be a training pair. None, or none at
-            all: no validation, no early stopping, and the last weights are kept. At most 500 of them, spread evenly,
-            choose the length penalty where the settings have None, once the training has come to its end.
-        folder: Where checkpoints are kept; None: nowhere.
-        resume: Whether to go on with the training there.
-        progress: Whether to show a progress bar; None: where standard error is a terminal. Without one, each epoch is
-            a line on standard error; False shows nothing.
-        on_begin: Called with the folder once everything is checked and the training begins or goes on, in the process
-            that writes, while no other training may write there.
-        tell: Called with each line about what is being read and what was found in it, in the process that writes.
+        settings: The settings of the model and the training.
+        training: The (source, target) training pairs, a list or a corpus. Duplicates in files are used once.
+        validation: The (source, target) pairs for early stopping, which should not be training pairs. If None or empty,
+            there is no early stopping, and the translator gets the last weights. After the training, up to 500 evenly
+            spread pairs choose the length penalty if the settings have None.
+        folder: The folder for checkpoints; None: no checkpoints.
+        resume: Whether to continue the folder's training.
+        progress: Whether to show a progress bar; None: a bar if standard error is a terminal, else a line on standard
+            error for each epoch. False shows nothing.
+        on_begin: A function that the writing process calls with the locked folder, after all checks and before the
+            first step.
+        tell: A function that the writing process calls with lines about the corpora.
 
     Returns:
-        The translator, and how it became one.
+        The translator and the course of the training.
 
     Raises:
-        CorpusError: No training pairs, or none that is short enough.
-        TypeError: A corpus that is neither a list nor a `Corpus`.
-        SettingsError: A precision that the processor does not have, a pair longer than `batch_tokens`, or without
-            validation a setting that needs it; a vocabulary too small for all bytes; an average of more validations
-            than there will be.
-        TrainingFolderError: The folder is another training's, has one that did not come to its end (without
-            `resume`), or none or a different one (with it); the message names what differs.
-        TrainingDivergedError: The loss, a gradient or a weight became NaN or infinite; the message names the step.
-        TrainingMemoryError: A batch needs more memory than there is; the message says how large it is.
-        TrainingStorageError: A checkpoint could not be written. These three have the best translator so far, if there
-            is one, as `error.training.translator`.
-        KeyboardInterrupt: Ctrl-C before the first validation was over, without a folder.
+        CorpusError: There are no training pairs, or all are too long.
+        TypeError: A corpus is neither a list nor a `Corpus`.
+        SettingsError: A precision that the processor does not support, a pair longer than `batch_tokens`, a setting
+            that needs validation pairs, a vocabulary too small for all bytes, or an average of more validations than
+            there will be.
+        TrainingFolderError: The folder is in use, has an unfinished training (without `resume`), or no training or a
+            different one (with `resume`); the message has the difference.
+        TrainingDivergedError: The loss, a gradient or a weight became NaN or infinite; the message has the step.
+        TrainingMemoryError: A batch needs more memory than is available; the message has the batch's size.
+        TrainingStorageError: A checkpoint could not be written. This error and the previous two have the best
+            translator so far, if any, in `error.training.translator`.
+        KeyboardInterrupt: Ctrl-C before the end of the first validation, without a folder.
 
     Example:
         >>> from dikkat.translation import settings_for
@@ -113,17 +114,17 @@ def train(
         validation = None
         _check_without_validation(settings)
     if resume and folder is None:
-        raise TrainingFolderError("resume needs the folder of the training that is to go on")
+        raise TrainingFolderError("folder: got None; expected the folder of the training to resume")
     check_precision(settings.precision, device_type())
     check_size(settings.tokenizer, settings.vocabulary_size)
     if settings.average > settings.epochs and settings.validation_steps is None:
         raise SettingsError(
-            f"average is {settings.average} and epochs is {settings.epochs}: each epoch ends with one validation, so "
-            "that there are not so many models to average. Use more epochs, a smaller average, or validation_steps"
+            f"average: got {settings.average}; expected at most {settings.epochs}, the number of epochs, as each epoch "
+            "ends with one validation. Use more epochs, a smaller average, or validation_steps"
         )
     is_first = processes().rank == 0
     run_folder = None if folder is None else RunFolder(Path(folder), writes=is_first)
-    # The caller's random numbers and threads stay as they were.
+    # Restores the caller's random numbers and threads.
     with (
         nullcontext() if run_folder is None else run_folder.locked(),
         torch.random.fork_rng(),
@@ -160,7 +161,7 @@ def train(
 @contextmanager
 def _restore_threads(precision: str) -> Iterator[None]:
     threads, is_bfloat16 = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
-    try:  # products of float32 that are left, as of a recurrence's steps, need no more digits
+    try:  # float32 products that remain, such as those of recurrent steps, may have fewer digits
         with fast_products() if is_bfloat16 else nullcontext():
             yield
     finally:
@@ -176,7 +177,7 @@ def _make_loop(
     checkpoint: Path | None,
     report: Callable[[str], object],
 ) -> tuple[Loop, int]:
-    """The loop of an untrained translator over the corpora as token numbers; and the number of training pairs."""
+    """Return the loop of an untrained translator over the tokenised corpora, and the number of training pairs."""
     if folder is not None and checkpoint is not None:
         source, target, slots = folder.texts()
         pairs = None
@@ -184,7 +185,7 @@ def _make_loop(
         report(f"reading {training}, for the vocabularies")
         sample, interval = evenly(training, _VOCABULARY_PAIRS)
         if processes().rank == 0:
-            corpus = training.whole  # whose numbers are those of the file, and in which validation is looked at too
+            corpus = training.whole  # with the file's numbering of pairs, and with held-out pairs
             checked = (sample, interval) if corpus is training else evenly(corpus, _VOCABULARY_PAIRS)
             for doubt in doubts(str(corpus), *checked, str(validation), validation or ()):
                 warnings.warn(doubt, UserWarning, stacklevel=4)
@@ -242,7 +243,7 @@ def _run_loop(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingE
 
 
 def _make_result(loop: Loop, pairs: int, error: TrainingError | None, report: Callable[[str], object]) -> Training:
-    """The result of a training; its error is raised, with the result if there is one."""
+    """Return the result of a training, or raise its error with the result, if any."""
     state, folder = loop.state, loop.folder
     resumable = folder is not None and folder.newest() is not None and not state.finished
     if error is not None and not state.validations:
@@ -283,8 +284,8 @@ def _check_without_validation(settings: Settings) -> None:
     for name, needed in needs.items():
         if needed:
             raise SettingsError(
-                f"{name} is {getattr(settings, name)!r}, and there are no validation pairs, which it needs: give some, "
-                f"or leave {name} at its default"
+                f"{name}: got {getattr(settings, name)!r} without validation pairs; expected the default. Give "
+                f"validation pairs, or leave {name} at its default"
             )
 
 
@@ -316,20 +317,20 @@ def _train_tokenizer(settings: Settings, sentences: Sequence[str], language: str
     )
     if len(tokenizer) <= len(SPECIAL_TOKENS):
         raise CorpusError(
-            f"no {language} word occurs {settings.min_freq} times, so that none would be learnt: use a min_freq of 1, "
-            "or a larger corpus"
+            f"no {language} word occurs {settings.min_freq} times, so the vocabulary would be empty: use a min_freq of "
+            "1, or a larger corpus"
         )
     return tokenizer
 
 
 def evenly(pairs: Iterable[Pair], limit: int) -> tuple[list[Pair], int]:
-    """A sample spread evenly over the pairs, of at most `most`, in one pass; and its interval k.
+    """Return an evenly spread sample of at most `limit` pairs and its interval k, in one pass.
 
-    Every k-th pair is kept; when there are too many, k is doubled and every other one of them goes. Where k is 1, the
-    sample is all pairs.
+    The sample has every k-th pair. When it is full, k is doubled and every other pair is removed. If k is 1, the sample
+    has all pairs.
 
     Example:
-        >>> sample, interval = evenly(((f"{number}", "") for number in range(10)), most=4)
+        >>> sample, interval = evenly(((f"{number}", "") for number in range(10)), limit=4)
         >>> [first for first, _ in sample], interval
         (['0', '4', '8'], 4)
     """
@@ -346,7 +347,7 @@ def evenly(pairs: Iterable[Pair], limit: int) -> tuple[list[Pair], int]:
 
 
 def _describe_sizes(translator: Translator, store: Store, validated: Store | None, *, resumed: bool) -> Iterator[str]:
-    """Lines about sizes and device; where the training is resumed, `say_where` has the threads."""
+    """Yield lines about sizes and device, without threads if resumed, as `say_where` prints those."""
     copies, validation_count = store.counts.copies, 0 if validated is None else len(validated)
     added = f" (and {copies:,} copies that practise slots)" if copies else ""
     yield f"{len(store) - copies:,} pairs to learn from{added}, {validation_count:,} to validate with"
@@ -389,7 +390,7 @@ def _fingerprint(store: Store) -> dict[str, int | str]:
 
 
 def _select_scoring_pairs(translator: Translator, validation: Corpus) -> Iterator[Pair]:
-    """Validation pairs that score the finished translator, of lengths that are learnt."""
+    """Yield the validation pairs of at most `max_length` tokens that score the finished translator."""
     sides = translator.source_tokenizer, translator.target_tokenizer
     for pair in evenly(validation, _SCORED_PAIRS)[0]:
         masked = translator.slots.mask(*pair)

@@ -169,7 +169,7 @@ REFUSED = [
     (bias(torch.zeros(32, dtype=torch.float64)), r"bridge\.bias: got float64 \(32,\); expected float32"),
     (tensors(lambda known: known.pop("bridge.bias")), r"bridge\.bias: got nothing; expected float32 \(32,\)"),
     (tensors(lambda known: known.update(extra=torch.zeros(2, 3))), r"extra: got float32 \(2, 3\); expected nothing"),
-    (settings(tied_embeddings="three"), "tied_embeddings: got 'three', and .* expected one vocabulary"),
+    (settings(tied_embeddings="three"), "tied_embeddings: got 'three' with .* expected one vocabulary"),
     (settings(dropout=2), r"settings\.json: dropout: got 2"),
     (settings(colour=2), "colour: unknown setting"),
     (settings(hidden_size=65536), r"expected float32 \(98304, "),

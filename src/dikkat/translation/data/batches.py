@@ -70,7 +70,6 @@ class Batches:
         self._batch_count = sum(map(len, self._sizes))
 
     def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
         return self._batch_count
 
     def __iter__(self) -> Iterator[Batch]:

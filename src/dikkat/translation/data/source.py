@@ -173,7 +173,6 @@ def _find_form(values: Mapping[Any, object]) -> tuple[set[str], set[str]]:
 
 
 def _path_keys(values: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose values are local files or folders."""
     if "dataset" in values:
         return ["dataset"] if values["dataset"].startswith((".", "/", "~")) else []
     return ["tsv"] if "tsv" in values else [key for key in ("source", "target") if key in values]

@@ -172,7 +172,6 @@ def _write(path: Path, task: "_Tokenization") -> None:
 
 
 def _from_file(path: Path) -> tuple[Any, Counts]:
-    """Return the memory-mapped table of a file and its counts."""
     import pyarrow as pa
 
     reader = pa.ipc.open_file(pa.memory_map(str(path)))

@@ -243,7 +243,6 @@ def _run_loop(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingE
 
 
 def _make_result(loop: Loop, pairs: int, error: TrainingError | None, report: Callable[[str], object]) -> Training:
-    """Return the result of a training, or raise its error with the result, if any."""
     state, folder = loop.state, loop.folder
     resumable = folder is not None and folder.newest() is not None and not state.finished
     if error is not None and not state.validations:
@@ -390,7 +389,6 @@ def _fingerprint(store: Store) -> dict[str, int | str]:
 
 
 def _select_scoring_pairs(translator: Translator, validation: Corpus) -> Iterator[Pair]:
-    """Yield the validation pairs of at most `max_length` tokens that score the finished translator."""
     sides = translator.source_tokenizer, translator.target_tokenizer
     for pair in evenly(validation, _SCORED_PAIRS)[0]:
         masked = translator.slots.mask(*pair)

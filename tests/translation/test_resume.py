@@ -131,7 +131,7 @@ def test_a_finished_training_gives_its_result_again_and_makes_room_for_a_new_one
 
 def test_an_unfinished_training_is_not_begun_anew_by_mistake(tmp_path, monkeypatch):
     killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
-    with pytest.raises(TrainingFolderError, match=r"run: a training stopped here after step 5\. Continue it with resume"):
+    with pytest.raises(TrainingFolderError, match=r"run: a training stopped here after step 5\. Continue it"):
         learn(SHORT, tmp_path / "run")
 
 
@@ -514,7 +514,7 @@ def test_it_says_where_it_cannot(begun_with_two_threads, threads_of_steps, monke
 def test_it_says_from_where_it_goes_on(tmp_path, monkeypatch, capsys):
     killed_in(monkeypatch, SHORT, tmp_path, "_take_step", 6)
     train(SHORT, PAIRS, PAIRS[:5], folder=tmp_path, resume=True)
-    assert capsys.readouterr().err.startswith("going on in epoch 2 after step 5, with 1 thread\n")
+    assert capsys.readouterr().err.startswith("resuming in epoch 2 after step 5, with 1 thread\n")
 
 
 def test_the_length_penalty_may_change_once_a_training_has_ended(tmp_path):

@@ -338,15 +338,15 @@ def _find_templates(span: _Span, target: str, used: list[Offsets]) -> list[tuple
     indices = tuple(range(count))
     for window in zip(*(runs[first:] for first in indices), strict=False):
         offsets = window[0].start(), window[-1].end()
-        between = [target[run.end() : next_run.start()] for run, next_run in pairwise(window)]
+        separators = [target[run.end() : next_run.start()] for run, next_run in pairwise(window)]
         if sorted(run[0] for run in window) != sorted(span.groups) or not all(
-            len(text) <= _MAX_SEPARATOR for text in between
+            len(text) <= _MAX_SEPARATOR for text in separators
         ):
             continue
         if _is_whole(target, offsets) and not _overlaps(offsets, used):
             used.append(offsets)
             return [
-                (order[0], *(item for pair in zip(between, order[1:], strict=True) for item in pair))
+                (order[0], *(item for pair in zip(separators, order[1:], strict=True) for item in pair))
                 for order in (permutations(indices) if count <= _MAX_REORDERED else [indices])
                 if all(span.groups[index] == run[0] for index, run in zip(order, window, strict=True))
             ]

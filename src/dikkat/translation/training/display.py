@@ -99,10 +99,10 @@ class Lines(Display):
         )
 
 
-def say_where(state: TrainingState) -> None:
+def print_resume_point(state: TrainingState) -> None:
     """Print the epoch and step from which a training resumes, and the number of threads."""
     number = torch.get_num_threads()
-    _print(f"going on in epoch {state.epoch + 1} after step {state.step}, with {number} thread{'s' * (number > 1)}")
+    _print(f"resuming in epoch {state.epoch + 1} after step {state.step}, with {number} thread{'s' * (number > 1)}")
 
 
 def _print(line: str) -> None:

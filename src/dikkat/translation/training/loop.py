@@ -136,7 +136,7 @@ class Loop:
             number, _, tensor_name = name.partition(".")
             optimizer.setdefault(int(number), {})[tensor_name] = tensor
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": optimizer})
-        _take_threads(checkpoint.threads, warns=self.group.rank == 0)
+        _use_threads(checkpoint.threads, warns=self.group.rank == 0)
 
     def run(self, display: Display, interrupts: Interrupts) -> None:
         """Train to the end, or until the user stops the training."""
@@ -163,16 +163,16 @@ class Loop:
 
     def score_translator(self) -> None:
         """Score the translations of `scoring_pairs`; choose the length penalty by BLEU if the settings have none."""
-        chosen = 0.0
+        penalty = 0.0
         if self.group.rank == 0:
             try:
-                chosen, self.scores = self._best_penalty()
+                penalty, self.scores = self._best_penalty()
             except KeyboardInterrupt:
                 self.interrupted = True
-        chosen, stopped = self.group.total(chosen, self.interrupted)
+        penalty, stopped = self.group.total(penalty, self.interrupted)
         self.interrupted = stopped > 0
-        if chosen:
-            settings = replace(self.settings, length_penalty=chosen)
+        if penalty:
+            settings = replace(self.settings, length_penalty=penalty)
             self.translator = replace(self.translator, settings=settings)
 
     def _best_penalty(self) -> tuple[float, Evaluation]:
@@ -217,15 +217,15 @@ class Loop:
         norm = nn.utils.get_total_norm(list(self._gradients().values()))
         next_step = next(remaining, None)
         local_loss, size = torch.stack([total, norm.double()]).tolist()  # the step's only synchronisation
-        loss, stop, late = self.group.mean(local_loss, interrupts.requested, self._is_late())
-        self._time_is_over = late > 0
+        loss, stop_share, late_share = self.group.mean(local_loss, interrupts.requested, self._is_late())
+        self._time_is_over = late_share > 0
         if not math.isfinite(loss):
             raise self._diverged(f"the loss became {loss} at step {self.state.step + 1}", self._parameters())
         if not math.isfinite(size):  # clipping would make the weights NaN
             raise self._diverged(f"the gradient's norm became {size} at step {self.state.step + 1}", self._gradients())
         nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.gradient_clip, norm)
         self._optimizer.step()
-        return loss, stop > 0, next_step
+        return loss, stop_share > 0, next_step
 
     def _after_step(self, step: OptimizerStep, loss: float, stop: bool) -> None:
         state, settings = self.state, self.settings
@@ -282,8 +282,8 @@ class Loop:
         return dict(self.model.named_parameters())
 
     def _gradients(self) -> dict[str, Tensor]:
-        named = self.model.named_parameters()
-        return {f"the gradient of {name}": parameter.grad for name, parameter in named if parameter.grad is not None}
+        parameters = self.model.named_parameters()
+        return {f"the gradient of {name}": weight.grad for name, weight in parameters if weight.grad is not None}
 
     @torch.no_grad()
     def _validate(self, batches: Batches) -> None:
@@ -409,7 +409,7 @@ def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: mean.to(tensors[name].dtype) for name, mean in means.items()}
 
 
-def _take_threads(threads: int, *, warns: bool) -> None:
+def _use_threads(threads: int, *, warns: bool) -> None:
     """Use as many threads as the training began with, as their number determines the last bits of sums."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if threads <= processors and os.environ.get("OMP_NUM_THREADS", str(threads)) == str(threads):

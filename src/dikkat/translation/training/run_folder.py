@@ -68,7 +68,7 @@ class RunFolder:
             )
 
     def begin(self, source: Tokenizer, target: Tokenizer, slots: Slots) -> None:
-        """Replace the folder's training by a new one without settings, which `go_on` writes.
+        """Replace the folder's training by a new one without settings, which `prepare` writes.
 
         The settings are removed first and written last: after any interruption a new training can begin.
         """
@@ -82,7 +82,7 @@ class RunFolder:
         write_whole(self.path / TARGET, target.to_json())
         write_whole(self.path / SLOTS, json.dumps(slots.to_dict(), indent=2) + "\n")
 
-    def go_on(self, settings: Settings) -> None:
+    def prepare(self, settings: Settings) -> None:
         """Prepare the folder for the next step, also for the first one."""
         if not self.writes:
             return

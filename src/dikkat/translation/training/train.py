@@ -21,7 +21,7 @@ from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS, Tokenizer, check_size
-from dikkat.translation.training.display import Bar, Display, Lines, say_where
+from dikkat.translation.training.display import Bar, Display, Lines, print_resume_point
 from dikkat.translation.training.distributed import Group, check_precision, device_type, processes
 from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import Training, TrainingError
@@ -149,10 +149,10 @@ def train(
                 run_folder.begin(translator.source_tokenizer, translator.target_tokenizer, translator.slots)
             if is_first and on_begin is not None:
                 on_begin(run_folder.path)
-            run_folder.go_on(settings)
+            run_folder.prepare(settings)
         is_shown = progress is not False and is_first
         if is_shown and newest is not None:
-            say_where(loop.state)
+            print_resume_point(loop.state)
         display = _make_display(settings, progress, len(loop.batches)) if is_first else Display()
         error = _run_loop(loop, display, Interrupts(verbose=is_shown))
         return _make_result(loop, pairs, error, report)
@@ -346,10 +346,10 @@ def evenly(pairs: Iterable[Pair], limit: int) -> tuple[list[Pair], int]:
 
 
 def _describe_sizes(translator: Translator, store: Store, validated: Store | None, *, resumed: bool) -> Iterator[str]:
-    """Yield lines about sizes and device, without threads if resumed, as `say_where` prints those."""
+    """Yield lines about sizes and device, without threads if resumed, as `print_resume_point` prints those."""
     copies, validation_count = store.counts.copies, 0 if validated is None else len(validated)
     added = f" (and {copies:,} copies that practise slots)" if copies else ""
-    yield f"{len(store) - copies:,} pairs to learn from{added}, {validation_count:,} to validate with"
+    yield f"{len(store) - copies:,} training pairs{added}, {validation_count:,} validation pairs"
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
     parameters = sum(parameter.numel() for parameter in translator.model.parameters())
     device = "the CPU" if device_type() == "cpu" else torch.cuda.get_device_name()

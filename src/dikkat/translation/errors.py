@@ -8,7 +8,7 @@ class CorpusError(InputError):
 
 
 class SettingsError(InputError):
-    """A setting is out of range, unknown or of the wrong type; the message names it."""
+    """A setting is out of range, unknown or of the wrong type; the message has its name."""
 
 
 _LIMIT = 1000  # characters of a message

@@ -431,7 +431,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     if path.is_dir():
         raise CorpusError(f"{path}: got a folder; expected a file of sentences")
     with path.open("rb") as file:
-        magic = file.peek(len(_GZIP_MAGIC))[: len(_GZIP_MAGIC)]  # a pipe cannot go back
+        magic = file.peek(len(_GZIP_MAGIC))[: len(_GZIP_MAGIC)]  # `seek` would fail on a pipe
         # Only a line feed ends a line: str.splitlines would also split at U+2028, for example.
         stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if magic == _GZIP_MAGIC else file
         number = 0

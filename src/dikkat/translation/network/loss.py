@@ -79,7 +79,7 @@ def linear_cross_entropy(
     """
     _check(features, weight, bias, target, label_smoothing, r_drop, reduction)
     device, product_dtype = features.device.type, features.dtype
-    if torch.is_autocast_enabled(device) and product_dtype != torch.float64:  # which autocast leaves alone
+    if torch.is_autocast_enabled(device) and product_dtype != torch.float64:  # which autocast does not change
         product_dtype = torch.get_autocast_dtype(device)
     scale = 1 / len(target) if reduction == "mean" else 1.0
     if r_drop:  # makes pairs adjacent, so that a chunk has both rows

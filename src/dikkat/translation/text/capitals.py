@@ -24,8 +24,8 @@ END = regex.compile(
     r"(\s+)(?=[\"'“„«(\[¿¡–-]*\s?[\p{Lu}\p{Lo}\p{N}])|(?<=[。！？])(?=[^」』”）\s])"
 )
 
-_MAX_NAMES = 10_000  # names
-_SEVERAL_SHARE = 0.05  # of the lines with several sentences, from which on they are frequent
+_MAX_NAMES = 10_000
+_SEVERAL_SHARE = 0.05  # share of lines with several sentences above which these are frequent
 _START = "\n"  # in `marks`, the beginning of the text
 _SEVERAL = "\r"  # in `marks`, frequent lines of several sentences
 _MARK = regex.compile(r"\p{M}")

@@ -35,7 +35,7 @@ SPAN = regex.compile(
 _SPAN_OR_WORD = regex.compile(rf"{SPAN.pattern}|(?<word>{_BEFORE}[\p{{L}}\p{{M}}\p{{N}}_]{{2,}}{_AFTER})")
 _EDGES = regex.compile(_BEFORE), regex.compile(_AFTER)
 _DIGITS = regex.compile(r"\p{Nd}+")
-_MARKS = " \u00a0\u202f'’.,"  # of quantities
+_MARKS = " \u00a0\u202f'’.,"  # between groups of digits of quantities
 _COARSE = [  # shapes of quantities, and the names of their coarse shapes
     (regex.compile(r"9+"), "~"),
     (
@@ -60,10 +60,10 @@ class Shape(NamedTuple):
     """How the training pairs write the spans of a shape.
 
     Attributes:
-        written: Numbers of groups and the texts between them; of a coarse shape the text for each of its separators.
-            None: the pairs agree on no way, and the spans stay text.
-        times: Spans that are written so.
-        of: All spans of this shape.
+        written: The template: group numbers and the texts between them; for a coarse shape the text of each separator.
+            None: the pairs do not agree, and the spans stay text.
+        times: The number of spans with this template.
+        of: The number of all spans of the shape.
     """
 
     written: Template | None
@@ -75,7 +75,7 @@ class _Span(NamedTuple):
     start: int
     end: int
     shape: str
-    coarse: list[str]  # names of coarse shapes; only the first one counts the span
+    coarse: list[str]  # names; only the first coarse shape counts the span
     groups: list[str]
     separators: list[str]
 

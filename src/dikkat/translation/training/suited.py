@@ -200,13 +200,13 @@ def _describe_time(sample: Sample, settings: Settings) -> str:
     with torch.random.fork_rng():
         model = TranslationModel(settings, *sizes).train()
         batch = collate([([sizes[0] - 1] * lengths[0], [sizes[1] - 1] * lengths[1])] * count)
-        for _ in range(3):  # the first compiles
+        for _ in range(3):  # the first step compiles
             start = time.thread_time()  # does not count while another program has the core
             with torch.autocast("cpu", torch.bfloat16, enabled=settings.precision == "bfloat16"):
                 loss = model.loss(batch, label_smoothing=settings.label_smoothing, r_drop=settings.r_drop)
             loss.backward()
             times.append(time.thread_time() - start)
-    overhead = 1.3  # the optimiser, and validation
+    overhead = 1.3  # for the optimiser and validation
     epoch_pairs = sample.pair_count + sample.copies
     minutes = overhead * min(times) * epoch_pairs / count * settings.epochs / 60 / processes().world
     duration = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"

@@ -68,7 +68,7 @@ def test_control_letters_in_a_message_are_shown(capsys):
 
 def test_line_ends_of_old_macs_are_named(run, model, tmp_path):
     (tmp_path / "mac.tsv").write_bytes(b"Go.\tVa !\rI lost.\tJ'ai perdu.\r")
-    said = "mac.tsv: its lines end in CR alone, as those of old Macs; expected LF, or CR LF"
+    said = "mac.tsv: got lines that end in CR, as on old Macs; expected LF or CR LF"
     refused(run("train", "--corpus", tmp_path / "mac.tsv", "-o", tmp_path / "m"), said)
     refused(run("translate", model, "--file", tmp_path / "mac.tsv"), said)
     (tmp_path / "one").write_bytes(b"Go.\r")  # the last line of a file from Windows, cut short

@@ -72,7 +72,7 @@ def test_the_model_is_scored_on_the_test_pairs_of_the_recipe(run, tmp_path):
     status, out, err = run("train", recipe, "-o", tmp_path / "model", *QUICK)
     assert (status, out) == (0, "")
     assert "on 1 test pairs:\nBLEU = " in err
-    assert re.search(r"^\d+ pairs to learn from, \d+ to validate with$", err, re.MULTILINE)
+    assert re.search(r"^\d+ training pairs, \d+ validation pairs$", err, re.MULTILINE)
 
 
 def test_what_ended_a_training_is_said(run, pairs, tmp_path):
@@ -97,7 +97,7 @@ def test_what_is_read_and_found_is_said_before_the_training(run, pairs, tmp_path
     threads = torch.get_num_threads()
     assert err.splitlines()[:4] == [
         f"reading {pairs}, for the vocabularies",
-        "8 pairs to learn from, 0 to validate with",
+        "8 training pairs, 0 validation pairs",
         f"{source} source and {target} target tokens, {parameters:,} parameters",
         f"on the CPU, {threads} {'thread' if threads == 1 else 'threads'}",
     ]
@@ -131,11 +131,11 @@ def test_the_loss_that_is_kept_is_that_of_the_best_validation(run, tmp_path, mon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no corpus is given: name one in the recipe or with --corpus"),
-        (["nowhere"], "nowhere: no such file and no such recipe of dikkat's; there are book, multi30k-en-de,"),
-        (["phrasebok"], "phrasebok: no such file and no such recipe of dikkat's; did you mean phrasebook?"),
-        (["--corpus", "pairs"], "pairs: no such corpus; there are phrasebook, tatoeba-fra-eng, "),
-        (["--corpus", "{tsv: x}"], '--corpus: got {tsv: x}; expected such as {name = "phrasebook", first = 600}'),
+        ([], "corpus: got none; expected one in the recipe or with --corpus"),
+        (["nowhere"], "nowhere: neither a file nor a built-in recipe; there are book, multi30k-en-de,"),
+        (["phrasebok"], "phrasebok: neither a file nor a built-in recipe; did you mean phrasebook?"),
+        (["--corpus", "pairs"], "pairs: unknown corpus; there are phrasebook, tatoeba-fra-eng, "),
+        (["--corpus", "{tsv: x}"], '--corpus: got {tsv: x}; expected a table: {name = "phrasebook", first = 600}'),
         (["--corpus", "phrasebook", "--validation", "phrasebook"], "the phrasebook has no validation part: write"),
         (["--dropout", "2"], "dikkat: --dropout: got 2; expected a number of at least 0 and less than 1"),
         (["--max-minutes", "0"], "dikkat: --max-minutes: got 0; expected a number greater than 0"),
@@ -143,7 +143,7 @@ def test_the_loss_that_is_kept_is_that_of_the_best_validation(run, tmp_path, mon
         (["--score", "foo"], "dikkat: --score: got 'foo'; expected one of additive, dot, scaled_dot"),
         (
             ["--score", "none", "--attention-dropout", "0.1"],
-            "dikkat: --attention-dropout is 0.1 and score is 'none': without attention",
+            "dikkat: --attention-dropout: got 0.1; expected 0 with score 'none'",
         ),
         (["own-corpus"], "dikkat: pairs.tsv: No such file or directory"),
         (
@@ -157,7 +157,7 @@ def test_the_loss_that_is_kept_is_that_of_the_best_validation(run, tmp_path, mon
         ),
         (
             ["--corpus", "phrasebook", "--average", 5, "--epochs", 2],
-            "dikkat: --average is 5 and epochs is 2: each epoch",
+            "dikkat: --average: got 5; expected at most 2, the number of epochs",
         ),
         (
             ["--corpus", "phrasebook", "--validation", '{name = "phrasebook", part = "validation"}'],
@@ -187,7 +187,7 @@ def test_training_does_not_overwrite_what_is_no_model(run, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "one.tex").write_text("years of work")
     refused(
-        run("train", "phrasebook", "-o", tmp_path / "thesis"), "holds one.tex, which would be lost. Give another name"
+        run("train", "phrasebook", "-o", tmp_path / "thesis"), "has one.tex, which would be lost. Give another name"
     )
     assert (tmp_path / "thesis" / "one.tex").read_text() == "years of work"
 
@@ -210,7 +210,7 @@ def test_an_interrupted_training_is_resumed_to_the_same_model(run, tmp_path, mon
         if model.training and sum(steps) == after:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(suited, "_minutes", lambda *_: "")  # which takes steps too
+    monkeypatch.setattr(suited, "_describe_time", lambda *_: "")  # which takes steps too
     run_before(monkeypatch, TranslationModel, "loss", interrupted)
     folder = tmp_path / "a model"
     status, _, err = run("train", *recipe, "-o", folder)
@@ -232,7 +232,7 @@ def test_a_corpus_without_a_repeated_word_says_so(run, tmp_path):
     options = ["--corpus", tmp_path / "tiny.tsv", "--validation", "none", "--min-freq", 2]
     status, _, err = run("train", *options, "-o", tmp_path / "m")
     assert status == 2
-    assert "word occurs 2 times, so that none would be learnt: use a --min-freq of 1" in err
+    assert "word occurs 2 times, so the vocabulary would be empty: use a --min-freq of 1" in err
 
 
 def test_a_diverging_training_is_one_line(run, pairs, tmp_path, monkeypatch):
@@ -253,7 +253,7 @@ def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, tm
         if sum(steps) == 5:
             torch.empty(2**60)
 
-    monkeypatch.setattr(suited, "_minutes", lambda *_: "")  # which takes steps too
+    monkeypatch.setattr(suited, "_describe_time", lambda *_: "")  # which takes steps too
     run_before(monkeypatch, TranslationModel, "loss", demanding)
     options = [*BOOK, *QUICK, "--epochs", 9, "--batch-size", 2]
     status, out, err = run("train", "-o", tmp_path / "model", *options)
@@ -275,7 +275,7 @@ def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monk
     tell_bfloat16(monkeypatch)
     status, _, err = run("train", "-o", tmp_path / "other", *options)
     assert status == 2
-    assert "dikkat: --precision is 'bfloat16'; this CPU has no products in bfloat16" in err
+    assert "dikkat: --precision: got 'bfloat16'; expected 'float32', as this CPU has no products in bfloat16" in err
     options[options.index("bfloat16")] = "float32"
     status, _, err = run("train", "-o", tmp_path / "other", "--batch-tokens", 3, *options)
     assert status == 2

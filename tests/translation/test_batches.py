@@ -176,7 +176,7 @@ def test_the_callers_random_numbers_stay_as_they_are():
 
 @pytest.mark.parametrize(("lengths", "longest"), [((9, 3), 9), ((3, 9), 10)])
 def test_a_pair_that_no_batch_can_hold_is_named_with_the_setting(lengths, longest):
-    message = f"batch_tokens: got {longest - 1}; expected at least {longest}, the tokens of a pair.*smaller max_length"
+    message = f"batch_tokens: got {longest - 1}; expected at least {longest}, the tokens of .*smaller max_length"
     with pytest.raises(SettingsError, match=message):
         Batches(numbered([(1, 1), lengths]), 1, 0, batch_tokens=longest - 1)
     assert len(Batches(numbered([(1, 1), lengths]), 1, 0, batch_tokens=longest)) == 2

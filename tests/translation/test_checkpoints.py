@@ -61,8 +61,8 @@ def test_damage_to_any_file_is_found(saved, name, damage):
     [
         ({"version": 99}, r"version: got 99; expected 3\. Use the dikkat that wrote it, or remove the folder of"),
         ({"format": "cake"}, "format: got 'cake'; expected 'dikkat training'"),
-        ({"state": [1]}, "not a checkpoint that this dikkat reads"),
-        ({"state": {"course": {}}}, "not a checkpoint that this dikkat reads"),
+        ({"state": [1]}, "got a checkpoint that this dikkat cannot read"),
+        ({"state": {"course": {}}}, "got a checkpoint that this dikkat cannot read"),
     ],
 )
 def test_another_version_or_content_is_refused(saved, changes, message):

@@ -263,7 +263,7 @@ def test_a_change_of_the_model_counts_from_train_on(change):
     found = beam_search(model.train(), SOURCES, WIDE)
     assert_same(found, step_by_step(model))
     if change is a_method_of_its_own:  # which does what the old one did
-        assert "methods of its own" in explain_search(model)[0]
+        assert "overrides methods" in explain_search(model)[0]
     else:
         assert [group[0].score for group in found] != [group[0].score for group in before]
 
@@ -407,10 +407,10 @@ def test_what_cannot_run_is_explained():
     assert "torch.bfloat16" in explain_search(make().bfloat16())[0]
     hooked = make()
     hooked.readout.register_forward_hook(lambda *_: None)
-    assert explain_search(hooked) == ["readout is no plain Linear, or has hooks: it has to be called"]
+    assert explain_search(hooked) == ["readout is not a plain Linear, or has hooks, so it must be called"]
     replaced = make()
     replaced.step_features = model.step_features
-    assert "methods of its own" in explain_search(replaced)[0]
+    assert "overrides methods" in explain_search(replaced)[0]
     with torch.autocast("cpu", torch.bfloat16):
         assert "autocast" in explain_search(model)[0]
 

@@ -86,7 +86,7 @@ def test_a_newer_export_put_there_by_hand_is_used_and_told(files, cache):
     folder = cache / "tatoeba-fra-eng"
     folder.mkdir(parents=True)
     (folder / "fra-eng.zip").write_bytes(EXPORT)
-    with pytest.warns(UserWarning, match=r"fra-eng\.zip: another edition of the corpus"):
+    with pytest.warns(UserWarning, match=r"fra-eng\.zip: got another edition of the corpus"):
         found = named("tatoeba-fra-eng", base=files.address)
     assert len(list(found.whole)) == 2000
     assert not files.asked
@@ -98,7 +98,7 @@ def test_a_newer_export_that_comes_from_the_network_is_refused(files):
         named("tatoeba-fra-eng", base=files.address)
 
 
-@pytest.mark.parametrize(("content", "message"), [(zipped("other.txt"), "holds no fra.txt"), (b"text", "no fra.txt")])
+@pytest.mark.parametrize(("content", "message"), [(zipped("other.txt"), "fra.txt is missing"), (b"text", "fra.txt is")])
 def test_an_archive_without_the_file(files, monkeypatch, content, message):
     monkeypatch.setattr(named_corpora, "_TATOEBA_SHA1", hashlib.sha1(content).hexdigest())
     files.content["/fra-eng.zip"] = content
@@ -123,7 +123,7 @@ CENTRAL = TATOEBA.index(b"PK\x01\x02")
         (patched(TATOEBA, {30 + len("fra-eng/fra.txt"): b"\xff" * 9}), "invalid block type"),  # of deflate
         (patched(TATOEBA, {6: b"\x01", CENTRAL + 8: b"\x01"}), "encrypted"),
         (patched(TATOEBA, {8: b"\x63", CENTRAL + 10: b"\x63"}), "compression method"),
-        (patched(TATOEBA, {CENTRAL + 6: b"\xff"}), "holds no fra.txt"),  # the version that one needs to read it
+        (patched(TATOEBA, {CENTRAL + 6: b"\xff"}), "fra.txt is missing"),  # the version that one needs to read it
     ],
 )
 def test_a_damaged_archive_is_named(files, monkeypatch, content, message):

@@ -47,7 +47,7 @@ def test_tables_are_read_as_pythons_csv_writes_them(tmp_path, name, layout):
     corpus = TsvCorpus(tmp_path / name, "German, old", "English")
     assert list(corpus) == [(third, first.replace("\n", " ")) for first, _, third in CELLS]
     assert corpus.languages == ("German, old", "English")
-    with pytest.raises(CorpusError, match="line 2: no column 'French'; expected one of English, id, German, old"):
+    with pytest.raises(CorpusError, match="line 2: column 'French' is missing; expected one of English, id, German"):
         list(TsvCorpus(tmp_path / name, "English", "French"))
 
 
@@ -76,7 +76,7 @@ def test_a_first_row_that_names_the_columns_is_skipped_and_that_is_said_once(tmp
         pairs = [list(corpus), list(corpus)]
     assert pairs == [[*([] if skipped else [tuple(first.split("\t"))]), ("Go.", "Va !")]] * 2
     assert [str(each.message).partition(", line 1: ")[2] for each in said] == skipped * [
-        f"{' and '.join(map(repr, first.split(chr(9))))} name the columns, and are not learnt"
+        f"skipped the column names {' and '.join(map(repr, first.split(chr(9))))}"
     ]
     assert corpus.languages == languages
 
@@ -103,8 +103,8 @@ def test_aligned_files_plain_and_compressed(tmp_path, compressed):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "corpus is empty"),
-        ("\n\n", "corpus is empty"),
+        ("", "got no sentence pairs; expected at least one"),
+        ("\n\n", "got no sentence pairs; expected at least one"),
         ("a\tb\nno tab here\n", r"pairs\.tsv, line 2: got 'no tab here', which has no tab"),
         ("a\tb\nc\t\n", r"line 2: the target sentence is empty"),
         ("a\tb\n \tc\n", r"line 2: the source sentence is empty"),
@@ -279,10 +279,10 @@ def test_rows_of_a_data_set_without_text_are_counted(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"target": "de"}, r"no column 'de'; it has id, en, fr"),
-        ({"target": "fr.text"}, r"no column 'fr.text'; it has id, en, fr"),
+        ({"target": "de"}, r"column 'de' is missing; expected one of id, en, fr"),
+        ({"target": "fr.text"}, r"column 'fr.text' is missing; expected one of id, en, fr"),
         ({"source": "id"}, r"row 1: column 'id': got int; expected text. The columns are id, en, fr"),
-        ({"split": "test"}, r"split test: no such split .*train"),
+        ({"split": "test"}, r"split test: unknown split .*train"),
         ({"config": "en-fr"}, r"\(en-fr\), split train: cannot be opened .*default"),
     ],
 )

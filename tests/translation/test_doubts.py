@@ -46,7 +46,7 @@ def test_pairs_of_equal_sides_are_said_with_their_numbers():
 def test_pairs_of_far_other_lengths_are_said_with_their_numbers():
     (said,) = doubts("x", placed(BOOK[:100], LONG, 41), 1)
     assert said.startswith(
-        "x: 1 of 100 pairs (42; the first is 'Who is it?'): one side is far longer than usual. Do they"
+        "x: 1 of 100 pairs (42; the first is 'Who is it?'): one side is far longer than usual. Is it"
     )
     assert [*doubts("x", placed(BOOK[:19], LONG, 7), 1)] == []  # too few to know what is usual
     # Where the target always has seven letters for one, that is usual, and one for one is not.
@@ -132,7 +132,7 @@ def test_chances_are_those_of_model_1():
     lexicon = _Lexicon(*([np.array(sorted(words)) for words in side] for side in sides), 10)
     found = {
         (None if key // 10 == 10 else key // 10, key % 10): chance
-        for key, chance in zip(lexicon.both.tolist(), lexicon.chances, strict=True)
+        for key, chance in zip(lexicon.pairs.tolist(), lexicon.chances, strict=True)
     }
     assert found == pytest.approx(chances, abs=1e-12)
 

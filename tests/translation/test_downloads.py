@@ -51,7 +51,7 @@ def test_a_file_put_there_by_hand_is_verified_and_used(files, tmp_path):
     assert not files.asked
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("cut", "peer closed connection"), ("stall", "silent for too long")])
+@pytest.mark.parametrize(("kind", "reason"), [("cut", "peer closed connection"), ("stall", "did not answer in time")])
 def test_of_a_connection_that_breaks_or_stalls_nothing_is_left(files, tmp_path, kind, reason):
     files.faults = [(kind, 7001)]
     with pytest.raises(CorpusError, match=rf"cannot fetch {files.address}/a\.gz \(.*{reason}.*\)\. Check the network"):

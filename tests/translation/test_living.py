@@ -436,7 +436,7 @@ def test_tags_that_do_not_nest_are_named_as_in_python():
         "tag-unclosed": "got {}, which is not closed",
         "tag-stray": "got {} where no tag is open",
         "tag-crossed": "got {} where {} is open",
-        "tag-deep": "got {} inside of 99 others",
+        "tag-deep": "got {} inside of 99 tags",
     }
     cases = [{"marked": marked, "target": "", "weights": []} for marked in REFUSED]
     for marked, each in zip(REFUSED, run_node("markup.mjs", {"entities": {}, "cases": cases}), strict=True):

@@ -73,7 +73,7 @@ def test_tags_go_where_their_words_went(marked, target, links, wanted):
         ("one</b>", "got </b> where no tag is open"),
         ("<b><i>one</b></i>", "got </b> where <i> is open"),
         ("if a<b && c>d", "got <b && c>, which is not closed.*Write &lt; for a < that begins no tag"),
-        ("<b>" * 100 + "</b>" * 100, "got <b> inside of 99 others; expected fewer in each other"),
+        ("<b>" * 100 + "</b>" * 100, "got <b> inside of 99 tags; expected fewer levels"),
     ],
 )
 def test_tags_that_do_not_nest_are_named(marked, message):

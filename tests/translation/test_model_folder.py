@@ -58,7 +58,7 @@ def test_a_loaded_model_is_the_saved_one(translator, folder):
 def test_a_file_that_is_not_what_was_written_is_refused(folder, name):
     path = folder / name
     path.write_bytes(path.read_bytes() + b" ")  # which JSON does not mind
-    with pytest.raises(ModelFolderError, match=f"{name}: damaged: not what was written, by its sum in SHA256SUMS"):
+    with pytest.raises(ModelFolderError, match=f"{name}: damaged: its checksum differs from SHA256SUMS"):
         Translator.load(folder)
 
 
@@ -117,7 +117,7 @@ def test_a_missing_file_is_named(folder, name):
 
 
 def test_no_folder(tmp_path):
-    refused(tmp_path / "none", "no such model folder")
+    refused(tmp_path / "none", "model folder not found")
     refused(tmp_path, r"settings\.json: missing")
 
 
@@ -169,16 +169,16 @@ REFUSED = [
     (bias(torch.zeros(32, dtype=torch.float64)), r"bridge\.bias: got float64 \(32,\); expected float32"),
     (tensors(lambda known: known.pop("bridge.bias")), r"bridge\.bias: got nothing; expected float32 \(32,\)"),
     (tensors(lambda known: known.update(extra=torch.zeros(2, 3))), r"extra: got float32 \(2, 3\); expected nothing"),
-    (settings(tied_embeddings="three"), "tied_embeddings: got 'three', and .* expected one vocabulary"),
+    (settings(tied_embeddings="three"), "tied_embeddings: got 'three' with .* expected one vocabulary"),
     (settings(dropout=2), r"settings\.json: dropout: got 2"),
-    (settings(colour=2), "colour: no such setting"),
+    (settings(colour=2), "colour: unknown setting"),
     (settings(hidden_size=65536), r"expected float32 \(98304, "),
     (content("settings.json", lambda known: known.update(settings=None)), '"settings" is missing'),
     (content("settings.json", lambda known: known.update(format="other")), "got 'other'; expected 'dikkat translator'"),
     (lambda folder: (folder / "settings.json").write_text("[]"), "format: got None; expected 'dikkat translator'"),
     (
         content("target.tokenizer.json", lambda known: known["model"]["vocab"].update(va=99_999)),
-        "not numbered from 0 without a gap",
+        "token numbers from 0 without a gap",
     ),
     (weights(lambda path: path.read_bytes() + b"more"), "truncated or damaged"),
     (weights(lambda path: path.read_bytes()[:-1]), "truncated or damaged"),

@@ -131,17 +131,17 @@ def test_a_finished_training_gives_its_result_again_and_makes_room_for_a_new_one
 
 def test_an_unfinished_training_is_not_begun_anew_by_mistake(tmp_path, monkeypatch):
     killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
-    with pytest.raises(TrainingFolderError, match=r"run: a training stopped here after step 5\. Go on with it"):
+    with pytest.raises(TrainingFolderError, match=r"run: a training stopped here after step 5\. Continue it"):
         learn(SHORT, tmp_path / "run")
 
 
 def test_there_must_be_something_to_go_on_with(tmp_path):
-    with pytest.raises(TrainingFolderError, match="empty: no training to go on with"):
+    with pytest.raises(TrainingFolderError, match="empty: no training to resume"):
         learn(SHORT, tmp_path / "empty", resume=True)
-    with pytest.raises(TrainingFolderError, match="resume needs the folder"):
+    with pytest.raises(TrainingFolderError, match="folder: got None; expected the folder"):
         learn(SHORT, resume=True)
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrainingFolderError, match="no training can be kept there"):
+    with pytest.raises(TrainingFolderError, match="no training can be saved there"):
         learn(SHORT, tmp_path / "file" / "run")
 
 
@@ -178,14 +178,14 @@ def test_made_longer_the_rate_falls_to_0_anew_from_where_the_new_plan_has_it(tmp
 @pytest.mark.parametrize(
     ("training", "validation", "message"),
     [
-        (PAIRS[:7], PAIRS[:5], "the (vocabulary|training corpus) differs"),
+        (PAIRS[:7], PAIRS[:5], "the (vocabulary|training corpus) has changed"),
         (
             PAIRS[::-1],
             PAIRS[:5],
-            "the training corpus differs from what .*: got as many others; expected the same 8 pairs",
+            "the training corpus has changed since .*: got as many others; expected the same 8 pairs",
         ),
-        (PAIRS, PAIRS[:4], "the validation corpus differs .*: got 4 pairs; expected the same 5 pairs"),
-        (PAIRS, None, "the validation corpus differs .*: got none; expected the same 5 pairs"),
+        (PAIRS, PAIRS[:4], "the validation corpus has changed .*: got 4 pairs; expected the same 5 pairs"),
+        (PAIRS, None, "the validation corpus has changed .*: got none; expected the same 5 pairs"),
     ],
 )
 def test_a_changed_corpus_is_refused(tmp_path, monkeypatch, training, validation, message):
@@ -203,7 +203,7 @@ def test_a_checkpoint_of_another_model_names_the_tensors(tmp_path, monkeypatch):
     checkpoint.model["more"] = torch.ones(2)
     folders.remove_folder(newest)
     checkpoints.save(checkpoint, newest)
-    with pytest.raises(TrainingFolderError, match="the checkpoint is one of another model") as caught:
+    with pytest.raises(TrainingFolderError, match="got a checkpoint of another model") as caught:
         learn(SHORT, tmp_path / "run", resume=True)
     for fault in (
         "bridge.weight: got float32 (3, 5); expected float32 (32, 32)",
@@ -276,7 +276,7 @@ def test_no_space_left_says_which_and_keeps_the_checkpoint_before(tmp_path, monk
     assert str(caught.value).startswith(f"{what} after step ")
     assert "(No space left on device)" in str(caught.value)
     newest = RunFolder(tmp_path / "run").newest()
-    assert f"{newest} is intact: make room, and go on with it" in str(caught.value)
+    assert f"{newest} is intact: free space, and resume" in str(caught.value)
     checkpoints.load(newest)
     assert list((tmp_path / "run").rglob("*.part")) == []
     assert bool(caught.value.training) == bool(module is run_folder)
@@ -360,7 +360,7 @@ def test_no_validation_keeps_the_last_weights_and_goes_on_too(tmp_path, monkeypa
     assert {epoch.validation_loss for epoch in whole.epochs} == {None}
     killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 7, validation=[])
     assert equal(weights(train(SHORT, PAIRS, folder=tmp_path / "run", resume=True, progress=False)), weights(whole))
-    with pytest.raises(SettingsError, match="average is 2, and there are no validation pairs"):
+    with pytest.raises(SettingsError, match="average: got 2 without validation pairs"):
         train(dataclasses.replace(SHORT, average=2), PAIRS, progress=False)
 
 
@@ -411,7 +411,7 @@ def test_a_new_training_that_is_refused_leaves_the_one_that_is_there(tmp_path):
         with pytest.raises((SettingsError, CorpusError)):
             train(settings, corpus, validation, folder=tmp_path / "run", progress=False, on_begin=begun.append)
         assert {path: path.read_bytes() for path in kept} == kept
-    with pytest.raises(TrainingFolderError, match="corpus differs"):
+    with pytest.raises(TrainingFolderError, match="corpus has changed"):
         learn(SHORT, tmp_path / "run", resume=True, validation=PAIRS[:3], on_begin=begun.append)
     assert begun == []
     again = learn(SHORT, tmp_path / "run", resume=True, on_begin=begun.append)
@@ -443,7 +443,7 @@ def test_killed_while_a_new_training_begins(tmp_path, monkeypatch, call):
     if call == 1:
         assert equal(weights(learn(old, tmp_path / "run", resume=True)), weights(first))
     else:
-        with pytest.raises(TrainingFolderError, match=r"no training to go on with\. Begin one without resume"):
+        with pytest.raises(TrainingFolderError, match=r"no training to resume\. Start one without resume"):
             learn(new, tmp_path / "run", resume=True)
     assert equal(weights(learn(new, tmp_path / "run")), weights(in_peace(new)))
     assert list((tmp_path / "run").rglob(".*")) == []
@@ -455,7 +455,7 @@ def test_a_bit_that_flips_in_the_best_weights_is_noticed(tmp_path):
     data = bytearray(file.read_bytes())
     data[-3] ^= 1  # of a number: the file can still be read
     file.write_bytes(data)
-    with pytest.raises(TrainingFolderError, match=rf"{file.name}: damaged: not what was written"):
+    with pytest.raises(TrainingFolderError, match=rf"{file.name}: damaged: wrong checksum"):
         learn(SHORT, tmp_path / "run", resume=True)
     file.unlink()
     with pytest.raises(TrainingFolderError, match=rf"{file.name}: missing"):
@@ -506,7 +506,7 @@ def test_it_says_where_it_cannot(begun_with_two_threads, threads_of_steps, monke
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: processors, raising=False)
     if requested is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", requested)
-    with pytest.warns(UserWarning, match="began with 2 threads and goes on with 1, .* may differ"):
+    with pytest.warns(UserWarning, match="began with 2 threads and resumes with 1, .* may differ"):
         learn(SHORT, begun_with_two_threads, resume=True)
     assert threads_of_steps == {1}
 
@@ -514,7 +514,7 @@ def test_it_says_where_it_cannot(begun_with_two_threads, threads_of_steps, monke
 def test_it_says_from_where_it_goes_on(tmp_path, monkeypatch, capsys):
     killed_in(monkeypatch, SHORT, tmp_path, "_take_step", 6)
     train(SHORT, PAIRS, PAIRS[:5], folder=tmp_path, resume=True)
-    assert capsys.readouterr().err.startswith("going on in epoch 2 after step 5, with 1 thread\n")
+    assert capsys.readouterr().err.startswith("resuming in epoch 2 after step 5, with 1 thread\n")
 
 
 def test_the_length_penalty_may_change_once_a_training_has_ended(tmp_path):

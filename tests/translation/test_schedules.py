@@ -65,5 +65,5 @@ def test_a_plateau_halves_the_learning_rate(monkeypatch):
 )
 def test_what_needs_validation_is_refused_without(change):
     name, value = next(iter(change.items()))
-    with pytest.raises(SettingsError, match=f"{name} is {value!r}, and there are no validation pairs"):
+    with pytest.raises(SettingsError, match=f"{name}: got {value!r} without validation pairs"):
         train(dataclasses.replace(TINY, **change), PAIRS, progress=False)

@@ -104,7 +104,7 @@ def test_no_held_out_source_is_left_in_training(training, held_out):
     with warnings.catch_warnings(record=True, action="always") as said:
         corpus = without_leaks(training, held_out)
         if not wanted:
-            with pytest.raises(CorpusError, match="Nothing is left to learn from"):
+            with pytest.raises(CorpusError, match="No training pair is left"):
                 list(corpus)
             return
         assert list(corpus) == list(corpus) == wanted

@@ -88,7 +88,7 @@ def test_a_store_has_the_pairs_tokenised_once_each(pairs, chunk, named, tokenize
         patch.setattr(store_module, "_CHUNK", chunk)
         corpus = Told(pairs, str(pairs) if named else None)
         if not wanted:
-            with pytest.raises(CorpusError, match=f"none of the {len(pairs)} pairs has tokens, and at most 4"):
+            with pytest.raises(CorpusError, match=f"none of the {len(pairs)} pairs has between 1 and 4 tokens"):
                 build(corpus, tokenizers)
             return
         for store in (build(corpus, tokenizers), build(corpus, tokenizers)):
@@ -105,7 +105,7 @@ def test_what_was_left_out_is_said(tokenizers):
     store = build(Told([("a", "e"), ("a", "e"), ("a a a a a", "e"), ("", "e"), ("bb", "e")]), tokenizers)
     assert store.losses() == (
         "3 of 5 pairs left out: 1 longer than max_length tokens on a side, 1 without a token, "
-        "1 the same as a pair before"
+        "1 equal to an earlier pair"
     )
 
 

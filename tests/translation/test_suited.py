@@ -147,11 +147,11 @@ def test_pairs_that_training_takes_once_count_once(tmp_path, monkeypatch):
     pairs = [("Go.", "Va !")] * 100 + [(f"I see {number}.", f"Je vois {number}.") for number in range(50)]
     file = tmp_path / "pairs.tsv"
     file.write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
-    assert Sample.of(TsvCorpus(file)).pairs == 51
+    assert Sample.of(TsvCorpus(file)).pair_count == 51
     assert Sample.of(TsvCorpus(file)).words[0]["go"] == 1
-    assert Sample.of(pairs).pairs == 150  # in a list they are meant
+    assert Sample.of(pairs).pair_count == 150  # in a list they are meant
     monkeypatch.setattr(module, "_SAMPLED", 40)  # every fourth: 25 of the same, of which one counts, and 13 others
-    assert Sample.of(TsvCorpus(file)).pairs == 4 * 14
+    assert Sample.of(TsvCorpus(file)).pair_count == 4 * 14
 
 
 @given(st.integers(1, 10**7), st.booleans(), st.booleans())

@@ -59,11 +59,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-_LATER = {"settings_for": "suited", "train": "train"}
+_LAZY = {"settings_for": "suited", "train": "train"}
 
 
 def __getattr__(name: str) -> Any:
-    """The training loop and its settings, imported when first used: whoever translates does not wait for them."""
-    if name in _LATER:
-        return getattr(import_module(f"dikkat.translation.training.{_LATER[name]}"), name)
+    """Import the training loop and its settings on first use: translating does not need them."""
+    if name in _LAZY:
+        return getattr(import_module(f"dikkat.translation.training.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,29 +1,29 @@
-"""Errors of corpora, settings, model folders and trainings' folders."""
+"""Errors of corpora, settings, model folders and training folders."""
 
 from dikkat.errors import InputError
 
 
 class CorpusError(InputError):
-    """A corpus cannot be read or used; the message names the file and the line."""
+    """A corpus cannot be read or used; the message has the file and the line."""
 
 
 class SettingsError(InputError):
-    """A setting is out of range, unknown or of the wrong type; the message names it."""
+    """A setting is out of range, unknown or of the wrong type; the message has its name."""
 
 
-_LONGEST = 1000  # characters of a message
+_LIMIT = 1000  # characters of a message
 
 
 class ModelFolderError(InputError):
-    """A model folder cannot be loaded, or must not be written over.
+    """A model folder cannot be loaded, or must not be overwritten.
 
-    The message is one line that can be shown on any terminal, whatever the names in a stranger's files are.
+    The message is one line of about 1,000 printable characters, as untrusted files may have any names in them.
     """
 
     def __init__(self, message: str) -> None:
-        line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in message)
-        super().__init__(line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}")
+        line = "".join(character if character.isprintable() else repr(character)[1:-1] for character in message)
+        super().__init__(line if len(line) <= _LIMIT else f"{line[: _LIMIT // 2]} … {line[-_LIMIT // 2 :]}")
 
 
 class TrainingFolderError(InputError):
-    """A training cannot begin or go on in its folder; the message says why, and what to do."""
+    """A training cannot start or resume in its folder; the message has the reason and the remedy."""

@@ -1,4 +1,4 @@
-"""Allowed values of a dataclass's fields, by their types and ranges: one check for `Settings` and for `Search`."""
+"""Checks of the fields of `Settings` and `Search` by their annotated types and ranges."""
 
 import difflib
 import math
@@ -12,7 +12,7 @@ from dikkat.translation.errors import SettingsError
 
 
 class Range(NamedTuple):
-    """The numbers that a field may hold, as metadata of its type: `Annotated[int, Range(1, 100)]`."""
+    """Allowed numbers of a field, as metadata of its type: `Annotated[int, Range(1, 100)]`."""
 
     smallest: float
     largest: float = math.inf
@@ -20,21 +20,21 @@ class Range(NamedTuple):
     open_above: bool = False
 
     def holds(self, value: float) -> bool:
-        """True for a number within; NaN and ∞ are in no range."""
-        above = value > self.smallest if self.open_below else value >= self.smallest
-        return above and value < math.inf and (value < self.largest if self.open_above else value <= self.largest)
+        """Return whether the range contains the number; no range contains NaN or ∞."""
+        is_above = value > self.smallest if self.open_below else value >= self.smallest
+        return is_above and value < math.inf and (value < self.largest if self.open_above else value <= self.largest)
 
     def __str__(self) -> str:
         if not self.open_below and not self.open_above and self.largest < math.inf:
             return f"from {self.smallest} to {self.largest}"
-        least = f"{'greater than' if self.open_below else 'of at least'} {self.smallest}"
+        lower_bound = f"{'greater than' if self.open_below else 'of at least'} {self.smallest}"
         if self.largest == math.inf:
-            return least
-        return f"{least} and {'less than' if self.open_above else 'at most'} {self.largest}"
+            return lower_bound
+        return f"{lower_bound} and {'less than' if self.open_above else 'at most'} {self.largest}"
 
 
 class Allowed(NamedTuple):
-    """The values that a field may hold: numbers in a range, one of some texts, or a truth value."""
+    """Allowed values of a field: numbers in a range, one of several texts, or a bool."""
 
     kind: type
     choices: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Allowed(NamedTuple):
     optional: bool = False
 
     def holds(self, value: Any) -> bool:
-        """True for a value that the field may hold."""
+        """Return whether the field may have the value."""
         if value is None:
             return self.optional
         if isinstance(value, bool) or self.kind is bool:
@@ -59,39 +59,39 @@ class Allowed(NamedTuple):
         return f"{text}, or none" if self.optional else text
 
 
-_FOUND: dict[type, dict[str, Allowed]] = {}
+_ALLOWED: dict[type, dict[str, Allowed]] = {}
 
 
 def allowed(cls: type) -> dict[str, Allowed]:
-    """The values that each field of a dataclass may hold, from its type."""
-    if cls not in _FOUND:
+    """Return the allowed values of each field of a dataclass by its name, from the field's type."""
+    if cls not in _ALLOWED:
         hints = get_type_hints(cls, include_extras=True)
-        _FOUND[cls] = {field.name: _allowed(hints[field.name]) for field in fields(cls)}
-    return _FOUND[cls]
+        _ALLOWED[cls] = {field.name: _parse_hint(hints[field.name]) for field in fields(cls)}
+    return _ALLOWED[cls]
 
 
-def _allowed(hint: Any) -> Allowed:
+def _parse_hint(hint: Any) -> Allowed:
     if get_origin(hint) is Literal:
         return Allowed(str, choices=get_args(hint))
     if hint is bool:
         return Allowed(bool)
-    kind, limits = get_args(hint)  # of Annotated, whose arguments are the type and its range
-    kinds = [each for each in get_args(kind) or (kind,) if each is not types.NoneType]
+    kind, limits = get_args(hint)  # Annotated[type, Range]
+    kinds = [choice for choice in get_args(kind) or (kind,) if choice is not types.NoneType]
     return Allowed(kinds[0], range=limits, optional=len(get_args(kind)) > 1)
 
 
 def check(values: Any) -> None:
-    """Check that every field of a dataclass holds what it may.
+    """Check that every field of a dataclass has an allowed value.
 
     Raises:
-        SettingsError: one does not; the message names it, with what is allowed.
+        SettingsError: A field has another value; the message has its name and the allowed values.
     """
-    for name, each in allowed(type(values)).items():
-        if not each.holds(value := getattr(values, name)):
-            raise SettingsError(f"{name}: got {reprlib.repr(value)}; expected {each}")
+    for name, allowed_values in allowed(type(values)).items():
+        if not allowed_values.holds(value := getattr(values, name)):
+            raise SettingsError(f"{name}: got {reprlib.repr(value)}; expected {allowed_values}")
 
 
 def nearest(name: object, known: Sequence[str]) -> str:
-    """A hint at what someone may have meant who wrote a name that is not known."""
-    near = difflib.get_close_matches(str(name), known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    """Return the question whether the most similar known name was meant, or else the list of known names."""
+    matches = difflib.get_close_matches(str(name), known, n=1)
+    return f"did you mean {matches[0]}?" if matches else f"there are {', '.join(known)}"

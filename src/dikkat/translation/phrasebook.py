@@ -1,7 +1,7 @@
 """An English-French phrasebook: 26,125 sentence pairs, composed from a small grammar and lexicon.
 
-English leaves open what French has to say; the phrasebook settles it once, so that a translation follows from the
-English sentence alone:
+French distinguishes forms that English does not. The phrasebook always chooses the same one, so that the English
+sentence determines its translation:
 
 | English | French |
 | --- | --- |
@@ -16,7 +16,7 @@ English sentence alone:
 | big, tall | grand; of an animal, big is gros |
 | know someone, know that, know how | connaître, savoir, savoir |
 
-The pairs lie beside this module in `phrasebook.tsv`: English, French, training or test, and the links of a test pair.
+The columns of `phrasebook.tsv` in this folder: English, French, training or test, and the links of a test pair.
 
 Examples:
     >>> from dikkat.translation import phrasebook
@@ -34,9 +34,9 @@ Pair = tuple[str, str]
 
 
 def pairs() -> list[Pair]:
-    """Gives all English sentences with their French translations.
+    """Return all English sentences with their French translations.
 
-    The first 600 are short; the others follow by their number of words. No English sentence occurs twice.
+    The first 600 are short; the rest are sorted by their number of words. No English sentence occurs twice.
 
     Returns:
         The (English, French) pairs, as a new list.
@@ -52,7 +52,7 @@ def pairs() -> list[Pair]:
 
 
 def split() -> tuple[list[Pair], list[Pair]]:
-    """Parts the phrasebook into pairs to learn from and pairs to be tested on.
+    """Split the phrasebook into training pairs and held-out pairs.
 
     The held-out pairs are spread evenly over all kinds and lengths of sentence after the first 600, and each of their
     words occurs several times among the training pairs.
@@ -65,30 +65,30 @@ def split() -> tuple[list[Pair], list[Pair]]:
         >>> len(training) + len(held_out) == len(pairs()), len(set(training) & set(held_out))
         (True, 0)
     """
-    training = [pair for pair, part, _ in _book() if part == "training"]
-    held_out = [pair for pair, part, _ in _book() if part == "test"]
+    training = [pair for pair, subset, _ in _book() if subset == "training"]
+    held_out = [pair for pair, subset, _ in _book() if subset == "test"]
     return training, held_out
 
 
 def links() -> list[str]:
-    """Gives the word links of the held-out pairs, which are known by construction.
+    """Return the word links of the held-out pairs, which are known by construction.
 
-    A determiner may be linked to the determiner or to the noun that its form comes from; the words of an expression,
-    such as last night, to all of the other's; a word that the other language lacks, to what stands beside it.
+    A determiner may link to the determiner or to the noun that determines its form. Each word of an expression, such
+    as last night, links to all words of its translation. A word without a counterpart links to a neighbouring word.
 
     Returns:
-        A line for each pair in the Pharaoh format, sure and possible links of words: `0-0 1p1 1-2`.
+        One line per pair in the Pharaoh format, with sure and possible links of words: `0-0 1p1 1-2`.
 
     Examples:
         >>> len(links()) == len(split()[1])
         True
     """
-    return [each for _, part, each in _book() if part == "test"]
+    return [pair_links for _, subset, pair_links in _book() if subset == "test"]
 
 
 @cache
 def _book() -> tuple[tuple[Pair, str, str], ...]:
-    """The pairs, each with the part that it belongs to, training or test, and the links of the latter."""
+    """Return (pair, "training" or "test", links of a test pair) of each row."""
     text = files("dikkat.translation").joinpath("phrasebook.tsv").read_text(encoding="utf-8")
     rows = (line.split("\t") for line in text.splitlines())
-    return tuple(((english, french), part, "".join(more)) for english, french, part, *more in rows)
+    return tuple(((english, french), subset, "".join(links)) for english, french, subset, *links in rows)

@@ -1,4 +1,4 @@
-"""Everything that a translator is built and trained with: names, ranges, defaults, and what each setting does."""
+"""Settings of a translator and its training: names, ranges, defaults and help texts."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,82 +20,81 @@ Share = Annotated[float, Range(0, 1, open_above=True)]
 Count = Annotated[int, Range(1, 1_000_000)]
 _MANY = Range(1, 1_000_000_000)
 
-# What each setting does, for someone who has never trained a translator, by the heading that it stands under.
+# Help for users who have never trained a translator, by heading and setting.
 _HELP = {
     "Vocabulary": {
-        "tokenizer": "What a sentence is cut into: word (whole words) or bpe (parts of words, so that "
-        "rare words can be read and written too; for 10,000 pairs or more, long words, or a script without spaces).",
-        "min_freq": "How often a word, or a pair of parts to be joined, must occur to be learnt. Larger: fewer words "
-        "are known, each one better.",
-        "vocabulary_size": "Most words, or parts of words, of a language; of both together with tied_embeddings three. "
-        "Larger: fewer unknown words, slower training.",
+        "tokenizer": "How sentences are split: word (whole words) or bpe (parts of words, so that rare words can be "
+        "read and written too; for 10,000 pairs or more, long words, or a script without spaces).",
+        "min_freq": "The least frequency of a word, or of a pair of parts to merge. Larger: fewer words are known, but "
+        "each one better.",
+        "vocabulary_size": "The largest number of words, or parts of words, of each language, or of both together with "
+        "tied_embeddings three. Larger: fewer unknown words, slower training.",
     },
     "Network": {
-        "cell": "The recurrent network: gru, or lstm, a third larger and slower.",
-        "embedding_size": "Numbers that describe a word. Larger: finer distinctions, but slower, and a small corpus is "
-        "learnt by heart.",
-        "hidden_size": "Numbers that the network remembers while it reads and writes. Larger: as for embedding_size. "
-        "In a bidirectional encoder each direction has half of them.",
-        "num_layers": "Layers of the encoder and of the decoder. More: slower, and worth it for large corpora only.",
-        "bidirectional": "Whether sentences are read backwards as well as forwards: slower, and mostly better.",
-        "score": "How attention compares what is about to be written with a word of the source; none: no attention, "
-        "the decoder sees the source's last state alone.",
-        "lexical": "Whether the source words that are looked at also say directly which word comes next, so that rare "
-        "words are learnt sooner. Slower by about a sixth; without attention it has no effect.",
-        "tied_embeddings": "Which tables of word vectors are one: none, two (what the decoder reads and writes) or "
-        "three (the encoder's too, with one vocabulary for both languages; for related languages).",
+        "cell": "The recurrent network: gru, or lstm, which is a third larger and slower.",
+        "embedding_size": "How many numbers describe a word. Larger: finer distinctions, but slower, and a small "
+        "corpus is learnt by heart.",
+        "hidden_size": "How many numbers the network remembers while it reads and writes. Larger: as for "
+        "embedding_size. Each direction of a bidirectional encoder has half of them.",
+        "num_layers": "Layers of the encoder and of the decoder. More: slower, and useful only for large corpora.",
+        "bidirectional": "Whether sentences are also read backwards: slower, and mostly better.",
+        "score": "How attention compares the next word with each source word; none: no attention, so that the decoder "
+        "uses only the source's last state.",
+        "lexical": "Whether the attended source words also vote directly for the next word, so that rare words are "
+        "learnt sooner. About a sixth slower; without effect if score is none.",
+        "tied_embeddings": "Which tables of word vectors are shared: none, two (the decoder's input and output) or "
+        "three (also the encoder's, with one vocabulary for both languages; for related languages).",
     },
     "Training": {
-        "dropout": "Share of the features of embeddings, encoder outputs, the last layer and between layers that is "
-        "switched off at random while it learns. Larger: less is learnt by heart; for a small corpus.",
-        "attention_dropout": "Share of the attention weights that is switched off at random while it learns.",
-        "label_smoothing": "Share of the certainty taken from the right word and given to all. Larger: a less certain "
-        "model, often a slightly better one; 0.1 is usual.",
-        "r_drop": "How strongly the model is pushed to answer the same whichever features are switched off. Helps on "
-        "small corpora; training takes twice the time and memory. 2 to 5 is usual.",
-        "learning_rate": "How large a step of learning is, at its largest. Larger: faster, until training diverges; "
-        "then lower it.",
-        "schedule": "How the learning rate goes on after the warm-up: constant; linear or cosine, down to 0 at the "
-        "planned end; inverse_sqrt, as one over the square root of the steps; plateau, halved after each validation "
-        "that is no better than the best.",
-        "warmup_steps": "Steps over which the learning rate rises from 0. Larger: a gentler start.",
-        "gradient_clip": "Longest step that a single batch may ask for. Smaller: steadier and slower.",
-        "batch_size": "Pairs to learn from at once, of all devices together. Larger: faster, more memory, fewer steps.",
-        "batch_tokens": "Instead of batch_size: words, or parts of words, to learn from at once, padding and ends "
-        "included, on the side that has more of them. Memory and time of a step then do not depend on how long the "
-        "sentences are.",
-        "accumulate": "Batches whose gradients make one step: as larger batches, without their memory.",
-        "precision": "float32, or bfloat16: large products with fewer digits, faster on the processors that have them.",
+        "dropout": "Share of features that are switched off at random in training: of embeddings, of encoder outputs, "
+        "between layers and of the last layer. Larger: less is learnt by heart; for a small corpus.",
+        "attention_dropout": "Share of attention weights that are switched off at random in training.",
+        "label_smoothing": "Share of the right word's probability that is spread over all words. Larger: a less "
+        "certain model, which is often slightly better; 0.1 is usual.",
+        "r_drop": "How strongly two passes with different dropout must agree. Helps on small corpora, but doubles the "
+        "time and memory of training. 2 to 5 is usual.",
+        "learning_rate": "The largest learning rate of the schedule. Larger: faster, until training diverges; then "
+        "lower it.",
+        "schedule": "The learning rate after the warm-up: constant; linear or cosine, down to 0 at the planned end; "
+        "inverse_sqrt, divided by the square root of the steps; plateau, halved after each validation that is no "
+        "better than the best.",
+        "warmup_steps": "Steps in which the learning rate rises from 0. Larger: a gentler start.",
+        "gradient_clip": "The largest norm of a step's gradient. Smaller: steadier and slower.",
+        "batch_size": "Pairs per batch, of all devices together. Larger: faster, more memory, fewer steps.",
+        "batch_tokens": "Instead of batch_size, words, or parts of words, per batch, padding and ends included, on the "
+        "longer side. Memory and time of a step then do not depend on the lengths of sentences.",
+        "accumulate": "Batches whose gradients make one step: like larger batches, without their memory.",
+        "precision": "float32, or bfloat16, which computes large products with fewer digits, and faster on processors "
+        "that support it.",
         "max_length": "Pairs with more words, or parts of words, on a side are left out. Larger: more memory.",
-        "shuffle_buffer": "Pairs that are shuffled together, in memory; a larger corpus stays on the disk and is read "
+        "shuffle_buffer": "Pairs that are shuffled together in memory; a larger corpus stays on the disk and is read "
         "buffer by buffer.",
     },
     "Course of the training": {
-        "epochs": "How often to go through the corpus at most. Larger: longer, and better up to a point.",
-        "max_minutes": "When to stop at the latest. A learning rate that falls to 0 then does so with the time, so "
-        "that the result depends on the machine's speed.",
-        "validation_steps": "Steps from one validation to the next; without: one at the end of each epoch. For large "
-        "corpora.",
-        "criterion": "What the best model is best at, on the validation pairs: loss, or bleu, of the "
-        "translations of up to 300 of them, which takes longer to compute.",
-        "patience": "Validations without improvement after which to stop. Larger: longer, in case it improves yet.",
-        "average": "How many of the best validated models to average in the end: often a little better than the best "
-        "one alone.",
-        "checkpoint_steps": "Steps from one checkpoint to the next, beside those at the end of each epoch: so much is "
-        "lost at most when the machine stops.",
-        "seed": "Where the random numbers begin: the same seed gives the same model, with as many threads (and without "
-        "max_minutes).",
+        "epochs": "The largest number of passes over the corpus. Larger: longer, and better up to a point.",
+        "max_minutes": "The longest time in minutes. A learning rate that falls to 0 then falls with the time, so that "
+        "the result depends on the machine's speed.",
+        "validation_steps": "Steps between validations, for large corpora; without: a validation after each epoch.",
+        "criterion": "The criterion of the best model on the validation pairs: loss, or bleu, of translations of up to "
+        "300 pairs, which takes longer.",
+        "patience": "Validations without improvement before training stops. Larger: longer, in case the model still "
+        "improves.",
+        "average": "How many of the best models to average in the end: often a little better than the single best one.",
+        "checkpoint_steps": "Steps between checkpoints, which are also saved after each epoch: at most these steps are "
+        "lost if the machine stops.",
+        "seed": "The seed of the random numbers: the same seed gives the same model, with the same number of threads "
+        "(and without max_minutes).",
     },
     "Translating": {
-        "length_penalty": "How strongly longer translations are preferred where a search does not say it. 0: not at "
-        "all, so that short ones win. Without: 1, 1.2 or 1.4, by the BLEU of validation pairs when training ends; 1 "
-        "where there are none."
+        "length_penalty": "How strongly searches prefer longer translations, unless they set their own penalty. 0: not "
+        "at all, so that short ones win. Without: 1, 1.2 or 1.4, by the BLEU of validation pairs at the end of the "
+        "training; 1 without validation pairs."
     },
 }
 
 
 class Option(NamedTuple):
-    """The description of a setting: its help, the heading that it stands under, and what it may be."""
+    """The description of a setting: its help text, its heading and its allowed values."""
 
     help: str
     group: str
@@ -104,14 +103,14 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that a translator is built and trained with; stored with it.
+    """Settings of a translator and its training, which the model folder stores.
 
-    `Settings.options()` has what each setting does, and what it may be; `dikkat train --help` and the table in the
-    documentation show it.
+    `Settings.options()` describes each setting and its allowed values, as do `dikkat train --help` and the table in
+    the documentation.
 
     Raises:
-        SettingsError: a value of the wrong type or out of its range, or two that contradict each other; the message
-            names the settings and what is allowed.
+        SettingsError: A value of the wrong type or out of its range, or two contradictory values; the message has the
+            settings and the allowed values.
 
     Example:
         >>> Settings(score="dot", hidden_size=128).learning_rate
@@ -170,41 +169,40 @@ class Settings:
             )
         if self.score == "none" and self.attention_dropout:
             raise SettingsError(
-                f"attention_dropout is {self.attention_dropout} and score is 'none': without attention there is "
-                "nothing that it could act on"
+                f"attention_dropout: got {self.attention_dropout}; expected 0 with score 'none', as a model without "
+                "attention has no attention weights"
             )
         if self.r_drop and not (self.dropout or self.attention_dropout):
             raise SettingsError(
-                f"r_drop is {self.r_drop:g}, and nothing is dropped, so that both passes are the same: give a dropout"
+                f"r_drop: got {self.r_drop:g}; expected 0 without dropout, as both passes would be equal: set dropout"
             )
 
     @property
     def is_lexical(self) -> bool:
-        """Whether source words vote for target words: `lexical`, where there is attention."""
+        """Whether source words vote for target words: `lexical`, if the model has attention."""
         return self.lexical and self.score != "none"
 
     @classmethod
     def options(cls) -> dict[str, Option]:
-        """The description of each setting, by its name."""
+        """Return the description of each setting by its name."""
         known = allowed(cls)
         return {
             name: Option(text, group, known[name]) for group, texts in _HELP.items() for name, text in texts.items()
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The values by name, as JSON has them."""
+        """Return the values by name, of types that JSON has."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Settings":
-        """Settings from values by name; those that are not given have their defaults.
+        """Return settings with values by name; missing ones have their defaults.
 
         Raises:
-            SettingsError: a name that is not a setting (the message has the nearest that is), or a value that it may
-                not have.
+            SettingsError: An unknown name (the message suggests the nearest setting), or a value that is not allowed.
         """
         known = list(cls.options())
         for name in values:
             if name not in known:
-                raise SettingsError(f"{name}: no such setting; {nearest(name, known)}")
+                raise SettingsError(f"{name}: unknown setting; {nearest(name, known)}")
         return cls(**values)

@@ -1,4 +1,4 @@
-"""Sentence pairs of numbers, in batches of similar lengths."""
+"""Batches of tokenised sentence pairs of similar lengths."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,28 +12,28 @@ from dikkat.translation.errors import SettingsError
 from dikkat.translation.network.model import Batch
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD
 
-_BLOCK = 4096  # pairs that stay neighbours at most: many enough to be read at once, and few beside a buffer
-_BLOCKS = 16  # in a buffer at least, so that it mixes pairs from all over the corpus
+_MAX_BLOCK = 4096  # consecutive pairs that share a buffer: fast to read, and much smaller than a buffer
+_MIN_BLOCKS = 16  # of a buffer, so that it mixes pairs from the whole corpus
 
 
 class Batches:
-    """Batches of pairs of nearly equal lengths, in another order each epoch.
+    """Batches of pairs of nearly equal lengths, in a new order each epoch.
 
-    The pairs are sorted by their lengths, equal ones in random order, cut into batches, and the batches shuffled:
-    little padding, and in every epoch other company for a pair. A batch has `batch_size` pairs, or at most
-    `batch_tokens` tokens, padding and ends included, on the side that has more of them. Cuts depend only on the
-    lengths, so that every epoch has as many batches.
+    Each epoch sorts the pairs by length, in random order if lengths are equal, cuts them into batches and shuffles
+    the batches. So there is little padding, and pairs share batches with new pairs each epoch. A batch has
+    `batch_size` pairs, or at most `batch_tokens` tokens, padding and ends included, on its longer side. Cuts depend
+    only on the lengths, so that all epochs have the same number of batches.
 
-    More than `buffer` pairs go buffer by buffer, and only one buffer is in memory. Which pairs share a buffer is drawn
-    once, in blocks of consecutive pairs, at most 4,096 and a sixteenth of a buffer. The order of the buffers is drawn
-    each epoch. It depends only on the seed and the number of the epoch; without a seed the sorted order stays, for
-    validation.
+    With more than `buffer` pairs, only one buffer of pairs is in memory at a time. Blocks of consecutive pairs, of at
+    most 4,096 pairs and a sixteenth of a buffer, are distributed at random over the buffers, once for all epochs. The
+    order of the buffers is random in each epoch. All random numbers depend only on the seed and the epoch's number;
+    without a seed, for validation, pairs stay sorted.
 
     The process `rank` of `world` gets rows `rank`, `rank + world` and so on of each batch. `Batch.total_tokens` counts
     the target tokens of the whole batch. A rank without a row gets row 0, and `Batch.counts` is False.
 
     Raises:
-        SettingsError: A pair that is longer than `batch_tokens` alone.
+        SettingsError: A pair that is longer than `batch_tokens`.
         ValueError: No pairs.
 
     Example:
@@ -58,64 +58,63 @@ class Batches:
     ) -> None:
         self._store = pairs if isinstance(pairs, Store) else Store.of(pairs)
         if not len(self._store):
-            raise ValueError("there are no pairs to make batches of")
+            raise ValueError("pairs: got none; expected at least one")
         self._seed, self._rank, self._world = seed, rank, world
-        self._buffers = self._in_buffers(buffer)
+        self._buffers = self._assign_buffers(buffer)
         if batch_tokens is None:
             counts = [sum(end - first for first, end in ranges) for ranges in self._buffers]
             self._sizes = [np.diff(np.append(np.arange(0, count, batch_size), count)) for count in counts]
         else:
-            self._check(batch_tokens)
+            self._check_batch_tokens(batch_tokens)
             self._sizes = [self._cut(ranges, batch_tokens) for ranges in self._buffers]
-        self._count = sum(map(len, self._sizes))
+        self._batch_count = sum(map(len, self._sizes))
 
     def __len__(self) -> int:
-        """Number of batches of an epoch."""
-        return self._count
+        return self._batch_count
 
     def __iter__(self) -> Iterator[Batch]:
         return self.epoch(0)
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from one of them on."""
-        for buffer in _shuffled(self._random(number + 1, 0), len(self._buffers)).tolist():
+        """Yield the batches of epoch `number`, from batch `first` on."""
+        for buffer in _shuffled(self._generator(number + 1, 0), len(self._buffers)).tolist():
             if first < len(self._sizes[buffer]):
-                yield from self._batches(buffer, self._random(number + 1, buffer + 1), first)
+                yield from self._batches(buffer, self._generator(number + 1, buffer + 1), first)
             first = max(0, first - len(self._sizes[buffer]))
 
-    def _random(self, *numbers: int) -> np.random.Generator | None:
-        """A stream of random numbers, by epoch + 1 and buffer + 1; 0 stands for all of them."""
+    def _generator(self, *numbers: int) -> np.random.Generator | None:
+        """Return the generator for (epoch + 1, buffer + 1), in which 0 means all epochs or buffers; None: no seed."""
         return None if self._seed is None else np.random.default_rng((self._seed, *numbers))
 
-    def _in_buffers(self, buffer: int) -> list[list[tuple[int, int]]]:
+    def _assign_buffers(self, buffer: int) -> list[list[tuple[int, int]]]:
         count = len(self._store)
         if count <= buffer:
             return [[(0, count)]]
-        size = max(1, min(_BLOCK, buffer // _BLOCKS))
+        size = max(1, min(_MAX_BLOCK, buffer // _MIN_BLOCKS))
         blocks = [(first, min(first + size, count)) for first in range(0, count, size)]
-        buffers = -(-len(blocks) // (buffer // size))
-        order = _shuffled(self._random(0, 0), len(blocks))
-        return [[blocks[block] for block in part.tolist()] for part in np.array_split(order, buffers)]
+        buffer_count = -(-len(blocks) // (buffer // size))
+        order = _shuffled(self._generator(0, 0), len(blocks))
+        return [[blocks[block] for block in numbers.tolist()] for numbers in np.array_split(order, buffer_count)]
 
-    def _batches(self, buffer: int, random: np.random.Generator | None, skipped: int) -> Iterator[Batch]:
-        sources, targets = map(_Sentences, self._store.read(self._buffers[buffer]))
-        order = _sorted(sources.lengths, targets.lengths, random)
+    def _batches(self, buffer: int, generator: np.random.Generator | None, skipped: int) -> Iterator[Batch]:
+        sources, targets = map(_SentenceTable, self._store.read(self._buffers[buffer]))
+        order = _sorted(sources.lengths, targets.lengths, generator)
         ends = self._sizes[buffer].cumsum()
-        for group in _shuffled(random, len(ends))[skipped:].tolist():
+        for group in _shuffled(generator, len(ends))[skipped:].tolist():
             rows = torch.from_numpy(order[ends[group] - self._sizes[buffer][group] : ends[group]])
-            mine = rows[self._rank :: self._world]
-            counts = len(mine) > 0
-            source, source_lengths = sources.padded(mine if counts else rows[:1])
-            target, target_lengths = targets.padded(mine if counts else rows[:1], ends=True)
-            total = int(targets.lengths[rows].sum()) + len(rows)
-            yield Batch(source, source_lengths, target, target_lengths - 1, total, counts)
+            rank_rows = rows[self._rank :: self._world]
+            has_rows = len(rank_rows) > 0
+            source, source_lengths = sources.padded(rank_rows if has_rows else rows[:1])
+            target, target_lengths = targets.padded(rank_rows if has_rows else rows[:1], ends=True)
+            total_tokens = int(targets.lengths[rows].sum()) + len(rows)
+            yield Batch(source, source_lengths, target, target_lengths - 1, total_tokens, has_rows)
 
-    def _check(self, batch_tokens: int) -> None:
+    def _check_batch_tokens(self, batch_tokens: int) -> None:
         longest = max(int(self._store.source_lengths.max()), int(self._store.target_lengths.max()) + 1)
         if longest > batch_tokens:
             raise SettingsError(
-                f"batch_tokens: got {batch_tokens}; expected at least {longest}, the tokens of a pair on a side, the "
-                "target's end included, which no smaller batch can hold: use as many, or a smaller max_length"
+                f"batch_tokens: got {batch_tokens}; expected at least {longest}, the tokens of the longest sentence "
+                "with its end: use a larger batch_tokens or a smaller max_length"
             )
 
     def _cut(self, ranges: list[tuple[int, int]], batch_tokens: int) -> NDArray[np.intp]:
@@ -123,48 +122,48 @@ class Batches:
             np.concatenate([lengths[first:end] for first, end in ranges])
             for lengths in (self._store.source_lengths, self._store.target_lengths)
         )
-        longer = np.maximum(sources, targets + 1)[_sorted(sources, targets, None)]
+        widths = np.maximum(sources, targets + 1)[_sorted(sources, targets, None)]
         sizes, first = [], 0
-        while first < len(longer):
-            # No more fit than would if all were as long as the first one.
-            widest = np.maximum.accumulate(longer[first : first + batch_tokens // int(longer[first])])
-            fitting = int(np.searchsorted(widest * np.arange(1, len(widest) + 1), batch_tokens, side="right"))
-            sizes.append(fitting)
-            first += fitting
+        while first < len(widths):
+            # The first width limits the number of pairs, as the running maximum never falls below it.
+            max_widths = np.maximum.accumulate(widths[first : first + batch_tokens // int(widths[first])])
+            size = int(np.searchsorted(max_widths * np.arange(1, len(max_widths) + 1), batch_tokens, side="right"))
+            sizes.append(size)
+            first += size
         return np.array(sizes)
 
 
-def _shuffled(random: np.random.Generator | None, count: int) -> NDArray[np.int64]:
-    return np.arange(count) if random is None else random.permutation(count)
+def _shuffled(generator: np.random.Generator | None, count: int) -> NDArray[np.int64]:
+    return np.arange(count) if generator is None else generator.permutation(count)
 
 
 def _sorted(
-    sources: NDArray[np.int32], targets: NDArray[np.int32], random: np.random.Generator | None
+    sources: NDArray[np.int32], targets: NDArray[np.int32], generator: np.random.Generator | None
 ) -> NDArray[np.int64]:
-    """The rows in order of the target's length, then of the source's, then at random."""
+    """Return the rows sorted by target length, then source length, then at random."""
     key = targets.astype(np.int64) * (int(sources.max()) + 1) + sources
-    order = _shuffled(random, len(key))
+    order = _shuffled(generator, len(key))
     return order[key[order].argsort(kind="stable")]
 
 
-class _Sentences:
-    """The sentences of a buffer, so that a batch is one look-up, however many rows it has."""
+class _SentenceTable:
+    """The sentences of a buffer in one tensor, from which one index operation makes a batch."""
 
     def __init__(self, sentences: Sentences) -> None:
         self.lengths = sentences.lengths
         self._lengths = torch.from_numpy(sentences.lengths)
         self._starts = torch.from_numpy(np.cumsum(sentences.lengths, dtype=np.int64)) - self._lengths
-        self._count = len(sentences.numbers)
+        self._token_count = len(sentences.numbers)
         # Padding and the end token follow all sentences: out-of-range indices point there.
         self._numbers = torch.from_numpy(np.append(sentences.numbers, np.array([PAD, END], np.int32)))
 
     def padded(self, rows: Tensor, *, ends: bool = False) -> tuple[Tensor, Tensor]:
-        """Some of the sentences as one tensor (B, S) int64, and their lengths (B,) int64; with both ends or without."""
+        """Return the padded sentences (B, S) int64 and their lengths (B,) int64, both with BEGIN and END if `ends`."""
         lengths = self._lengths[rows].long().unsqueeze(1)
         positions = torch.arange(int(lengths.max()) + ends)
-        offsets = (self._starts[rows].unsqueeze(1) + positions).where(positions < lengths, self._count)
+        offsets = (self._starts[rows].unsqueeze(1) + positions).where(positions < lengths, self._token_count)
         if ends:
-            offsets = offsets.where(positions != lengths, self._count + 1)
+            offsets = offsets.where(positions != lengths, self._token_count + 1)
         numbers = self._numbers[offsets].long()
         if ends:
             numbers = torch.cat([numbers.new_full((len(rows), 1), BEGIN), numbers], dim=1)

@@ -1,4 +1,4 @@
-"""Corpora: sentence pairs that can be gone through any number of times, and need not fit into memory."""
+"""Corpora: sentence pairs that can be iterated over any number of times and need not fit into memory."""
 
 import csv
 import gzip
@@ -20,11 +20,11 @@ from dikkat.translation.errors import CorpusError
 Pair = tuple[str, str]
 
 MAX_CHARACTERS = 10_000
-"""The longest line that is taken for a sentence. A longer one is a file of another kind, or lacks its line ends."""
+"""The longest sentence. A file with a longer line is of another kind or lacks line ends."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_LONGEST_LINE = 4 * MAX_CHARACTERS + 2  # bytes: four a character in UTF-8 at most, and the line's end
-_HEAD_LINES = 10_000  # lines of a table that decide its delimiter, and whether its cells are quoted
+_LONGEST_LINE = 4 * MAX_CHARACTERS + 2  # bytes: at most four per character in UTF-8, and the line end
+_HEAD_LINES = 10_000  # lines of a table that show its delimiter and whether its cells are quoted
 _QUOTED_TABLE = regex.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\n]*+)[\t\n])*+')
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 
@@ -36,11 +36,11 @@ COLUMN_NAME = regex.compile(
     r"(?:[ _-](?:text|sentence|source|target|language))?",
     regex.IGNORECASE,
 )
-"""The names of columns that are recognised in the first row of a table."""
+"""Column names that are recognised in the first row of a table."""
 
 
 class Corpus(ABC):
-    """Sentence pairs that can be gone through any number of times, in the same order each time.
+    """Sentence pairs that can be iterated over any number of times, each time in the same order.
 
     Example:
         >>> class Squares(Corpus):
@@ -55,30 +55,30 @@ class Corpus(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Pair]:
-        """The (source, target) pairs, one after another."""
+        """Yield the (source, target) pairs."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """The name in messages."""
+        """Return the corpus's name for messages."""
 
     def fingerprint(self) -> str | None:
-        """A text that identifies this corpus, and changes when it does; None: only its pairs can be compared."""
+        """Return a text that identifies this corpus and changes with it; None: only the pairs identify it."""
         return None
 
     @property
     def whole(self) -> "Corpus":
-        """The corpus that this is a part of, whose pairs have the numbers of those of its file; or itself."""
+        """The corpus that this one is a part of, with the file's numbering of pairs; or this corpus itself."""
         return self
 
 
 class PairCorpus(Corpus):
-    """Pairs in memory as a corpus.
+    """A corpus of pairs in memory.
 
     Args:
         pairs: (source, target) sentences.
 
-    Raises (when gone through):
-        CorpusError: A row that is no pair of texts, or has an empty side.
+    Raises (during iteration):
+        CorpusError: A row is not a pair of texts, or has an empty side.
 
     Example:
         >>> list(PairCorpus([("Go.", "Va !")]))
@@ -93,7 +93,7 @@ class PairCorpus(Corpus):
             where = f"{self}, row {number}"
             if not isinstance(pair, (tuple, list)) or [isinstance(side, str) for side in pair] != [True, True]:
                 raise CorpusError(f"{where}: got {reprlib.repr(pair)}; expected (source, target), two texts")
-            _pair(*pair, where)
+            _check_pair(*pair, where)
             yield pair
 
     def __str__(self) -> str:
@@ -101,10 +101,10 @@ class PairCorpus(Corpus):
 
 
 def as_corpus(pairs: Corpus | Sequence[Pair]) -> Corpus:
-    """A corpus as it is, and a list of pairs as a corpus.
+    """Return a corpus unchanged, or a list of pairs as a corpus.
 
     Raises:
-        TypeError: Neither of them.
+        TypeError: `pairs` is neither a corpus nor a list.
 
     Example:
         >>> print(as_corpus([("Go.", "Va !")]))
@@ -121,12 +121,12 @@ def as_corpus(pairs: Corpus | Sequence[Pair]) -> Corpus:
 
 
 def keeps_duplicates(pairs: Corpus | Sequence[Pair]) -> bool:
-    """True where each of several equal pairs counts: in a list they are intended, in a file they are an accident."""
+    """Return whether equal pairs all count: they are deliberate in a list, and an accident in a file."""
     return as_corpus(pairs).fingerprint() is None
 
 
 class _Stored(Corpus):
-    """A corpus of pairs that are read from a place, and that must not be empty; stripped of white space."""
+    """A corpus that reads its pairs and raises `CorpusError` if there are none."""
 
     def __iter__(self) -> Iterator[Pair]:
         empty = True
@@ -134,7 +134,7 @@ class _Stored(Corpus):
             empty = False
             yield pair
         if empty:
-            raise CorpusError(f"{self}: no sentence pairs: the corpus is empty")
+            raise CorpusError(f"{self}: got no sentence pairs; expected at least one")
 
     @abstractmethod
     def _pairs(self) -> Iterator[Pair]: ...
@@ -143,9 +143,9 @@ class _Stored(Corpus):
 class TsvCorpus(_Stored):
     r"""Sentence pairs of a table: lines `source TAB target`, or CSV if the file's name ends in `.csv` or `.csv.gz`.
 
-    The file is read as the pairs are gone through, and anew each time. Without names of columns the first two columns
-    are read, and a first row such as `English TAB French` is skipped with a warning. Cells of a CSV may be in quotation
-    marks. So may cells of a TSV that has no other quotation marks in its first 10,000 lines.
+    Each iteration reads the file. Without names of columns the first two columns are read, and a first row such as
+    `English TAB French` is skipped with a warning. Cells of a CSV may be in quotation marks, as may cells of a TSV
+    that has no other quotation marks in its first 10,000 lines.
 
     Args:
         path: A UTF-8 file, plain or compressed with gzip.
@@ -153,11 +153,11 @@ class TsvCorpus(_Stored):
         target: The column of their translations.
 
     Raises:
-        CorpusError: A pipe, or the name of one column without the other.
+        CorpusError: `path` is a pipe, or only one column is named.
 
-    Raises (when gone through):
-        CorpusError: A line without a tab, with an empty side, too long, or not UTF-8; a broken .gz; no pairs at all; no
-            column of that name; a quotation mark that is never closed.
+    Raises (during iteration):
+        CorpusError: A line without a tab, with an empty side, too long, or not UTF-8; a broken .gz; no pairs; a missing
+            column; a quotation mark that is never closed.
         OSError: The file cannot be opened.
 
     Example:
@@ -175,15 +175,15 @@ class TsvCorpus(_Stored):
             raise CorpusError(f"columns: got source={source!r} and target={target!r}; expected the names of both")
         self.path = _rereadable(path)
         self._columns = [] if source is None or target is None else [source, target]
-        self._warned = False
+        self._has_warned = False
 
     @property
     def languages(self) -> tuple[str, str] | None:
-        """The languages that the selected columns, or else the first row, are named after."""
+        """The languages in the names of the selected columns, or else in the first row; None if there are none."""
         _, rows = _read_rows(self.path)
         source, target = self._columns or _header(next(rows, (0, []))[1]) or ["source", "target"]
-        generic = any(label and not label["language"] for label in map(COLUMN_NAME.fullmatch, (source, target)))
-        return None if generic else (source, target)
+        is_generic = any(label and not label["language"] for label in map(COLUMN_NAME.fullmatch, (source, target)))
+        return None if is_generic else (source, target)
 
     def _pairs(self) -> Iterator[Pair]:
         delimiter, rows = _read_rows(self.path)
@@ -192,12 +192,12 @@ class TsvCorpus(_Stored):
             where = f"{self.path}, line {number}"
             if index == 0 and self._columns:
                 if missing := [name for name in self._columns if name not in row]:
-                    raise CorpusError(f"{where}: no column {missing[0]!r}; expected one of {', '.join(row)}")
+                    raise CorpusError(f"{where}: column {missing[0]!r} is missing; expected one of {', '.join(row)}")
                 source, target = map(row.index, self._columns)
             elif index == 0 and (header := _header(row)):
-                if not self._warned:
-                    self._warned = True
-                    message = f"{where}: {' and '.join(map(repr, header))} name the columns, and are not learnt"
+                if not self._has_warned:
+                    self._has_warned = True
+                    message = f"{where}: skipped the column names {' and '.join(map(repr, header))}"
                     warnings.warn(message, UserWarning, stacklevel=2)
             elif len(row) <= max(source, target):
                 raise CorpusError(
@@ -205,18 +205,18 @@ class TsvCorpus(_Stored):
                     f"{delimiter} and its translation"
                 )
             else:
-                yield _pair(row[source], row[target], where)
+                yield _check_pair(row[source], row[target], where)
 
     def __str__(self) -> str:
         return str(self.path)
 
     def fingerprint(self) -> str:
-        """The file's path, size and time of change, and the columns."""
+        """Return the file's path, size and modification time, and the columns."""
         return " ".join(["tsv", _fingerprint(self.path), *self._columns])
 
 
 def _read_rows(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
-    """Return the name of a table's delimiter, and the line number and cells of each row that is not empty."""
+    """Return the name of a table's delimiter, and the line number and cells of each non-empty row."""
     head = [f"{line}\n" for line in islice(read_lines(path), _HEAD_LINES)]
     is_csv, text = ".csv" in [suffix.lower() for suffix in path.suffixes], "".join(head)
     delimiter = max(_DELIMITERS, key=lambda mark: _count_like_rows(head, mark)) if is_csv else "\t"
@@ -239,7 +239,7 @@ def _read_rows(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
 def _count_like_rows(lines: Sequence[str], delimiter: str) -> int:
     try:
         widths = Counter(len(row) for row in csv.reader(lines, delimiter=delimiter) if len(row) > 1)
-    except csv.Error:  # an open quotation mark makes one cell of all that follows; reading the rows names its line
+    except csv.Error:  # an open quotation mark, which reading the rows reports with its line
         return 0
     return max(widths.values(), default=0)
 
@@ -250,19 +250,17 @@ def _header(row: Sequence[str]) -> list[str] | None:
 
 
 class AlignedCorpus(_Stored):
-    """Sentence pairs of two files of which line i of one translates line i of the other.
-
-    The files are read side by side as the pairs are gone through, and anew each time.
+    """Sentence pairs of two files; line i of one file translates line i of the other. Each iteration reads both.
 
     Args:
         source: A UTF-8 file of sentences, one a line, plain or compressed with gzip.
         target: The same number of translations.
 
     Raises:
-        CorpusError: A pipe.
+        CorpusError: A file is a pipe.
 
-    Raises (when gone through):
-        CorpusError: Unequal numbers of lines; an empty line, one too long, or not UTF-8; a broken .gz; no pairs at all.
+    Raises (during iteration):
+        CorpusError: Different numbers of lines; a line that is empty, too long, or not UTF-8; a broken .gz; no pairs.
         OSError: A file cannot be opened.
 
     Example:
@@ -281,39 +279,39 @@ class AlignedCorpus(_Stored):
         lines = enumerate(zip_longest(read_lines(self.source), read_lines(self.target)), start=1)
         for number, (source, target) in lines:
             if source is None or target is None:
-                most = number + sum(1 for _ in lines)
-                counts = (number - 1, most) if source is None else (most, number - 1)
+                line_count = number + sum(1 for _ in lines)
+                counts = (number - 1, line_count) if source is None else (line_count, number - 1)
                 raise CorpusError(
                     f"{self.source} has {counts[0]} lines and {self.target} has {counts[1]}: line i of one must "
                     "translate line i of the other"
                 )
-            if source or target:  # a line that is empty in both holds nothing that could be lost
-                yield _pair(source, target, f"{self}, line {number}")
+            if source or target:  # lines that are empty in both files are skipped
+                yield _check_pair(source, target, f"{self}, line {number}")
 
     def __str__(self) -> str:
         return f"{self.source} and {self.target}"
 
     def fingerprint(self) -> str:
-        """Both files' paths, sizes and times of change."""
+        """Return both files' paths, sizes and modification times."""
         return f"aligned {_fingerprint(self.source)} {_fingerprint(self.target)}"
 
 
 class DatasetCorpus(_Stored):
-    """Sentence pairs of a data set of Hugging Face, by its name there or from a local folder, streamed.
+    """Sentence pairs streamed from a Hugging Face data set, by its name or from a local folder.
 
-    Rows without text on a side, or with more than `MAX_CHARACTERS` characters there, are left out, and a warning says
-    how many. It needs the extra `dikkat[datasets]`.
+    Rows with an empty side, or with more than `MAX_CHARACTERS` characters on a side, are skipped, and a warning has
+    their number. The extra `dikkat[datasets]` is required.
 
     Args:
-        name: Of the data set, as `datasets.load_dataset` takes it, for instance `"Helsinki-NLP/opus_books"`.
-        config: Which of its configurations, a pair of languages for instance; None: its only or default one.
-        split: Which of its parts.
+        name: The data set's name for `datasets.load_dataset`, such as `"Helsinki-NLP/opus_books"`.
+        config: The name of a configuration, such as a pair of languages; None: the only or the default one.
+        split: The name of a split.
         source: The column of source sentences; `translation.en` is the field `en` in the column `translation`.
         target: The column of their translations.
 
-    Raises (when gone through, or for its fingerprint):
-        CorpusError: The library is not installed; no such data set, configuration, split or column; a column that is
-            no text; no network.
+    Raises (during iteration, or by `fingerprint`):
+        CorpusError: The library is not installed; the data set, configuration, split or column does not exist; a
+            column is not text; there is no network.
 
     Example:
         >>> print(DatasetCorpus("Helsinki-NLP/opus_books", "en-fr", source="translation.en", target="translation.fr"))
@@ -323,7 +321,7 @@ class DatasetCorpus(_Stored):
     def __init__(self, name: str, config: str | None = None, split: str = "train", *, source: str, target: str) -> None:
         self.name, self.config, self.split = name, config, split
         self.source, self.target = source, target
-        self._opened: Any = None
+        self._dataset: Any = None
 
     def _pairs(self) -> Iterator[Pair]:
         left_out = 0
@@ -346,29 +344,29 @@ class DatasetCorpus(_Stored):
         try:
             rows = builder.as_streaming_dataset(split=self.split)
         except ValueError as error:
-            raise CorpusError(f"{self}: no such split ({error})") from error
+            raise CorpusError(f"{self}: unknown split ({error})") from error
         try:
             yield from rows
         except OSError as error:
             raise CorpusError(f"{self}: cannot be read ({error}). {_WITHOUT_NETWORK}") from error
 
     def _builder(self) -> Any:
-        if self._opened is None:
+        if self._dataset is None:
             try:
                 import datasets  # type: ignore[import-untyped]
             except ImportError as error:
                 raise CorpusError(f"{self}: {missing('datasets', 'datasets')}") from error
             try:
-                self._opened = datasets.load_dataset_builder(self.name, self.config)
-            except (OSError, ValueError, RuntimeError) as error:  # all that it raises for a wrong name, and its network
+                self._dataset = datasets.load_dataset_builder(self.name, self.config)
+            except (OSError, ValueError, RuntimeError) as error:  # for a wrong name or without a network
                 raise CorpusError(f"{self}: cannot be opened ({error}). {_WITHOUT_NETWORK}") from error
-        return self._opened
+        return self._dataset
 
     def _text(self, row: Mapping[str, Any], column: str, number: int) -> str:
         value: Any = row
         for name in column.split("."):
             if not isinstance(value, Mapping) or name not in value:
-                raise CorpusError(f"{self}: no column {column!r}; it has {', '.join(_columns(row))}")
+                raise CorpusError(f"{self}: column {column!r} is missing; expected one of {', '.join(_columns(row))}")
             value = value[name]
         if value is not None and not isinstance(value, str):
             raise CorpusError(
@@ -381,29 +379,29 @@ class DatasetCorpus(_Stored):
         return f"data set {self.name}{f' ({self.config})' if self.config else ''}, split {self.split}"
 
     def fingerprint(self) -> str:
-        """The data set's name and state, and what of it is read."""
+        """Return the data set's name and state, and the split and columns that are read."""
         builder = self._builder()
-        chosen = (self.name, builder.config_id, builder.hash, self.split, self.source, self.target)
-        return f"dataset {' '.join(map(str, chosen))}"
+        identity = (self.name, builder.config_id, builder.hash, self.split, self.source, self.target)
+        return f"dataset {' '.join(map(str, identity))}"
 
 
 _WITHOUT_NETWORK = (
-    "Check its name and configuration, and the network; without one, give the path of a folder that holds its files"
+    "Check its name and configuration, and the network; without a network, give the path of a folder with its files"
 )
 
 
-def _columns(row: Mapping[str, Any], within: str = "") -> Iterator[str]:
+def _columns(row: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in row.items():
         if isinstance(value, Mapping):
-            yield from _columns(value, f"{within}{name}.")
+            yield from _columns(value, f"{prefix}{name}.")
         else:
-            yield f"{within}{name}"
+            yield f"{prefix}{name}"
 
 
 def _rereadable(path: str | Path) -> Path:
     path = Path(path)
     if path.is_fifo():
-        raise CorpusError(f"{path}: got a pipe, which can be read once only; give a file")
+        raise CorpusError(f"{path}: got a pipe, which can be read only once; expected a file")
     return path
 
 
@@ -412,29 +410,29 @@ def _fingerprint(path: Path) -> str:
     return f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
 
 
-def _pair(source: str, target: str, where: str) -> Pair:
-    source, target = (_checked(side, where).strip() for side in (source, target))
+def _check_pair(source: str, target: str, where: str) -> Pair:
+    source, target = (_check_text(side, where).strip() for side in (source, target))
     if not source or not target:
         side = "target" if source else "source"
         raise CorpusError(f"{where}: the {side} sentence is empty. Remove the pair, on both sides")
     return source, target
 
 
-def _checked(text: str, where: str) -> str:
-    """A text without the byte-order mark that a file joined to another brings along."""
+def _check_text(text: str, where: str) -> str:
+    """Return the text without a leading byte-order mark, which concatenated files may have on any line."""
     if "\0" in text:
         raise CorpusError(f"{where}: got a NUL character; expected text: binary, or UTF-16? Convert it to UTF-8")
     return text.removeprefix("\ufeff")
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a plain or gzip file, checked one by one, without white space at their ends."""
+    """Yield the checked lines of a plain or gzip file, without white space at their ends."""
     path = Path(path)
     if path.is_dir():
         raise CorpusError(f"{path}: got a folder; expected a file of sentences")
     with path.open("rb") as file:
-        magic = file.peek(len(_GZIP_MAGIC))[: len(_GZIP_MAGIC)]  # a pipe cannot go back
-        # A line ends at a line feed and nowhere else: str.splitlines would also cut at U+2028 and the like.
+        magic = file.peek(len(_GZIP_MAGIC))[: len(_GZIP_MAGIC)]  # `seek` would fail on a pipe
+        # Only a line feed ends a line: str.splitlines would also split at U+2028, for example.
         stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if magic == _GZIP_MAGIC else file
         number = 0
         while True:
@@ -442,7 +440,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
             raw = _read_line(stream, f"{path}, line {number}")
             if number == 1 and b"\n" not in raw and b"\r" in raw.rstrip(b"\r"):
                 raise CorpusError(
-                    f"{path}: its lines end in CR alone, as those of old Macs; expected LF, or CR LF. Convert it, for "
+                    f"{path}: got lines that end in CR, as on old Macs; expected LF or CR LF. Convert the file, for "
                     r"instance with tr '\r' '\n'"
                 )
             if not raw:
@@ -458,7 +456,7 @@ def _read_line(stream: BinaryIO, where: str) -> bytes:
 
 
 def decode_line(raw: bytes, where: str) -> str:
-    r"""One line of bytes as text, checked.
+    r"""Return a line of bytes as checked text; errors name it `where`.
 
     Example:
         >>> decode_line("J'ai faim.\n".encode(), "standard input, line 1")
@@ -467,7 +465,7 @@ def decode_line(raw: bytes, where: str) -> str:
     try:
         line = raw.rstrip(b"\r\n").decode()
     except UnicodeDecodeError as error:
-        # A line cut at the limit can end within a character: then its length is the fault, not its encoding.
+        # A line cut at the limit can end within a character: then the line is too long, but may be UTF-8.
         if len(raw) < _LONGEST_LINE:
             raise CorpusError(
                 f"{where}: not UTF-8 (byte 0x{raw[error.start]:02x} at column {error.start + 1}). Convert it to UTF-8"
@@ -475,10 +473,10 @@ def decode_line(raw: bytes, where: str) -> str:
         line = raw.decode("utf-8", errors="replace")
     if len(line) > MAX_CHARACTERS:
         raise CorpusError(
-            f"{where}: got more than {MAX_CHARACTERS:,} characters; expected one sentence a line. It begins "
+            f"{where}: got more than {MAX_CHARACTERS:,} characters; expected one sentence a line. The line begins with "
             f"{_shortened(line)}"
         )
-    return _checked(line, where).strip(" \r\n\f\v")
+    return _check_text(line, where).strip(" \r\n\f\v")
 
 
 def _shortened(text: str, limit: int = 40) -> str:

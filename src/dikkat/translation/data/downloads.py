@@ -1,4 +1,4 @@
-"""Files from the network, known by their checksums."""
+"""Downloads of files with known checksums."""
 
 import hashlib
 import sys
@@ -11,14 +11,14 @@ from dikkat.translation.errors import CorpusError
 
 
 class Checksum(NamedTuple):
-    """A sum over a file's content: an algorithm, as `hashlib` calls it, and hexadecimal digits."""
+    """A checksum of a file: the algorithm's name in `hashlib`, and hexadecimal digits."""
 
     algorithm: str
     value: str
 
     @classmethod
     def of(cls, path: Path, algorithm: str = "sha256") -> "Checksum":
-        """A file's."""
+        """Return the checksum of a file."""
         with path.open("rb") as file:
             return cls(algorithm, hashlib.file_digest(file, algorithm).hexdigest())
 
@@ -27,12 +27,12 @@ class Checksum(NamedTuple):
 
 
 def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0) -> None:
-    """Download a file unless it is there, and verify its checksum either way.
+    """Download a file unless it exists, and verify its checksum in both cases.
 
-    The file has its name only when all of it is there and verified. A terminal shows a progress bar.
+    The file gets its name when it is complete and verified. A terminal shows a progress bar.
 
     Raises:
-        CorpusError: The content is wrong, or cannot be fetched; the message says where to put it by hand.
+        CorpusError: The content is wrong, or cannot be fetched; the message has the path for a manual download.
         OSError: The file cannot be written.
     """
     with waited_for(path.with_name(f"{path.name}.lock"), path.name):
@@ -41,7 +41,7 @@ def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0
             if actual != checksum:
                 raise CorpusError(
                     f"{path}: got a file with {actual}; expected one with {checksum}. Delete it to have it "
-                    f"fetched from {address}, or put the right one there by hand"
+                    f"fetched from {address}, or replace it by hand"
                 )
             return
         by_hand = f"put the file there by hand: {path} ({checksum})"
@@ -64,13 +64,13 @@ def _pieces(address: str, name: str, timeout: float, by_hand: str) -> Iterator[b
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
-    headers = {"Accept-Encoding": "identity"}  # the bytes that the checksum is of
+    headers = {"Accept-Encoding": "identity"}  # no compression, as the checksum is of the file's bytes
     try:
-        with bar, httpx.stream("GET", address, headers=headers, timeout=timeout, follow_redirects=True) as answer:
-            answer.raise_for_status()
-            length = answer.headers.get("Content-Length", "")
+        with bar, httpx.stream("GET", address, headers=headers, timeout=timeout, follow_redirects=True) as response:
+            response.raise_for_status()
+            length = response.headers.get("Content-Length", "")
             task = bar.add_task(name, total=int(length) if length.isdigit() else None)
-            for piece in answer.iter_raw():
+            for piece in response.iter_raw():
                 yield piece
                 bar.advance(task, len(piece))
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -85,5 +85,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, httpx.HTTPStatusError):
         return f"the server answered {error.response.status_code} {error.response.reason_phrase}"
     if isinstance(error, httpx.TimeoutException):
-        return "the server was silent for too long"
+        return "the server did not answer in time"
     return str(error) or type(error).__name__

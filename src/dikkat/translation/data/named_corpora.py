@@ -1,4 +1,4 @@
-"""Well-known corpora by their names: fetched, verified, and kept in the cache folder."""
+"""Well-known corpora by name: downloaded, verified and cached."""
 
 import warnings
 import zipfile
@@ -30,9 +30,9 @@ _MULTI30K_SHA256 = {
 }
 _TATOEBA = "http://d2l-data.s3-accelerate.amazonaws.com"
 _TATOEBA_SHA1 = "94646ad1522d915e7b0f9296181140edcf86a4f5"
-# What an archive raises that is damaged; the last one, where that makes it look encrypted or packed in an unknown way.
-_DAMAGED = (zipfile.BadZipFile, EOFError, zlib.error, RuntimeError)
-_TATOEBA_SHARE = 0.01  # for validation, and as many for test: some 1,500 sentences each
+# Errors of damaged archives; RuntimeError if the damage makes one look encrypted or packed in an unknown way.
+_ARCHIVE_ERRORS = (zipfile.BadZipFile, EOFError, zlib.error, RuntimeError)
+_TATOEBA_SHARE = 0.01  # for validation, and the same for test: about 1,500 sentences each
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class NamedCorpus:
     """A well-known corpus on this machine.
 
     Attributes:
-        training: Pairs to learn from.
-        validation: Pairs to choose by.
-        test: Pairs to measure with.
-        whole: The training file as it is, before anything was taken out of it for validation and test.
+        training: The training pairs.
+        validation: The pairs for early stopping and the choice of settings.
+        test: The pairs for the final scores.
+        whole: The complete training file, including the validation and test pairs that come from it.
     """
 
     training: Corpus
@@ -53,33 +53,33 @@ class NamedCorpus:
 
 
 def named(name: str, *, base: str | None = None) -> NamedCorpus:
-    """A well-known corpus; fetched the first time, with a progress bar, and verified every time.
+    """Return a well-known corpus, downloaded on first use with a progress bar, and verified on every use.
 
-    | name | what | parts |
+    | name | content | validation and test |
     | --- | --- | --- |
-    | `tatoeba-fra-eng` | 167,000 short English–French pairs of tatoeba.org (CC BY 2.0 FR) | one hundredth of the English sentences for validation, one for test, always the same ones |
+    | `tatoeba-fra-eng` | 167,000 short English–French pairs of tatoeba.org (CC BY 2.0 FR) | a fixed 1 % of the English sentences each |
     | `multi30k-en-fr`, `multi30k-en-de` | captions of 29,000 pictures, for research | val, and test 2016 |
 
-    The files are kept in the folder `corpora` of the system's cache folder for dikkat, or of the folder that the
-    environment variable `DIKKAT_CACHE` names. A file that is put there by hand is verified and used.
+    The files are in the subfolder `corpora` of dikkat's cache folder: the system's, or the one that the environment
+    variable `DIKKAT_CACHE` names. You can also put files there by hand; they are verified.
 
     Args:
-        name: One of those.
-        base: The address of the folder in which the files are on the network; None: where they are published.
+        name: A name from the table.
+        base: The address of the folder that has the files; None: the publisher's.
 
     Raises:
-        CorpusError: No such name; a file that cannot be fetched (the message says where to put it by hand), or is not
-            what it should be.
+        CorpusError: An unknown name; a file that cannot be fetched (the message has the path for a manual download), or
+            has another checksum.
         OSError: The cache folder cannot be written.
 
     Example:
         >>> named("multi30k-en-it")
         Traceback (most recent call last):
             ...
-        dikkat.translation.errors.CorpusError: multi30k-en-it: no such corpus; did you mean multi30k-en-fr?
+        dikkat.translation.errors.CorpusError: multi30k-en-it: unknown corpus; did you mean multi30k-en-fr?
     """  # noqa: E501  (a row of a table is one line)
     if name not in NAMES:
-        raise CorpusError(f"{name}: no such corpus; {nearest(name, NAMES)}")
+        raise CorpusError(f"{name}: unknown corpus; {nearest(name, NAMES)}")
     if name == "tatoeba-fra-eng":
         return _tatoeba(base or _TATOEBA)
     _, *languages = name.split("-")
@@ -89,14 +89,14 @@ def named(name: str, *, base: str | None = None) -> NamedCorpus:
 def _multi30k(base: str, source: str, target: str) -> NamedCorpus:
     folder = cache_folder("corpora", "multi30k")
 
-    def part(name: str) -> Corpus:
+    def open_part(name: str) -> Corpus:
         paths = [folder / f"{name}.{language}.gz" for language in (source, target)]
         for path in paths:
             fetch(f"{base}/{path.name}", path, Checksum("sha256", _MULTI30K_SHA256[path.name]))
         return AlignedCorpus(*paths)
 
-    training = part("train")
-    return NamedCorpus(training, part("val"), part("test_2016_flickr"), training)
+    training = open_part("train")
+    return NamedCorpus(training, open_part("val"), open_part("test_2016_flickr"), training)
 
 
 def _tatoeba(base: str) -> NamedCorpus:
@@ -104,28 +104,27 @@ def _tatoeba(base: str) -> NamedCorpus:
     checksum = Checksum("sha1", _TATOEBA_SHA1)
     if archive.exists() and Checksum.of(archive, "sha1") != checksum and "fra.txt" in _members(archive):
         warnings.warn(
-            f"{archive}: another edition of the corpus than the one with {checksum}: figures differ from those "
-            "that are measured with that one",
+            f"{archive}: got another edition of the corpus; expected {checksum}: scores differ from published ones",
             UserWarning,
             stacklevel=3,
         )
     else:
         fetch(f"{base}/{archive.name}", archive, checksum)
-    whole = TsvCorpus(_extracted(archive, Checksum.of(archive).value))
-    training, validation, test = split(whole, _TATOEBA_SHARE, _TATOEBA_SHARE)
-    return NamedCorpus(training, validation, test, whole)
+    corpus = TsvCorpus(_extract(archive, Checksum.of(archive).value))
+    training, validation, test = split(corpus, _TATOEBA_SHARE, _TATOEBA_SHARE)
+    return NamedCorpus(training, validation, test, corpus)
 
 
-def _extracted(archive: Path, sha256: str) -> Path:
+def _extract(archive: Path, sha256: str) -> Path:
     path = archive.with_name(f"fra-eng-{sha256[:12]}.tsv")
     if not path.exists():
         member = next((name for name in ("fra-eng/fra.txt", "fra.txt") if name in _members(archive)), None)
         if member is None:
-            raise CorpusError(f"{archive}: holds no fra.txt. Delete it to have it fetched again")
+            raise CorpusError(f"{archive}: fra.txt is missing. Delete it to have it fetched again")
         try:
-            with zipfile.ZipFile(archive) as opened:
-                content = opened.read(member)
-        except _DAMAGED as error:
+            with zipfile.ZipFile(archive) as zip_file:
+                content = zip_file.read(member)
+        except _ARCHIVE_ERRORS as error:
             raise CorpusError(f"{archive}: damaged ({error}). Delete it to have it fetched again") from error
         with writing(path.name, path.parent):
             write_whole(path, content)
@@ -134,7 +133,7 @@ def _extracted(archive: Path, sha256: str) -> Path:
 
 def _members(archive: Path) -> list[str]:
     try:
-        with zipfile.ZipFile(archive) as opened:
-            return opened.namelist()
-    except _DAMAGED:
+        with zipfile.ZipFile(archive) as zip_file:
+            return zip_file.namelist()
+    except _ARCHIVE_ERRORS:
         return []

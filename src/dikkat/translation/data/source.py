@@ -1,4 +1,4 @@
-"""A corpus as recipes and the command line spell it."""
+"""The spelling of corpora in recipes and on the command line."""
 
 import os
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ from dikkat.translation.fields import nearest
 Part = Literal["training", "validation", "test", "whole"]
 
 PHRASEBOOK = "phrasebook"
-_KNOWN = [PHRASEBOOK, *NAMES]
+_KNOWN_NAMES = [PHRASEBOOK, *NAMES]
 SPELLINGS = (
     '"NAME", "FILE", {tsv = "FILE"}, {source = "FILE", target = "FILE"}, or with source = "COLUMN", target = "COLUMN" '
     '{tsv = "FILE", …} or {dataset = "NAME", …}'
 )
 
-_FORMS = {  # the keys of each form: those that must be there, those that may
+_FORMS = {  # required and optional keys of each form
     "name": ({"name"}, {"part", "first"}),
     "dataset": ({"dataset", "source", "target"}, {"config", "split", "first"}),
     "tsv": ({"tsv"}, {"source", "target", "first"}),
@@ -34,30 +34,30 @@ _FORMS = {  # the keys of each form: those that must be there, those that may
 
 @dataclass(frozen=True)
 class Source:
-    """A place that sentence pairs come from.
+    """A source of sentence pairs.
 
-    | spelling | which pairs |
+    | spelling | pairs |
     | --- | --- |
-    | `phrasebook`, `multi30k-en-fr` … | a corpus that dikkat knows by name; the part that it is used for |
-    | `{name = "tatoeba-fra-eng", part = "whole"}` | the same, of another part: training, validation, test or whole |
-    | `pairs.tsv`, `{tsv = "pairs.tsv"}` | lines of sentence, tab, translation; what has a dot or a slash is a file |
+    | `phrasebook`, `multi30k-en-fr` … | a corpus that dikkat knows by name; the part for its use in the recipe |
+    | `{name = "tatoeba-fra-eng", part = "whole"}` | a corpus by name, and training, validation, test or whole |
+    | `pairs.tsv`, `{tsv = "pairs.tsv"}` | lines of sentence, tab, translation; file names have a dot or a slash |
     | `pairs.csv`, `{tsv = "pairs.csv", source = "COLUMN", target = "COLUMN"}` | a table, with columns by their names |
     | `{source = "FILE", target = "FILE"}` | two files; line i of one translates line i of the other |
     | `{dataset = "NAME", source = "COLUMN", target = "COLUMN"}` | a Hugging Face data set; also `config`, `split` |
-    | `{dataset = "./FOLDER", …}` | the same, from a folder: what begins with a dot, a slash or `~` is one |
+    | `{dataset = "./FOLDER", …}` | a data set from a folder, whose name begins with a dot, a slash or `~` |
 
-    With `first = N` in braces, the first N pairs alone. A file's or folder's name may begin with `~`, the home folder.
+    With `first = N` in braces, only the first N pairs. Names of files and folders may begin with `~`, the home folder.
 
     Attributes:
         name: A corpus that dikkat knows.
-        part: Which of its parts; None: the one that it is used for.
+        part: The part of the corpus `name`; None: the one for its use in the recipe.
         tsv: A file of pairs.
         source: A file of sentences, or the column of a table or a data set.
         target: A file or a column of their translations.
         dataset: A data set of the Hugging Face Hub, or a local folder.
-        config: Which configuration of it.
-        split: Which split of it.
-        first: How many pairs to take from its beginning; they are held in memory.
+        config: The data set's configuration.
+        split: The data set's split.
+        first: The number of pairs to take from the beginning; they are held in memory.
 
     Example:
         >>> Source.parse({"tsv": "pairs.tsv", "first": 600})
@@ -66,7 +66,7 @@ first=600)
         >>> Source.parse("phrasebok")
         Traceback (most recent call last):
             ...
-        dikkat.errors.InputError: phrasebok: no such corpus; did you mean phrasebook?
+        dikkat.errors.InputError: phrasebok: unknown corpus; did you mean phrasebook?
     """
 
     name: str | None = None
@@ -81,68 +81,68 @@ first=600)
 
     @classmethod
     def parse(cls, value: object, base: Path = Path()) -> "Source":
-        """A source from its spelling: a name, a file, or the keys of a form with their values, as TOML has them.
+        """Return the source of a spelling: a name, a file, or a mapping of a form's keys to values of TOML's types.
 
-        Names of files and folders begin in the folder `base`.
+        Names of files and folders are relative to the folder `base`.
 
         Raises:
-            InputError: No such name or form; a key missing, unknown or of the wrong type.
+            InputError: An unknown name or form; a key that is missing, unknown or of the wrong type.
         """
         values = {"tsv" if {".", "/", "\\"} & set(value) else "name": value} if isinstance(value, str) else value
         if not isinstance(values, Mapping) or not values:
-            raise InputError(f"{value!r} is not a corpus: write {SPELLINGS}")
-        required, optional = _form(values)
+            raise InputError(f"got {value!r}; expected {SPELLINGS}")
+        required, optional = _find_form(values)
         for key in values:
             if key not in required | optional:
-                raise InputError(f"{key}: no such key of a corpus; {nearest(key, sorted(required | optional))}")
+                raise InputError(f"{key}: unknown key of a corpus; {nearest(key, sorted(required | optional))}")
         if missing := sorted(required - set(values)):
-            raise InputError(f"{missing[0]} is missing from the corpus {dict(values)}: write {SPELLINGS}")
+            raise InputError(f"{missing[0]} is missing from the corpus {dict(values)}; expected {SPELLINGS}")
         _check_values(values, base)
-        places = {key: base / _place(key, values[key]) for key in _places(values)}
-        if "dataset" in places:
-            places["dataset"] = places["dataset"].absolute()  # without its dot, it would be a name of the Hub
-        checked: dict[str, Any] = {**values, **{key: str(place) for key, place in places.items()}}
+        paths = {key: base / _expand(key, values[key]) for key in _path_keys(values)}
+        if "dataset" in paths:
+            paths["dataset"] = paths["dataset"].absolute()  # without its dot, the name would be one of the Hub
+        checked: dict[str, Any] = {**values, **{key: str(path) for key, path in paths.items()}}
         return cls(**checked)
 
     def spelling(self) -> dict[str, Any]:
-        """The values that `parse` makes this source of; names of files and folders absolute."""
-        given = self._given()
-        return given | {key: str(Path(given[key]).absolute()) for key in _places(given)}
+        """Return the mapping from which `parse` makes this source, with absolute names of files and folders."""
+        values = self._values()
+        return values | {key: str(Path(values[key]).absolute()) for key in _path_keys(values)}
 
     def __str__(self) -> str:
-        given = self._given()
-        return self.name if self.name and len(given) == 1 else toml.written(given)
+        values = self._values()
+        return self.name if self.name and len(values) == 1 else toml.written(values)
 
     def title(self) -> str:
-        """The spelling as a person would write it, without the folders of this machine.
+        """Return the spelling without this machine's folders.
 
         Example:
             >>> Source.parse("/home/marie/pairs.tsv").title()
             '{tsv = "pairs.tsv"}'
         """
-        given = self._given()
-        names: dict[str, Any] = {key: Path(given[key]).name for key in _places(given)}
+        values = self._values()
+        names: dict[str, Any] = {key: Path(values[key]).name for key in _path_keys(values)}
         return str(replace(self, **names))
 
-    def _given(self) -> dict[str, Any]:
+    def _values(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
     def has_part(self, part: Part) -> bool:
-        """True where the corpus itself says which of its pairs are of the part: a named one does."""
+        """Return whether the corpus has the part as a fixed set of pairs; only named corpora do."""
         return self.name is not None and self.part is None and (self.name != PHRASEBOOK or part != "validation")
 
     @property
     def languages(self) -> tuple[str, str] | None:
-        """The source and the target language, if the corpus's name or the names of its columns say them."""
+        """The source and the target language, if the names of the corpus or of its columns have them."""
         if self.tsv is not None:
             return TsvCorpus(self.tsv, self.source, self.target).languages
         return None if self.name is None else ("en", "de" if self.name.endswith("-de") else "fr")
 
     def open(self, part: Part) -> Any:
-        """The pairs of the part, if the spelling has no other: a list, or a corpus that is read as it is gone through.
+        """Return the pairs of `self.part`, or else of `part`, as a list or a corpus.
 
         Raises:
-            CorpusError: It cannot be read, or has no such part.
+            CorpusError: The corpus cannot be read, or lacks the part.
             OSError: A file cannot be opened.
         """
         corpus = self._open(self.part or part)
@@ -151,43 +151,42 @@ first=600)
     def _open(self, part: Part) -> Any:
         if self.name == PHRASEBOOK:
             if part == "validation":
-                raise CorpusError("the phrasebook has no validation part: write {share = 0.05} to set some of it aside")
+                raise CorpusError("the phrasebook has no validation part: write {share = 0.05} to hold out 5 %")
             return phrasebook.pairs() if part == "whole" else phrasebook.split()[part == "test"]
         if self.name is not None:
             return getattr(named(self.name), part)
         if self.tsv is not None:
             return TsvCorpus(self.tsv, self.source, self.target)
-        source, target = self.source or "", self.target or ""  # there in both forms that are left
+        source, target = self.source or "", self.target or ""  # neither is None in the other two forms
         if self.dataset is not None:
             return DatasetCorpus(self.dataset, self.config, self.split or "train", source=source, target=target)
         return AlignedCorpus(source, target)
 
 
-def _form(values: Mapping[Any, object]) -> tuple[set[str], set[str]]:
+def _find_form(values: Mapping[Any, object]) -> tuple[set[str], set[str]]:
     for key, form in _FORMS.items():
         if key in values:
             return form
     if "target" in values:
         return _FORMS["source"]
-    raise InputError(f"{', '.join(map(str, values))}: no such key of a corpus; write {SPELLINGS}")
+    raise InputError(f"{', '.join(map(str, values))}: unknown key of a corpus; expected {SPELLINGS}")
 
 
-def _places(values: Mapping[str, Any]) -> list[str]:
-    """The keys whose values are files or folders of this machine."""
+def _path_keys(values: Mapping[str, Any]) -> list[str]:
     if "dataset" in values:
         return ["dataset"] if values["dataset"].startswith((".", "/", "~")) else []
     return ["tsv"] if "tsv" in values else [key for key in ("source", "target") if key in values]
 
 
-def _place(key: str, name: str) -> Path:
+def _expand(key: str, name: str) -> Path:
     try:
-        place = Path(name).expanduser()
-        possible = b"\0" not in str(place).encode()
-    except (RuntimeError, UnicodeEncodeError):  # nobody's home folder; letters that no recipe may have
-        possible = False
-    if not possible:
+        path = Path(name).expanduser()
+        is_valid = b"\0" not in str(path).encode()
+    except (RuntimeError, UnicodeEncodeError):  # an unknown user's home folder; lone surrogates
+        is_valid = False
+    if not is_valid:
         raise InputError(f"{key}: got {name!r}; expected the name of a file")
-    return place
+    return path
 
 
 def _check_values(values: Mapping[str, object], base: Path) -> None:
@@ -198,10 +197,10 @@ def _check_values(values: Mapping[str, object], base: Path) -> None:
         elif not isinstance(value, str) or not value:
             raise InputError(f"{key}: got {value!r}; expected a text")
     name, part = values.get("name"), values.get("part")
-    if name is not None and name not in _KNOWN:
-        place = base / str(name)
-        there = os.path.exists(place) and not os.path.isdir(place)  # noqa: PTH110, PTH112 - Path's raise for a long name
-        file = f"; write ./{name} for the file" if there else ""
-        raise InputError(f"{name}: no such corpus; {nearest(name, _KNOWN)}{file}")
+    if name is not None and name not in _KNOWN_NAMES:
+        path = base / str(name)
+        is_file = os.path.exists(path) and not os.path.isdir(path)  # noqa: PTH110, PTH112 - Path's raise for a long name
+        hint = f"; write ./{name} for the file" if is_file else ""
+        raise InputError(f"{name}: unknown corpus; {nearest(name, _KNOWN_NAMES)}{hint}")
     if part is not None and part not in get_args(Part):
         raise InputError(f"part: got {part!r}; expected one of {', '.join(get_args(Part))}")

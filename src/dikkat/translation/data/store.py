@@ -1,4 +1,4 @@
-"""Tokenised sentence pairs, in a file that is read where it lies, or in memory."""
+"""Tokenised sentence pairs, in a memory-mapped file or in memory."""
 
 import hashlib
 import json
@@ -20,16 +20,16 @@ from dikkat.translation.text.tokenizer import Tokenizer
 
 TokenPair = tuple[Sequence[int], Sequence[int]]
 
-_FORMAT = 4  # of the file; another number, and files of the old one are made anew
+_FORMAT = 4  # version of the file format; a new one invalidates cached files
 COPIES = 1_000
-_PRACTISED = 100_000  # first pairs, of which copies are made
+_PRACTISED_PAIRS = 100_000  # only the first pairs are copied
 _CHUNK = 8192  # pairs tokenised at once, on all cores
 _KEY = b"dikkat's pairs"
-_WHAT = "a corpus's token numbers"
+_CACHE_LABEL = "a corpus's token numbers"
 
 
 class Sentences(NamedTuple):
-    """Token numbers (tokens,) int32 of sentences, one after another, and their lengths (sentences,) int32."""
+    """Concatenated token numbers (tokens,) int32 of sentences, and their lengths (sentences,) int32."""
 
     numbers: NDArray[np.int32]
     lengths: NDArray[np.int32]
@@ -37,10 +37,10 @@ class Sentences(NamedTuple):
 
 @dataclass
 class Counts:
-    """The numbers of a corpus's pairs that were read, and left out: equal to one before, too long, or without tokens.
+    """Counts of a corpus's pairs: read, excluded as duplicates, excluded as too long, and excluded without tokens.
 
-    `copies` counts pairs with more slots that were added (`Slots.practise`); `digest` is the SHA-256 of all pairs but
-    the duplicates, in their order.
+    `copies` counts added pairs with more slots (`Slots.practise`). `digest` is the SHA-256 of all pairs without
+    duplicates, in order.
     """
 
     read: int = 0
@@ -52,7 +52,7 @@ class Counts:
 
 
 class Store:
-    """Tokenised sentence pairs, with their lengths (pairs,) int32, and `counts` of the corpus. `Store.build` makes one.
+    """Tokenised sentence pairs, their lengths (pairs,) int32, and `counts` of the corpus; `Store.build` makes one.
 
     Example:
         >>> store = Store.of([([5, 6], [7]), ([8], [9, 10])])
@@ -69,7 +69,7 @@ class Store:
 
     @classmethod
     def of(cls, pairs: Sequence[TokenPair]) -> "Store":
-        """A store in memory of pairs that are tokenised already, all of them."""
+        """Return a store in memory of tokenised pairs."""
         return cls(_table([_batch(pairs)]), Counts(read=len(pairs)))
 
     @classmethod
@@ -86,37 +86,37 @@ class Store:
         practice: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> "Store":
-        """Tokenise a corpus, once: the second time, it is opened from the cache folder.
+        """Tokenise a corpus, or open its cached tokens.
 
-        The corpus is gone through once, unless its `pairs` are in memory. Equal pairs are told by 64-bit hashes, which
-        take about 70 bytes of memory a pair; that two of n pairs have the same hash by chance is as likely as n²/2⁶⁵. A
-        corpus without a fingerprint, a list for instance, is kept in memory. A damaged file in the cache is made anew,
-        with a warning. Of two processes that want the same at once, one waits for the other.
+        The corpus is read once, unless its `pairs` are in memory. Equal pairs have equal 64-bit hashes, which take
+        about 70 bytes of memory per pair; n pairs have a collision with probability n²/2⁶⁵. The tokens of a corpus
+        without a fingerprint, such as a list, stay in memory. A damaged cache file is replaced, with a warning. Only
+        one process at a time builds a cache file; others wait.
         """
         import pyarrow as pa  # type: ignore[import-untyped]
 
         corpus = as_corpus(corpus)
         tokenizers = source_tokenizer, target_tokenizer
-        work = _Work(
+        task = _Tokenization(
             corpus, corpus if pairs is None else pairs, tokenizers, slots, max_length, distinct, practice, progress
         )
         fingerprint = corpus.fingerprint()
         if fingerprint is None:
             batches: list[Any] = []
-            work.into(batches.append)
-            return cls(_table(batches), work.counts)
-        parts = [_FORMAT, fingerprint, max_length, distinct, source_tokenizer.to_json(), target_tokenizer.to_json()]
-        parts += [slots.to_dict(), practice]
-        key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+            task.write_to(batches.append)
+            return cls(_table(batches), task.counts)
+        identity = [_FORMAT, fingerprint, max_length, distinct, source_tokenizer.to_json(), target_tokenizer.to_json()]
+        identity += [slots.to_dict(), practice]
+        key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         path = cache_folder("tokenised") / f"{key[:32]}.arrow"
-        with waited_for(path.with_suffix(".lock"), _WHAT):
+        with waited_for(path.with_suffix(".lock"), _CACHE_LABEL):
             if path.exists():
                 try:
                     return cls(*_from_file(path))
                 except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                     reason = str(error) or type(error).__name__
-                    warnings.warn(f"{path}: damaged ({reason}); it is made anew", UserWarning, stacklevel=2)
-            _write(path, work)
+                    warnings.warn(f"{path}: damaged ({reason}); replacing it", UserWarning, stacklevel=2)
+            _write(path, task)
             return cls(*_from_file(path))
 
     def __len__(self) -> int:
@@ -127,7 +127,7 @@ class Store:
         return source, target
 
     def read(self, ranges: Iterable[tuple[int, int]]) -> tuple[Sentences, Sentences]:
-        """Some of the pairs, by their first rows and ends, copied into memory."""
+        """Return copies of the pairs in `ranges` of (first row, end)."""
         import pyarrow as pa
 
         ranges = list(ranges)
@@ -142,37 +142,36 @@ class Store:
         return source, target
 
     def losses(self) -> str | None:
-        """A message about the pairs that were left out, and why; None: none were."""
+        """Return a message with the numbers of excluded pairs and the reasons; None if all pairs were used."""
         counts = self.counts
         reasons = (
             (counts.left_out, "longer than max_length tokens on a side"),
             (counts.without_tokens, "without a token"),
-            (counts.duplicates, "the same as a pair before"),
+            (counts.duplicates, "equal to an earlier pair"),
         )
-        said = [f"{count:,} {reason}" for count, reason in reasons if count]
+        descriptions = [f"{count:,} {reason}" for count, reason in reasons if count]
         left_out = counts.read + counts.copies - len(self)
-        return f"{left_out:,} of {counts.read:,} pairs left out: {', '.join(said)}" if said else None
+        return f"{left_out:,} of {counts.read:,} pairs left out: {', '.join(descriptions)}" if descriptions else None
 
 
-def _write(path: Path, work: "_Work") -> None:
-    """Write the pairs to a file of Arrow's, whole or not at all; its last, empty batch has the counts."""
+def _write(path: Path, task: "_Tokenization") -> None:
+    """Write the pairs atomically to an Arrow file, whose last, empty batch has the counts as metadata."""
     import pyarrow as pa
 
-    def write(batch: Any, notes: dict[str, str] | None = None) -> None:
-        with writing(_WHAT, path.parent):
-            writer.write_batch(batch, notes)
+    def write(batch: Any, metadata: dict[str, str] | None = None) -> None:
+        with writing(_CACHE_LABEL, path.parent):
+            writer.write_batch(batch, metadata)
 
-    with made(path, _WHAT) as file:
-        with writing(_WHAT, path.parent):
+    with made(path, _CACHE_LABEL) as file:
+        with writing(_CACHE_LABEL, path.parent):
             writer = pa.ipc.new_file(file, _batch([]).schema)
-        work.into(write)
-        write(_batch([]), {"counts": json.dumps(asdict(work.counts))})
-        with writing(_WHAT, path.parent):
+        task.write_to(write)
+        write(_batch([]), {"counts": json.dumps(asdict(task.counts))})
+        with writing(_CACHE_LABEL, path.parent):
             writer.close()
 
 
 def _from_file(path: Path) -> tuple[Any, Counts]:
-    """The table of a file, memory-mapped, and the counts."""
     import pyarrow as pa
 
     reader = pa.ipc.open_file(pa.memory_map(str(path)))
@@ -180,9 +179,9 @@ def _from_file(path: Path) -> tuple[Any, Counts]:
         raise ValueError(f"its columns are {reader.schema}")
     counts, batches = b"", []
     for number in range(reader.num_record_batches):
-        batch, notes = reader.get_batch_with_custom_metadata(number)
-        batch.validate()  # checked before the memory map is read past the end of the file
-        counts = notes.get(b"counts", b"") if notes else b""
+        batch, metadata = reader.get_batch_with_custom_metadata(number)
+        batch.validate()  # else a damaged batch could be read past the end of the memory map
+        counts = metadata.get(b"counts", b"") if metadata else b""
         batches.append(batch)
     return _table(batches), Counts(**json.loads(counts))
 
@@ -201,7 +200,7 @@ def _batch(pairs: Sequence[TokenPair]) -> Any:
 
 
 @dataclass
-class _Work:
+class _Tokenization:
     corpus: Corpus
     pairs: Iterable[Pair]
     tokenizers: tuple[Tokenizer, Tokenizer]
@@ -212,45 +211,45 @@ class _Work:
     progress: Callable[[int], None] | None
     counts: Counts = field(default_factory=Counts)
 
-    def into(self, write: Callable[[Any], None]) -> None:
-        met: set[int] = set()
-        digest, kept = hashlib.sha256(), 0
+    def write_to(self, write: Callable[[Any], None]) -> None:
+        known_hashes: set[int] = set()
+        digest, pair_count = hashlib.sha256(), 0
         pairs = iter(self.pairs)
         while chunk := list(islice(pairs, _CHUNK)):
-            new = []
+            new_pairs = []
             for pair in chunk:
-                number = _hash(pair)
-                if not self.distinct or number not in met:
-                    met.add(number)
-                    digest.update(number.to_bytes(8, "little"))
-                    new.append(pair)
-            numbered = self._numbered(new)
-            kept += len(numbered)
+                pair_hash = _hash(pair)
+                if not self.distinct or pair_hash not in known_hashes:
+                    known_hashes.add(pair_hash)
+                    digest.update(pair_hash.to_bytes(8, "little"))
+                    new_pairs.append(pair)
+            token_pairs = self._tokenize(new_pairs)
+            pair_count += len(token_pairs)
             self.counts.read += len(chunk)
-            self.counts.duplicates += len(chunk) - len(new)
-            write(_batch(numbered))
+            self.counts.duplicates += len(chunk) - len(new_pairs)
+            write(_batch(token_pairs))
             if self.progress is not None:
                 self.progress(self.counts.read)
-        if kept == self.counts.copies:
+        if pair_count == self.counts.copies:
             raise CorpusError(
-                f"{self.corpus}: none of the {self.counts.read:,} pairs has tokens, and at most {self.max_length} on "
+                f"{self.corpus}: none of the {self.counts.read:,} pairs has between 1 and {self.max_length} tokens on "
                 "each side: raise max_length, or give another corpus"
             )
         self.counts.digest = digest.hexdigest()
 
-    def _numbered(self, pairs: Sequence[Pair]) -> list[TokenPair]:
-        masked = [self.slots.mask(*pair) for pair in pairs]
-        short = self._short([(source.text, target.text) for source, target in masked])
-        numbered = [pair for pair in short if pair[0]]
-        self.counts.left_out += len(pairs) - len(short)
-        self.counts.without_tokens += len(short) - len(numbered)
-        practises = self.practice and self.counts.read < _PRACTISED
-        practised = filter(None, (self.slots.practise(*pair) for pair in pairs if practises))
-        copies = self._short(list(islice(practised, COPIES - self.counts.copies)))
+    def _tokenize(self, pairs: Sequence[Pair]) -> list[TokenPair]:
+        masked_pairs = [self.slots.mask(*pair) for pair in pairs]
+        short_pairs = self._tokenize_short([(source.text, target.text) for source, target in masked_pairs])
+        token_pairs = [pair for pair in short_pairs if pair[0]]
+        self.counts.left_out += len(pairs) - len(short_pairs)
+        self.counts.without_tokens += len(short_pairs) - len(token_pairs)
+        practises = self.practice and self.counts.read < _PRACTISED_PAIRS
+        copied_pairs = filter(None, (self.slots.practise(*pair) for pair in pairs if practises))
+        copies = self._tokenize_short(list(islice(copied_pairs, COPIES - self.counts.copies)))
         self.counts.copies += len(copies)
-        return numbered + copies
+        return token_pairs + copies
 
-    def _short(self, pairs: Sequence[Pair]) -> list[TokenPair]:
+    def _tokenize_short(self, pairs: Sequence[Pair]) -> list[TokenPair]:
         sides = ([pair[side] for pair in pairs] for side in (0, 1))
         numbers = [tokenizer.numbers(side) for tokenizer, side in zip(self.tokenizers, sides, strict=True)]
         return [pair for pair in zip(*numbers, strict=True) if max(map(len, pair)) <= self.max_length]
@@ -258,5 +257,5 @@ class _Work:
 
 def _hash(pair: Pair) -> int:
     source, target = pair
-    text = f"{len(source)} {source}{target}"  # the length tells pairs whose joined sides are equal
+    text = f"{len(source)} {source}{target}"  # the length distinguishes pairs with equal concatenations
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=_KEY).digest(), "little")

@@ -1,4 +1,4 @@
-"""Model folders: weights, settings and tokenizers, saved whole or not at all, loaded without unpickling anything."""
+"""Model folders: weights, settings and tokenizers, saved atomically and loaded without unpickling."""
 
 import json
 import os
@@ -29,40 +29,40 @@ from dikkat.translation.text.tokenizer import Tokenizer
 
 FORMAT = "dikkat translator"
 VERSION = 2
-_QUANTIZED = 3  # of folders with weights in int8
+_INT8_VERSION = 3
 
 SCALES = ".scales"
-"""The suffix of an int8 matrix's name that names its rows' scales."""
+"""The suffix that makes an int8 matrix's name the name of its rows' scales."""
 WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
 FILES = (WEIGHTS, SETTINGS, SOURCE, TARGET)
-"""The files of a model folder, beside their sums."""
+"""The files of a model folder, without the file of their checksums."""
 
-_LARGEST_TEXT = 1 << 20  # bytes of settings, of sums, and of the header of the weights
+_LARGEST_TEXT = 1 << 20  # bytes of settings, of checksums, and of the header of the weights
 
-_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I8": "int8"}  # as safetensors says
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I8": "int8"}  # of safetensors
 
 
 def check_replaceable(folder: Path) -> None:
-    """Refuse a place for a model that is no free name, empty folder, or model folder and nothing else."""
+    """Raise `ModelFolderError` unless the name is free, an empty folder, or a folder with only a model's files."""
     if not folder.exists() and not folder.is_symlink():
         return
     if folder.resolve() == Path.cwd():
-        raise ModelFolderError(f"{folder}: the current folder, which cannot be exchanged. Give the name of one in it")
+        raise ModelFolderError(f"{folder}: got the current folder, which cannot be replaced. Give a name inside of it")
     if folder.is_symlink():
-        raise ModelFolderError(f"{folder}: got a link; expected a folder, or a free name. Give what it leads to")
+        raise ModelFolderError(f"{folder}: got a link; expected a folder, or a free name. Give the link's target")
     if not folder.is_dir():
-        raise ModelFolderError(f"{folder}: not a folder, so no model can be saved there. Give another name")
-    others = sorted({entry.name for entry in folder.iterdir()} - {*FILES, SUMS})
-    if others:
+        raise ModelFolderError(f"{folder}: got a file; expected a folder, or a free name. Give another name")
+    extras = sorted({entry.name for entry in folder.iterdir()} - {*FILES, SUMS})
+    if extras:
         raise ModelFolderError(
-            f"{folder}: holds {', '.join(others[:3])}{' …' if others[3:] else ''}, which would be lost. Give another "
+            f"{folder}: has {', '.join(extras[:3])}{' …' if extras[3:] else ''}, which would be lost. Give another "
             "name, or an empty folder"
         )
 
 
 def check_writable(folder: Path) -> None:
-    """Try out, before the work, that a model can be saved in a place."""
+    """Check before training that a model can be saved as `folder`."""
     check_replaceable(folder)
     try:
         check_free(absolute(folder))
@@ -73,7 +73,7 @@ def check_writable(folder: Path) -> None:
 
 
 class Contents(NamedTuple):
-    """The contents of a model folder; the model is on any device and of any dtype."""
+    """The contents of a model folder; the model may be on any device and of any dtype."""
 
     model: TranslationModel
     settings: Settings
@@ -84,15 +84,16 @@ class Contents(NamedTuple):
 
 
 def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None:
-    """Save a model folder whole or not at all.
+    """Save a model folder atomically.
 
-    The files are written to a new folder beside it and flushed to the disk; then that takes the name. If the system
-    stops between the two renames that this takes, the next `load` finds the older model, and the next `write` puts it
-    back. The weights get the dtypes that `TranslationModel` gives them.
+    The files are written to a new folder next to `folder` and flushed to the disk; then two renames exchange the
+    folders. If the system stops between the renames, the next `load` finds the older model, and the next `write`
+    restores it. The weights get the dtypes of `TranslationModel`.
 
     Raises:
-        ModelFolderError: Something else than a model is there, or the weights are not of these settings or not finite.
-        OSError: The system could not write; the message says that nothing was saved, and an older model is untouched.
+        ModelFolderError: `folder` has other files than a model's, or the weights do not fit the settings or are not
+            finite.
+        OSError: The system could not write. Nothing was saved, and an older model is unchanged.
     """
     folder = absolute(Path(folder))
     files = content(contents, int8=int8, where=folder)
@@ -102,12 +103,12 @@ def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None
         folder.parent.mkdir(parents=True, exist_ok=True)
         write_folder(folder, files, replace=True)
     except OSError as error:
-        older = "; the older model there is as it was" if folder.exists() else ""
+        older = "; the older model is unchanged" if folder.exists() else ""
         raise OSError(error.errno, f"the model was not saved: {error.strerror}{older}", str(folder)) from error
 
 
 def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
-    """The files of a model folder by their names, after checking the weights; errors name `where`."""
+    """Return the files of a model folder by name, after checking the weights; errors name `where`."""
     expected = _skeleton(contents.settings, contents.source, contents.target).state_dict()
     weights = {
         name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
@@ -116,8 +117,8 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
     _check_names(expected, {name: described(tensor) for name, tensor in weights.items()}, where)
     _check_finite(weights, where)
     if int8:
-        weights = _in_int8(weights, quantized)
-    settings = {**header(FORMAT, _QUANTIZED if int8 else VERSION), "settings": contents.settings.to_dict()}
+        weights = _to_int8(weights, quantized)
+    settings = {**header(FORMAT, _INT8_VERSION if int8 else VERSION), "settings": contents.settings.to_dict()}
     if contents.origin is not None:
         settings["origin"] = contents.origin.to_dict()
     if contents.slots.most or contents.slots.shapes:
@@ -131,17 +132,17 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
 
 
 def load(folder: str | Path) -> Contents:
-    """Load a model folder onto the CPU, after checking everything in it; a model of int8 weights does not learn.
+    """Load a model folder onto the CPU, after checking all files; int8 weights are loaded without gradients.
 
     Raises:
-        ModelFolderError: No such folder; a file missing, truncated, damaged, far too large, or no regular file; another
-            version; a tensor missing, too many or of another shape.
+        ModelFolderError: The folder is missing; a file is missing, truncated, damaged, too large, or not regular; the
+            version is unknown; a tensor is missing, unexpected, or of another shape.
     """
     folder = Path(folder)
     if not folder.exists() and (old := set_aside(absolute(folder))).is_dir():
-        folder = old  # a save was stopped between its two renames, or is there now
+        folder = old  # a save is, or was interrupted, between its two renames
     if not folder.is_dir():
-        raise ModelFolderError(f"{folder}: no such model folder. `dikkat train --output {folder}` makes one")
+        raise ModelFolderError(f"{folder}: model folder not found. `dikkat train --output {folder}` makes one")
     settings, origin, slots, sums, int8 = _load_settings(folder)
     source, target = (_load_tokenizer(folder / name, sums) for name in (SOURCE, TARGET))
     try:
@@ -149,7 +150,7 @@ def load(folder: str | Path) -> Contents:
     except SettingsError as error:
         raise ModelFolderError(f"{folder}: {error}") from error
     expected = model.state_dict()
-    stored = _in_int8(expected, _placeholder) if int8 else expected
+    stored = _to_int8(expected, _placeholder) if int8 else expected
     tensors = _load_tensors(folder / WEIGHTS, stored, sums)
     _check_finite(tensors, folder / WEIGHTS)
     if int8:
@@ -159,31 +160,31 @@ def load(folder: str | Path) -> Contents:
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:
-    """The network on the meta device: a stranger's settings reserve no memory before the weights agree with them."""
+    """Return the network on the meta device: untrusted settings allocate no memory before the weights are checked."""
     with torch.device("meta"), _NoInitialValues():
         return TranslationModel(settings, len(source), len(target))
 
 
 class _NoInitialValues(TorchFunctionMode):
-    """A mode that skips initial values: on the meta device, filling weights would import the compiler."""
+    """Skips initial values: on the meta device, filling weights would import the compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = kwargs or {}
+        options = kwargs or {}
         if func.__name__ in ("normal_", "uniform_", "zero_", "fill_"):
-            return args[0] if args else named["tensor"]
-        return func(*args, **named)
+            return args[0] if args else options["tensor"]
+        return func(*args, **options)
 
 
 def absolute(folder: Path) -> Path:
-    """The path from the root, links as they are."""
+    """Return the absolute path, with links unresolved."""
     return Path(os.path.abspath(folder))  # noqa: PTH100  (resolve() would follow a link that must not be replaced)
 
 
 # --- weights in int8
 
 
-def _in_int8(weights: Mapping[str, Tensor], rows_of: Callable[[Tensor], Rows]) -> dict[str, Tensor]:
-    """The tensors of a folder in int8: of matrices with several rows, and under a second name the rows' scales."""
+def _to_int8(weights: Mapping[str, Tensor], rows_of: Callable[[Tensor], Rows]) -> dict[str, Tensor]:
+    """Return the weights with int8 matrices, except those of one row, and with their rows' scales by a second name."""
     stored = dict(weights)
     for name, tensor in weights.items():
         if tensor.ndim == 2 and len(tensor) > 1:
@@ -209,25 +210,25 @@ def _from_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _load_settings(folder: Path) -> tuple[Settings, Origin | None, Slots, dict[str, str], bool]:
     path = folder / SETTINGS
-    data = _bytes(path, _LARGEST_TEXT)
+    data = _read_bytes(path, _LARGEST_TEXT)
     try:
         content = parse_json(data)
     except ValueError as error:
         raise ModelFolderError(f"{path}: truncated or not JSON ({error}). Save the model again") from error
     try:
-        check_header(content, FORMAT, (VERSION, _QUANTIZED), "train again")
+        check_header(content, FORMAT, (VERSION, _INT8_VERSION), "train again")
     except ValueError as error:
         raise ModelFolderError(f"{path}: {error}") from error
     if unknown := sorted(content.keys() - {"format", "version", "settings", "origin", "slots"}):
-        raise ModelFolderError(f"{path}: {reprlib.repr(unknown[0])} is not expected. Save the model again")
+        raise ModelFolderError(f"{path}: got unknown key {reprlib.repr(unknown[0])}. Save the model again")
     sums = _load_sums(folder / SUMS)
     _check_sum(path, data, sums)
-    for part in ("settings", "origin"):
-        if not isinstance(content.get(part, None if part == "settings" else {}), dict):
-            raise ModelFolderError(f'{path}: "{part}" is missing or not an object. Save the model again')
+    for key in ("settings", "origin"):
+        if not isinstance(content.get(key, None if key == "settings" else {}), dict):
+            raise ModelFolderError(f'{path}: "{key}" is missing or not an object. Save the model again')
     try:
         origin = Origin.from_dict(content["origin"]) if "origin" in content else None
-        settings, int8 = Settings.from_dict(content["settings"]), content["version"] == _QUANTIZED
+        settings, int8 = Settings.from_dict(content["settings"]), content["version"] == _INT8_VERSION
         slots = Slots.from_dict(content["slots"]) if "slots" in content else NO_SLOTS
         return settings, origin, slots, sums, int8
     except (SettingsError, ModelFolderError, ValueError) as error:
@@ -235,48 +236,46 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, Slots, dict[s
 
 
 def _load_sums(path: Path) -> dict[str, str]:
-    data = _bytes(path, _LARGEST_TEXT)
+    data = _read_bytes(path, _LARGEST_TEXT)
     try:
         sums = parse_sums(data)
     except ValueError as error:
         raise ModelFolderError(f"{path}: not a list of SHA-256 sums ({error}). Copy the folder again") from error
     if set(sums) != set(FILES):
-        raise ModelFolderError(
-            f"{path}: lacks the sum of a file of a model, or has one too many. Copy the folder again"
-        )
+        raise ModelFolderError(f"{path}: expected the sums of {', '.join(FILES)}. Copy the folder again")
     return sums
 
 
 def _check_sum(path: Path, data: bytes, sums: Mapping[str, str]) -> None:
     if sums[path.name] != digest(data):
-        raise ModelFolderError(f"{path}: damaged: not what was written, by its sum in {SUMS}. Copy the folder again")
+        raise ModelFolderError(f"{path}: damaged: its checksum differs from {SUMS}. Copy the folder again")
 
 
 def _load_tokenizer(path: Path, sums: Mapping[str, str]) -> Tokenizer:
-    data = _bytes(path, LARGEST_TOKENIZER)
+    data = _read_bytes(path, LARGEST_TOKENIZER)
     _check_sum(path, data, sums)
     return Tokenizer.from_json(data, str(path))
 
 
 def _load_tensors(path: Path, expected: Mapping[str, Tensor], sums: Mapping[str, str]) -> dict[str, Tensor]:
-    most = sum(each.numel() * each.itemsize for each in expected.values()) + _LARGEST_TEXT
-    head = _bytes(path, most, first=_LARGEST_TEXT)
+    limit = sum(tensor.numel() * tensor.itemsize for tensor in expected.values()) + _LARGEST_TEXT
+    head = _read_bytes(path, limit, first=_LARGEST_TEXT)
     _check_weights_header(expected, head, path)
-    data = _bytes(path, most)
+    data = _read_bytes(path, limit)
     _check_sum(path, data, sums)
     try:
         return load_tensors(data)
-    except Exception as error:  # the library raises nothing narrower for all that can be wrong
+    except Exception as error:  # the library raises nothing narrower
         raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
 
 
 def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Path) -> None:
-    """Compare the header of the weights with what is expected, before reading gigabytes of them."""
+    """Check the header of the weights before reading gigabytes of them."""
     try:
-        said = parse_json(head[8 : 8 + int.from_bytes(head[:8], "little")])
+        entries = parse_json(head[8 : 8 + int.from_bytes(head[:8], "little")])
         stored = {
-            name: f"{_TYPES.get(entry['dtype'], entry['dtype'])} {tuple(entry['shape'])}"
-            for name, entry in said.items()
+            name: f"{_DTYPES.get(entry['dtype'], entry['dtype'])} {tuple(entry['shape'])}"
+            for name, entry in entries.items()
             if name != "__metadata__"
         }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -284,12 +283,12 @@ def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Pat
     _check_names(expected, stored, path)
 
 
-def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
+def _read_bytes(path: Path, limit: int, first: int | None = None) -> bytes:
     try:
-        return read_regular(path, most=most, first=first)
+        return read_regular(path, most=limit, first=first)
     except FileNotFoundError:
         raise ModelFolderError(
-            f"{path}: missing. {path.parent} is not a model folder of dikkat's, or incomplete"
+            f"{path}: missing. {path.parent} is incomplete, or not a model folder of dikkat's"
         ) from None
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be read ({error.strerror})") from error
@@ -297,9 +296,9 @@ def _bytes(path: Path, most: int, first: int | None = None) -> bytes:
         raise ModelFolderError(str(error)) from error
 
 
-def _check_names(expected: Mapping[str, Tensor], found: Mapping[str, str], path: Path) -> None:
-    """Check names, dtypes and shapes; of what was found, as `described` says them."""
-    if faults := misfits({name: described(tensor) for name, tensor in expected.items()}, found):
+def _check_names(expected: Mapping[str, Tensor], stored: Mapping[str, str], path: Path) -> None:
+    """Check the tensors' names, dtypes and shapes; `stored` has them in the form of `described`."""
+    if faults := misfits({name: described(tensor) for name, tensor in expected.items()}, stored):
         raise ModelFolderError(
             f"{path}: {joined(faults)}. The weights belong to other settings or vocabularies: take all files from one "
             "model"

@@ -1,4 +1,4 @@
-"""The origin of a model, kept with it for whoever finds it later. No translation depends on it."""
+"""The origin of a model, stored with it as information; translations do not depend on it."""
 
 import types
 from collections.abc import Mapping
@@ -12,23 +12,23 @@ from dikkat.translation.errors import ModelFolderError
 
 @dataclass(frozen=True)
 class Origin:
-    """The training that a model comes from.
+    """The training of a model.
 
     Attributes:
-        date: When its training ended, in UTC: `2026-11-22T08:00:00Z`.
-        version: Of the dikkat that trained it.
-        corpus: What it learnt from, as a recipe has it.
-        source_language: The language that it reads, by a code or by the name of the corpus's column.
-        target_language: The language that it writes.
-        pairs: How many training pairs were used.
-        epochs: How many were trained, the last one as far as it came.
-        validation_loss: Mean loss of a target token in the best validation, in nats; None without validation.
-        examples: Three sentences that it has not learnt from, a line each, with which its pages begin.
-        test: What it was scored on; None: it was not.
-        bleu: Its BLEU there, from 0 to 100.
-        bleu_signature: How sacreBLEU computed that.
-        chrf: Its chrF there, from 0 to 100.
-        chrf_signature: How sacreBLEU computed that.
+        date: The end of the training, in UTC: `2026-11-22T08:00:00Z`.
+        version: The version of dikkat.
+        corpus: The training corpus in a recipe's spelling.
+        source_language: The language that the model reads: a code, or the name of the corpus's column.
+        target_language: The language that the model writes.
+        pairs: The number of training pairs.
+        epochs: The number of epochs, including an incomplete last one.
+        validation_loss: The mean loss of a target token in the best validation, in nats; None without validation.
+        examples: Three held-out sentences, one per line, with which the model's pages begin.
+        test: The test corpus; None: the model was not scored.
+        bleu: The BLEU on the test corpus, from 0 to 100.
+        bleu_signature: sacreBLEU's signature of the BLEU.
+        chrf: The chrF on the test corpus, from 0 to 100.
+        chrf_signature: sacreBLEU's signature of the chrF.
     """
 
     date: str
@@ -48,13 +48,13 @@ class Origin:
 
     @property
     def languages(self) -> tuple[str, str] | None:
-        """The languages that it reads and writes; None if they are not known."""
-        known = self.source_language, self.target_language
-        return (known[0], known[1]) if known[0] and known[1] else None
+        """The source and the target language; None if they are unknown."""
+        languages = self.source_language, self.target_language
+        return (languages[0], languages[1]) if languages[0] and languages[1] else None
 
     @classmethod
     def now(cls, **known: Any) -> "Origin":
-        """The origin of a model whose training ends now.
+        """Return the origin of a model whose training ends now.
 
         Example:
             >>> Origin.now(corpus="phrasebook", pairs=3_800).corpus
@@ -63,22 +63,22 @@ class Origin:
         return cls(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), __version__, **known)
 
     def scored(self, test: str, scores: Any) -> "Origin":
-        """This origin, with the scores of a test."""
+        """Return a copy with the scores of a test."""
         values = {name: getattr(scores, name) for name in ("bleu", "bleu_signature", "chrf", "chrf_signature")}
         return replace(self, test=test, **values)
 
     def to_dict(self) -> dict[str, Any]:
-        """The known values by name, as JSON has them."""
+        """Return the known values by name, of types that JSON has."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Origin":
-        """An origin from its values by name."""
-        kinds = get_type_hints(cls)
+        """Return an origin from its values by name."""
+        types_by_name = get_type_hints(cls)
         for name, value in values.items():
-            allowed = get_args(kinds.get(name)) or (kinds.get(name, types.NoneType),)
-            if type(value) not in (*allowed, *([int] if float in allowed else [])) or value is None:
-                raise ModelFolderError(f"origin: {name} is {value!r}, which no origin of a model has")
+            allowed_types = get_args(types_by_name.get(name)) or (types_by_name.get(name, types.NoneType),)
+            if type(value) not in (*allowed_types, *([int] if float in allowed_types else [])) or value is None:
+                raise ModelFolderError(f"origin: got invalid {name} {value!r}")
         if missing := [field.name for field in fields(cls)[:2] if field.name not in values]:
             raise ModelFolderError(f"origin: {missing[0]} is missing")
         return cls(**values)

@@ -1,4 +1,4 @@
-"""Recipes: the data and the settings of a training, in a file that a person can read."""
+"""Recipes: the data and the settings of a training, in a TOML file."""
 
 import re
 import warnings
@@ -21,8 +21,8 @@ SUFFIX = ".toml"
 SHARE = 0.05
 SECTIONS = ("corpus", "validation", "test")
 
-# Of each setting, whether it may be None, which recipes write as none.
-_OPTIONAL = {name: each.optional for name, each in allowed(Settings).items()}
+# Whether each setting may be None, which recipes write as "none".
+_OPTIONAL = {name: values.optional for name, values in allowed(Settings).items()}
 
 Validation = Source | float | Literal["none"] | None
 
@@ -32,12 +32,12 @@ class Recipe:
     """The data and the settings of a training.
 
     Attributes:
-        corpus: The pairs to learn from.
-        validation: The pairs to judge the model by while it learns: a corpus; a share of `corpus`, which is not learnt
-            from; `"none"`; None: the corpus's own, if it is one that has such, and a share of 0.05 of it otherwise, or
-            none of a corpus of one source sentence.
+        corpus: The training pairs.
+        validation: The pairs for validation during training: a corpus; a share of `corpus`, which is held out;
+            `"none"`; or None: the corpus's validation part, or else a share of 0.05, or nothing if all pairs have
+            one source sentence.
         test: The pairs to score the trained model on.
-        values: The settings that are given; the others are those of `Settings()`, or follow from the corpus (`suited`).
+        values: The chosen settings; the rest have their defaults, or are chosen by the corpus (`suited`).
 
     Example:
         >>> recipe = Recipe().with_values({"corpus": "phrasebook", "validation": {"share": 0.1}, "epochs": 3})
@@ -46,7 +46,7 @@ class Recipe:
         >>> recipe.with_values({"epoch": 3})
         Traceback (most recent call last):
             ...
-        dikkat.errors.InputError: epoch: no such key of a recipe; did you mean epochs?
+        dikkat.errors.InputError: epoch: unknown key of a recipe; did you mean epochs?
     """
 
     corpus: Source | None = None
@@ -56,20 +56,20 @@ class Recipe:
 
     @property
     def settings(self) -> Settings:
-        """All settings, as far as they are known without the corpus."""
+        """All settings: `values`, and defaults that do not depend on the corpus."""
         return Settings.from_dict(self.values)
 
     @classmethod
     def load(cls, recipe: str | Path) -> "Recipe":
-        """A recipe from its file.
+        """Read a recipe from its file.
 
         Args:
-            recipe: A TOML file, or the name of a recipe that comes with dikkat. File names in a file begin in its
-                folder; in a recipe that comes with dikkat, in the current one.
+            recipe: A TOML file, or the name of a built-in recipe. File names in a file are relative to its folder,
+                those of a built-in recipe to the current folder.
 
         Raises:
-            InputError: No such recipe; not TOML; a key twice, unknown, or with a value that it may not have: the
-                message has the file, the line and the key.
+            InputError: An unknown recipe; invalid TOML; a key that is repeated, unknown, or has a value that is not
+                allowed. The message has the file, the line and the key.
             OSError: The file cannot be read.
         """
         path = _find(recipe)
@@ -79,41 +79,41 @@ class Recipe:
             return cls().with_values(values, Path() if path in built_in().values() else path.parent)
         except InputError as error:
             key = re.match(r"\w+", str(error))
-            written = key and re.search(rf"^\s*\[?\s*{key[0]}\b", text, re.MULTILINE)
-            where = f"{path}, line {text.count(chr(10), 0, written.end()) + 1}" if written else str(path)
+            key_match = key and re.search(rf"^\s*\[?\s*{key[0]}\b", text, re.MULTILINE)
+            where = f"{path}, line {text.count(chr(10), 0, key_match.end()) + 1}" if key_match else str(path)
             raise type(error)(f"{where}: {error}") from error
 
     def with_values(self, values: Mapping[str, Any], base: Path = Path()) -> "Recipe":
-        """This recipe with other values: of `corpus`, `validation`, `test` and the settings, by name, as TOML has them.
+        """Return a copy with other values, of TOML's types, of `corpus`, `validation`, `test` and the settings by name.
 
-        File names in them begin in the folder `base`.
+        File names are relative to the folder `base`.
 
         Raises:
-            InputError: An unknown key (the message has the nearest that is known), or a value that it may not have.
+            InputError: An unknown key (the message suggests the nearest one), or a value that is not allowed.
         """
         known = [*SECTIONS, *_OPTIONAL]
         for key in values:
             if key not in known:
-                raise InputError(f"{key}: no such key of a recipe; {nearest(key, known)}")
-        parts: dict[str, Any] = {}
-        readers: tuple[Callable[[object, Path], Any], ...] = Source.parse, _validation, _test
+                raise InputError(f"{key}: unknown key of a recipe; {nearest(key, known)}")
+        sections: dict[str, Any] = {}
+        readers: tuple[Callable[[object, Path], Any], ...] = Source.parse, _parse_validation, _parse_test
         for key, read in zip(SECTIONS, readers, strict=True):
             try:
                 if key in values:
-                    parts[key] = read(values[key], base)
+                    sections[key] = read(values[key], base)
             except InputError as error:
                 raise type(error)(f"{key}: {error}") from error
-        given = {
+        settings = {
             name: None if value == "none" and _OPTIONAL[name] else value
             for name, value in values.items()
             if name not in SECTIONS
         }
-        values = {**self.values, **given}
-        Settings.from_dict(values)  # which checks them
-        return replace(self, **parts, values=values)
+        values = {**self.values, **settings}
+        Settings.from_dict(values)  # checks the values
+        return replace(self, **sections, values=values)
 
     def save(self, path: Path) -> None:
-        """Write the recipe as a file that `load` reads, with what `spelling` has.
+        """Write the recipe to a file that `load` can read, with absolute file names.
 
         Raises:
             OSError: The system could not write.
@@ -121,7 +121,7 @@ class Recipe:
         write_whole(path, "".join(f"{key} = {toml.written(value)}\n" for key, value in self.spelling().items()))
 
     def spelling(self) -> dict[str, Any]:
-        """The values that `with_values` makes this recipe of, file names absolute.
+        """Return the values from which `with_values` makes this recipe, with absolute file names.
 
         Example:
             >>> Recipe().with_values({"corpus": "phrasebook", "validation": {"share": 0.1}, "epochs": 3}).spelling()
@@ -129,40 +129,40 @@ class Recipe:
         """
         values: dict[str, Any] = {"corpus": self.corpus.spelling()} if self.corpus else {}
         if self.validation is not None:
-            given = self.validation
-            values["validation"] = {"share": given} if isinstance(given, float) else given
-            if isinstance(given, Source):
-                values["validation"] = given.spelling()
+            validation = self.validation
+            values["validation"] = {"share": validation} if isinstance(validation, float) else validation
+            if isinstance(validation, Source):
+                values["validation"] = validation.spelling()
         values["test"] = self.test.spelling() if self.test else "none"
         return values | {name: "none" if value is None else value for name, value in self.values.items()}
 
     def data(self) -> tuple[Any, Any]:
-        """The pairs to learn from, and those to judge the model by; no source sentence is in both, nor in the test.
+        """Return the training and the validation pairs, without common source sentences or those of the test.
 
         Returns:
-            Two corpora, or lists of pairs; the second None where there is to be no validation.
+            Two corpora, or lists of pairs; the second is None without validation.
 
         Raises:
-            InputError: No corpus is given.
-            CorpusError: It cannot be read, or parted as asked for.
+            InputError: The recipe has no corpus.
+            CorpusError: The corpus cannot be read or split.
             OSError: A file cannot be opened.
         """
         if self.corpus is None:
-            raise InputError("no corpus is given: name one in the recipe or with --corpus")
-        pairs = _opened("corpus", self.corpus, "training")
+            raise InputError("corpus: got none; expected one in the recipe or with --corpus")
+        pairs = _open("corpus", self.corpus, "training")
         validation = self.validation
         if validation is None:
             validation = self.corpus if self.corpus.has_part("validation") else SHARE
-        held_out = _opened("validation", validation, "validation") if isinstance(validation, Source) else None
+        held_out = _open("validation", validation, "validation") if isinstance(validation, Source) else None
         if self.test is not None:
-            test = _opened("test", self.test, "test")
+            test = _open("test", self.test, "test")
             pairs = _without_leaks(pairs, test)
             held_out = None if held_out is None else _without_leaks(held_out, test)
         if isinstance(validation, float):
             try:
                 return hold_out(pairs, validation)
             except NothingToHoldOutError as error:
-                if self.validation is not None:  # somebody asked for it
+                if self.validation is not None:  # the user asked for validation
                     raise
                 warnings.warn(f"trained without validation: {error}", UserWarning, stacklevel=2)
                 return pairs, None
@@ -170,7 +170,7 @@ class Recipe:
 
 
 def read_value(text: str, where: str) -> Any:
-    """A recipe's value from the text of an option: a table in braces, true or false, a number, or else the text itself.
+    """Return a recipe's value from the text of an option: a table in braces, true or false, a number, or the text.
 
     Example:
         >>> read_value("phrasebook", "--corpus"), read_value('{tsv = "pairs.tsv", first = 600}', "--corpus")
@@ -182,7 +182,7 @@ def read_value(text: str, where: str) -> Any:
         try:
             (value,) = toml.read(f"value = {text}", where).values()
         except ValueError as error:
-            raise InputError(f'{where}: got {text}; expected such as {{name = "phrasebook", first = 600}}') from error
+            raise InputError(f'{where}: got {text}; expected a table: {{name = "phrasebook", first = 600}}') from error
         return value
     if text in ("true", "false"):
         return text == "true"
@@ -195,15 +195,15 @@ def read_value(text: str, where: str) -> Any:
 
 
 def built_in() -> dict[str, Path]:
-    """The recipes that come with dikkat, by name."""
+    """Return the paths of the built-in recipes by name."""
     package = Path(str(files("dikkat")))
     installed = package / "recipes"
-    folder = installed if installed.is_dir() else package.parents[1] / "recipes"  # there in a checkout of the sources
+    folder = installed if installed.is_dir() else package.parents[1] / "recipes"  # in a clone of the repository
     return {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}"))}
 
 
 def purpose(path: Path) -> str:
-    """The purpose of a recipe: its first line, a comment."""
+    """Return the purpose of a recipe, from the comment in its first line."""
     return _read(path).partition("\n")[0].removeprefix("#").strip()
 
 
@@ -212,7 +212,7 @@ def _find(recipe: str | Path) -> Path:
     if path.exists() or path.suffix == SUFFIX:
         return path
     if str(recipe) not in known:
-        raise InputError(f"{recipe}: no such file and no such recipe of dikkat's; {nearest(recipe, list(known))}")
+        raise InputError(f"{recipe}: neither a file nor a built-in recipe; {nearest(recipe, list(known))}")
     return known[str(recipe)]
 
 
@@ -222,10 +222,10 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}), so no recipe") from error
+        raise InputError(f"{path}: got a file that is not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
-def _opened(section: str, source: Source, part: Part) -> Any:
+def _open(section: str, source: Source, part: Part) -> Any:
     try:
         return source.open(part)
     except CorpusError as error:
@@ -233,20 +233,20 @@ def _opened(section: str, source: Source, part: Part) -> Any:
 
 
 def _without_leaks(pairs: Any, held_out: Any) -> Any:
-    left = without_leaks(pairs, held_out)
-    return list(left) if isinstance(pairs, list) else left  # what is in memory stays there, and has a length
+    remaining = without_leaks(pairs, held_out)
+    return list(remaining) if isinstance(pairs, list) else remaining  # a list stays a list, which has a length
 
 
-def _validation(value: object, base: Path) -> Validation:
+def _parse_validation(value: object, base: Path) -> Validation:
     if value == "none":
         return "none"
     if not isinstance(value, Mapping) or "share" not in value:
         return Source.parse(value, base)
     share = value["share"]
     if set(value) != {"share"} or isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
-        raise InputError(f"{dict(value)}: write {{share = NUMBER}}, a number between 0 and 1, and nothing beside it")
+        raise InputError(f"got {dict(value)}; expected only {{share = NUMBER}}, with a number between 0 and 1")
     return float(share)
 
 
-def _test(value: object, base: Path) -> Source | None:
+def _parse_test(value: object, base: Path) -> Source | None:
     return None if value == "none" else Source.parse(value, base)

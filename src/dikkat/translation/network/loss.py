@@ -1,4 +1,4 @@
-"""The output layer and its loss in one, with the scores of at most a few hundred tokens in memory."""
+"""The output layer and its cross-entropy in chunks, with the scores of a few hundred tokens in memory."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -11,11 +11,11 @@ from dikkat.translation.network.fused_loss.launch import CrossEntropy, runs
 
 Reduction = Literal["mean", "sum"]
 
-# Bytes of scores at a time. Measured with 900 tokens, 256 features and a vocabulary of 8,000, which are then 262 tokens
-# of float32 and 524 of bfloat16: with fewer the weight's gradient is read and written too often, more gain nothing.
-_BYTES = 2**23
-_BYTES_ELSEWHERE = 2**28  # on a device whose chunks are launches
-_FEWEST = 64
+# Bytes of a chunk's scores. Measured with 900 tokens, 256 features and a vocabulary of 8,000, where a chunk has 262
+# tokens of float32 or 524 of bfloat16. Smaller chunks access the weight's gradient too often; larger ones gain nothing.
+_CHUNK_BYTES = 2**23
+_DEVICE_CHUNK_BYTES = 2**28  # on a GPU, where each chunk launches kernels
+_MIN_ROWS = 64
 
 
 def linear_cross_entropy(
@@ -28,46 +28,44 @@ def linear_cross_entropy(
     r_drop: float = 0.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    r"""Cross-entropy of a linear layer's scores, of which only a chunk of tokens' is in memory at any time.
+    r"""Return the cross-entropy of a linear layer's scores, with the scores of one chunk of tokens in memory at a time.
 
     With scores $z_n = W x_n + b$, probabilities $p_n = \mathrm{softmax}(z_n)$, target $t_n$ and label smoothing s,
 
     $$ \ell = \sum_n \Big[ -(1 - s) \log p_{n t_n} - \frac{s}{V} \sum_v \log p_{nv} \Big], \qquad
     \frac{\partial \ell}{\partial z_{nv}} = p_{nv} - (1 - s) [v = t_n] - \frac{s}{V} $$
 
-    With `r_drop` α, features are of two passes, of which different ones were dropped: rows n and N + n, of one target,
-    say the same of p and q. Their loss is the mean of both, and
+    With `r_drop` α, features are of two passes with different dropout: rows n and N + n have one target, and
+    probabilities p and q. Their loss is the mean of both losses, plus the divergence in both directions
 
     $$ \frac{\alpha}{4} \sum_v (p_{nv} - q_{nv}) (\log p_{nv} - \log q_{nv}) $$
 
-    more: their divergence, in both directions. Liang and others, "R-Drop: regularized dropout for neural networks"
-    (2021), section 2.1, halved.
+    Liang and others, "R-Drop: regularized dropout for neural networks" (2021), section 2.1, halved.
 
-    The gradients are computed together with the loss, chunk by chunk, and only those that are needed: the
-    backward pass multiplies them by the gradient that comes from above. For that reason they are all there is: they
-    cannot be differentiated again. Label smoothing: Szegedy and others, "Rethinking the Inception architecture for
-    computer vision" (2016), section 7. Computing gradients in the forward pass: Hsu and others, "Liger Kernel"
-    (2024), section 3.2.
+    The forward pass computes the loss and the needed gradients, chunk by chunk; the backward pass only multiplies them
+    by the upstream gradient. So there are no second derivatives. Label smoothing: Szegedy and others, "Rethinking the
+    Inception architecture for computer vision" (2016), section 7. Computing gradients in the forward pass: Hsu and
+    others, "Liger Kernel" (2024), section 3.2.
 
-    Under `torch.autocast` the three products run in its dtype. Whatever the dtype, softmax and sums are float32 at
-    least, and so is the loss; gradients have their operands' dtypes.
+    Under `torch.autocast` the three products run in its dtype. Softmax, sums and the loss are at least float32;
+    gradients have their operands' dtypes.
 
     Args:
         features: (N, e) floating point, N at least 1; (2N, e) with `r_drop`.
         weight: (V, e) floating point, V at least 1; outside autocast, of the features' dtype.
         bias: (V,) floating point, or None.
         target: (N,) int64, from 0 to V − 1.
-        label_smoothing: Part of the target's probability that is spread evenly over all V, from 0 to 1.
+        label_smoothing: The share of the target's probability that is spread evenly over all V, from 0 to 1.
         r_drop: The weight α of the divergence, at least 0; 0: features of one pass.
         reduction: `"mean"` over the N tokens, or their `"sum"`.
 
     Returns:
-        The loss in nats, a scalar of the features' dtype, or float32 where that is narrower.
+        The loss in nats, a scalar of the features' dtype, or of float32 if that is wider.
 
     Raises:
-        ValueError: Wrong shapes, a target outside 0…V − 1 (on a CPU; elsewhere PyTorch's own), a label smoothing
+        ValueError: Wrong shapes, a target outside 0…V − 1 (on a CPU; PyTorch's error elsewhere), a label smoothing
             outside 0…1, a negative weight, an unknown reduction.
-        TypeError: Dtypes that do not go together.
+        TypeError: Dtypes that differ or are not supported.
         RuntimeError: Gradients of the gradients are requested.
 
     Example:
@@ -80,16 +78,16 @@ def linear_cross_entropy(
         tensor([-0.3662,  0.1338,  0.1338])
     """
     _check(features, weight, bias, target, label_smoothing, r_drop, reduction)
-    device, products = features.device.type, features.dtype
-    if torch.is_autocast_enabled(device) and products != torch.float64:  # which autocast leaves alone
-        products = torch.get_autocast_dtype(device)
+    device, product_dtype = features.device.type, features.dtype
+    if torch.is_autocast_enabled(device) and product_dtype != torch.float64:  # which autocast does not change
+        product_dtype = torch.get_autocast_dtype(device)
     scale = 1 / len(target) if reduction == "mean" else 1.0
-    if r_drop:  # pairs are neighbours, so that a chunk has both
+    if r_drop:  # makes pairs adjacent, so that a chunk has both rows
         features, target = features.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1), target.repeat_interleave(2)
         scale /= 2
-    # Inside an autograd.Function grad mode is always off, so whether the caller wants gradients is read here.
+    # Grad mode is always off inside of an autograd.Function, so it is read here.
     loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # PyTorch's own has no types
-        features, weight, bias, target, label_smoothing, r_drop / 2, scale, products, torch.is_grad_enabled()
+        features, weight, bias, target, label_smoothing, r_drop / 2, scale, product_dtype, torch.is_grad_enabled()
     )
     return loss
 
@@ -105,12 +103,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         label_smoothing: float,
         divergence: float,
         scale: float,
-        products: torch.dtype,
+        product_dtype: torch.dtype,
         with_gradients: bool,
     ) -> Tensor:
-        needed = [with_gradients and need for need in ctx.needs_input_grad[:3]]
+        needed = [with_gradients and needs for needs in ctx.needs_input_grad[:3]]
         with torch.autocast(features.device.type, enabled=False):
-            operands = features.to(products), weight.to(products), bias, target
+            operands = features.to(product_dtype), weight.to(product_dtype), bias, target
             total, gradients = _in_chunks(*operands, label_smoothing, divergence, scale, needed)
         ctx.save_for_backward(*gradients)
         return total * scale
@@ -119,14 +117,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "linear_cross_entropy has no second derivatives, which create_graph=True asks for; "
-                "torch.nn.functional.cross_entropy(torch.nn.functional.linear(features, weight, bias), target) has"
+                "linear_cross_entropy: got create_graph=True; expected False, as it has no second derivatives. Use "
+                "torch.nn.functional.cross_entropy(torch.nn.functional.linear(features, weight, bias), target)"
             )
         gradients = ctx.saved_tensors
-        # The usual case: the weight's is large, and a pass over it more time than a step's smaller operations.
+        # Usually upstream is 1: then this saves a pass over the weight's large gradient.
         if upstream.device.type != "cpu" or upstream != 1:
             gradients = [None if gradient is None else gradient * upstream for gradient in gradients]
-        # PyTorch itself brings each to its operand's dtype.
+        # PyTorch converts each gradient to its operand's dtype.
         return *gradients, None, None, None, None, None, None
 
 
@@ -140,27 +138,27 @@ def _in_chunks(
     scale: float,
     needed: Sequence[bool],
 ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
-    """The summed loss and the gradients of features, weight and bias, chunk by chunk in the same memory.
+    """Return the summed loss and the gradients of features, weight and bias, which are None if not needed.
 
-    New memory for each chunk would cost as much as a pass over it.
+    All chunks use the same memory: new memory for each chunk would cost as much as a pass over it.
     """
-    room = _BYTES if features.is_cpu else _BYTES_ELSEWHERE
-    # An even number, so that a pair is never parted.
-    rows = min(max(_FEWEST, room // (len(weight) * features.itemsize)) // 2 * 2, len(features))
-    products = features.new_empty(rows, len(weight))
-    kind = CrossEntropy if runs(features) else _Plain
-    entropy = kind(len(weight), features.dtype, bias, label_smoothing, scale if any(needed) else None, divergence)
-    of_features = torch.empty_like(features) if needed[0] else None
-    of_weight: Tensor | None = None
+    chunk_bytes = _CHUNK_BYTES if features.is_cpu else _DEVICE_CHUNK_BYTES
+    # An even number, so that both rows of a pair are in one chunk.
+    rows = min(max(_MIN_ROWS, chunk_bytes // (len(weight) * features.itemsize)) // 2 * 2, len(features))
+    score_buffer = features.new_empty(rows, len(weight))
+    loss_class = CrossEntropy if runs(features) else _Plain
+    entropy = loss_class(len(weight), features.dtype, bias, label_smoothing, scale if any(needed) else None, divergence)
+    features_gradient = torch.empty_like(features) if needed[0] else None
+    weight_gradient: Tensor | None = None
     for start in range(0, len(features), rows):
         chunk = features[start : start + rows]
-        scores = torch.mm(chunk, weight.t(), out=products[: len(chunk)])
+        scores = torch.mm(chunk, weight.t(), out=score_buffer[: len(chunk)])
         entropy.add(scores, target[start : start + rows])
-        if of_features is not None:
-            torch.mm(scores, weight, out=of_features[start : start + rows])
+        if features_gradient is not None:
+            torch.mm(scores, weight, out=features_gradient[start : start + rows])
         if needed[1]:
-            of_weight = _add_to_weight(of_weight, scores, chunk)
-    return entropy.total, (of_features, of_weight, entropy.bias_gradient if needed[2] else None)
+            weight_gradient = _add_to_weight(weight_gradient, scores, chunk)
+    return entropy.total, (features_gradient, weight_gradient, entropy.bias_gradient if needed[2] else None)
 
 
 def _add_to_weight(total: Tensor | None, gradient: Tensor, features: Tensor) -> Tensor:
@@ -183,40 +181,40 @@ class _Plain:
         scale: float | None,
         divergence: float = 0.0,
     ) -> None:
-        self._wide = torch.promote_types(dtype, torch.float32)
+        self._sum_dtype = torch.promote_types(dtype, torch.float32)
         self._size, self._bias, self._smoothing, self._scale = size, bias, smoothing, scale
         self._divergence = divergence
         self.total: Any = 0.0
         self.bias_gradient: Any = 0.0
 
     def add(self, scores: Tensor, target: Tensor) -> None:
-        labels, wide = target.unsqueeze(1), scores.to(self._wide)
-        log_probabilities = torch.log_softmax(wide if self._bias is None else wide + self._bias, 1)
+        labels, wide_scores = target.unsqueeze(1), scores.to(self._sum_dtype)
+        log_probabilities = torch.log_softmax(wide_scores if self._bias is None else wide_scores + self._bias, 1)
         self.total = self.total - (1 - self._smoothing) * log_probabilities.gather(1, labels).sum()
         if self._smoothing:
             self.total -= self._smoothing * log_probabilities.mean(1).sum()
-        apart = self._apart(log_probabilities) if self._divergence else None
+        divergence_gradient = self._add_divergence(log_probabilities) if self._divergence else None
         if self._scale is not None:
             gradient = log_probabilities.exp_()
-            if apart is not None:
-                gradient += apart
+            if divergence_gradient is not None:
+                gradient += divergence_gradient
             gradient -= self._smoothing / self._size
             gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, self._smoothing - 1))
             gradient *= self._scale
             self.bias_gradient = self.bias_gradient + gradient.sum(0)
             scores.copy_(gradient)
 
-    def _apart(self, log_probabilities: Tensor) -> Tensor:
-        """The gradient of the pairs' divergences, which are added to the total."""
-        both = log_probabilities.unflatten(0, (-1, 2))
-        p = both.exp()
-        # A token that neither pass allows counts in neither; its logarithms' difference would be no number.
-        ratio = torch.where(p.any(1, keepdim=True), both[:, :1] - both[:, 1:], 0.0)
+    def _add_divergence(self, log_probabilities: Tensor) -> Tensor:
+        """Add the pairs' divergences to the total, and return their gradient."""
+        pairs = log_probabilities.unflatten(0, (-1, 2))
+        p = pairs.exp()
+        # A token with probability 0 in both passes has no effect; the difference of its logarithms would be NaN.
+        ratio = torch.where(p.any(1, keepdim=True), pairs[:, :1] - pairs[:, 1:], 0.0)
         difference = p[:, :1] - p[:, 1:]
         self.total = self.total + self._divergence * (difference * ratio).sum()
-        away = torch.cat([ratio, -ratio], 1)
-        own = p * (away - (p * away).sum(2, keepdim=True)) + torch.cat([difference, -difference], 1)
-        gradient: Tensor = self._divergence * own.flatten(0, 1)
+        ratios = torch.cat([ratio, -ratio], 1)
+        gradients = p * (ratios - (p * ratios).sum(2, keepdim=True)) + torch.cat([difference, -difference], 1)
+        gradient: Tensor = self._divergence * gradients.flatten(0, 1)
         return gradient
 
 
@@ -243,14 +241,14 @@ def _check(
     for name, (tensor, allowed) in shapes.items():
         if tensor is not None and tuple(tensor.shape) != allowed:
             raise ValueError(
-                f"{name}: got shape {tuple(tensor.shape)}; expected {allowed} beside features {tuple(features.shape)}"
+                f"{name}: got shape {tuple(tensor.shape)}; expected {allowed} with features {tuple(features.shape)}"
             )
     for name, tensor in (("features", features), ("weight", weight), ("bias", bias)):
         if tensor is not None and not tensor.is_floating_point():
             raise TypeError(f"{name}: got {tensor.dtype}; expected floating point")
     if weight.dtype != features.dtype and not torch.is_autocast_enabled(features.device.type):
         raise TypeError(
-            f"weight: got {weight.dtype}; expected {features.dtype}, as features are; only torch.autocast mixes them"
+            f"weight: got {weight.dtype}; expected the features' {features.dtype}; only torch.autocast mixes dtypes"
         )
     if target.dtype != torch.int64:
         raise TypeError(f"target: got {target.dtype}; expected torch.int64")

@@ -1,4 +1,4 @@
-"""The network: an encoder, a bridge, an attentional decoder, a readout; and its loss."""
+"""The network: an encoder, a bridge, an attentional decoder and a readout."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ from dikkat.translation.network.loss import Reduction, linear_cross_entropy
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD
 
-COMPILED = "_compiled"  # the attribute in which a search keeps what it has compiled of a model
-DecoderState = Tensor | tuple[Tensor, Tensor]  # a GRU's, and an LSTM's: states and cells
+COMPILED = "_compiled"  # the attribute in which searches store a model's compiled weights
+DecoderState = Tensor | tuple[Tensor, Tensor]  # a GRU's states, or an LSTM's states and cells
 
 
 class Batch(NamedTuple):
@@ -28,9 +28,9 @@ class Batch(NamedTuple):
         source: (B, S) int64.
         source_lengths: (B,) int64, on the CPU or elsewhere.
         target: (B, T + 1) int64: `<bos>`, the sentence, `<eos>`.
-        target_lengths: (B,) int64: tokens to be predicted, `<eos>` included.
-        total_tokens: Those of all rows, where several processes have some each; 0 where nobody counted.
-        counts: Whether the rows count in the loss; not those that only keep a process in step with the others.
+        target_lengths: (B,) int64: tokens to predict, `<eos>` included.
+        total_tokens: The target tokens of all processes' rows; 0 if unknown.
+        counts: Whether the rows count in the loss; False for a row that a process has only to stay in step.
     """
 
     source: Tensor
@@ -41,12 +41,12 @@ class Batch(NamedTuple):
     counts: bool = True
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch with its tokens on a device; the lengths, which are read there, stay on the CPU."""
+        """Return the batch with its tokens on a device; the lengths stay on the CPU, which reads them."""
         return self._replace(source=sent(self.source, device), target=sent(self.target, device))
 
 
 def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Token numbers of several sentences as one tensor.
+    """Return padded token numbers (B, S) int64 of sentences, and their lengths (B,) int64.
 
     Example:
         >>> numbers, lengths = pad([[5, 6, 7], [8]])
@@ -59,7 +59,7 @@ def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 def collate(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
-    """A batch of (source, target) token numbers, the target's ends put on."""
+    """Return a batch of (source, target) token numbers, with BEGIN and END around the targets."""
     source, source_lengths = pad([source for source, _ in pairs])
     target, lengths = pad([[BEGIN, *target, END] for _, target in pairs])
     return Batch(source, source_lengths, target, lengths - 1)
@@ -72,33 +72,33 @@ class TranslationModel(nn.Module):
 
     $$ p_t = \mathrm{softmax}(E (\tanh(W [s_t; c_t; e_{t-1}] + b) + M f_t) + b') $$
 
-    Bahdanau, Cho, Bengio (2015), appendix A. With `lexical`, f_t is the mean of the source's embeddings by the weights
-    of attention, a part of the context, and E M f_t what the words that are looked at say of the next one, whatever was
-    written before; without it there is no such term. Nguyen, Chiang, "Improving lexical choice in neural machine
-    translation" (2018), section 4, with a matrix M of e × e in place of its hidden layer and its output weights.
+    Bahdanau, Cho, Bengio (2015), appendix A. With `lexical`, f_t is the mean of the source embeddings by the attention
+    weights, a part of the context. Then E M f_t scores the next word by the attended source words, independent of the
+    translation so far. Nguyen, Chiang, "Improving lexical choice in neural machine translation" (2018), section 4, with
+    an e × e matrix M instead of its hidden layer and its output weights.
 
-    The decoder's first state is tanh of a linear map of the encoder's last one, and the first cells of an LSTM are
-    another map of the last cells, which have no bounds.
+    The decoder's first state is tanh of a linear map of the encoder's last state. An LSTM's first cells are another
+    linear map of the last cells, without tanh as cells are unbounded.
 
-    E are the target embeddings themselves, and those of the source too, with `tied_embeddings` two and three; with
-    none they are weights of their own. Press, Wolf, "Using the output embedding to improve language models" (2017).
+    E are the target embeddings with `tied_embeddings` two, the source embeddings too with three, and separate weights
+    with none. Press, Wolf, "Using the output embedding to improve language models" (2017).
 
-    Where `score` is none, the memory is one position: the last state of the encoder's top layer, which is therefore
-    the context of every step. Cho and others, "Learning phrase representations using RNN encoder–decoder" (2014).
+    If `score` is none, the memory has one position: the last state of the encoder's top layer, which is the context of
+    every step. Cho and others, "Learning phrase representations using RNN encoder–decoder" (2014).
 
-    In training, features of the embeddings, of the memory, between layers and of the readout are dropped (`dropout`),
-    and attention weights (`attention_dropout`). What is kept is scaled, so that its mean stays.
+    In training, `dropout` applies to the embeddings, the memory, between layers and to the readout, and
+    `attention_dropout` to the attention weights. The remaining values are scaled, so that the mean is unchanged.
 
     Args:
-        settings: The sizes, the cell, the score and what there is beside.
+        settings: The settings of the network.
         source_size: Tokens of the source vocabulary.
-        target_size: Tokens of the target vocabulary; with three-way tied embeddings as many.
+        target_size: Tokens of the target vocabulary; equal to `source_size` with three-way tied embeddings.
 
     Attributes:
-        attends: Whether there is attention. Without it the weights of a step, of one position, say nothing.
+        attends: Whether the model has attention. Without it, a step's weights have only one position.
 
     Raises:
-        SettingsError: three-way tied embeddings of two vocabularies.
+        SettingsError: Three-way tied embeddings of two vocabularies.
 
     Example:
         >>> model = TranslationModel(Settings(embedding_size=3, hidden_size=4), source_size=11, target_size=13)
@@ -110,36 +110,35 @@ class TranslationModel(nn.Module):
         super().__init__()
         self.attends = settings.score != "none"
         embedding, hidden, layers = settings.embedding_size, settings.hidden_size, settings.num_layers
-        between = settings.dropout if layers > 1 else 0.0
+        layer_dropout = settings.dropout if layers > 1 else 0.0
         context = hidden + embedding if settings.is_lexical else hidden
         if settings.tied_embeddings != "three":
             self.source_embedding = nn.Embedding(source_size, embedding)
         elif source_size != target_size:
             raise SettingsError(
-                f"tied_embeddings: got 'three', and {source_size} tokens in the source vocabulary and {target_size} in "
-                "the target vocabulary; expected one vocabulary for both: train one tokenizer on both languages, or "
-                "use tied_embeddings 'two'"
+                f"tied_embeddings: got 'three' with {source_size} source tokens and {target_size} target tokens; "
+                "expected one vocabulary: train one tokenizer on both languages, or use tied_embeddings 'two'"
             )
         self.target_embedding = nn.Embedding(target_size, embedding)
-        lstm = settings.cell == "lstm"
-        # Keys are as wide as queries, so that every score fits: each direction of the encoder gets half.
-        self.encoder = (LSTMEncoder if lstm else GRUEncoder)(
+        is_lstm = settings.cell == "lstm"
+        # Keys need as many features as queries for all scores, so each direction of the encoder has half of them.
+        self.encoder = (LSTMEncoder if is_lstm else GRUEncoder)(
             embedding,
             hidden // 2 if settings.bidirectional else hidden,
             layers,
             bidirectional=settings.bidirectional,
-            dropout=between,
+            dropout=layer_dropout,
         )
         self.bridge = nn.Linear(hidden, hidden)
-        if lstm:
+        if is_lstm:
             self.cell_bridge = nn.Linear(hidden, hidden)
-        self.decoder = (AttentionalLSTM if lstm else AttentionalGRU)(
+        self.decoder = (AttentionalLSTM if is_lstm else AttentionalGRU)(
             embedding,
             hidden,
             context,
-            _score(settings),
+            _make_score(settings),
             layers,
-            between,
+            layer_dropout,
             weight_dropout=settings.attention_dropout,
             key_size=hidden,
         )
@@ -152,60 +151,58 @@ class TranslationModel(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
         tables = [self.source_table.weight, self.target_embedding.weight, self.output_table]
         for table in {id(table): table for table in tables}.values():
-            # As output weights, PyTorch's unit variance would begin with scores of the size of the square root of e;
-            # `_embed` undoes this for the input.
+            # PyTorch's unit variance would give output scores of about √e. `_embed` restores it for inputs.
             nn.init.normal_(table, std=embedding**-0.5)
 
     def encode(self, source: Tensor, lengths: Tensor) -> tuple[Memory, DecoderState]:
-        """Encode sentences, (B, S) int64 token numbers of lengths (B,) int64; those behind a length have no effect.
+        """Encode sentences, (B, S) int64 token numbers of lengths (B,) int64; padding has no effect.
 
         Returns:
-            The memory, its keys projected, of S positions, or of one without attention; the decoder's state before the
-            first step.
+            The memory with projected keys, of S positions or of one without attention; the decoder's first state.
         """
         embedded = self._embed(self.source_table, source)
         outputs, final = self.encoder(embedded, lengths)
         states, cells = final if isinstance(final, tuple) else (final, None)
-        looked_at = (outputs, sent(lengths, source.device)) if self.attends else (states[-1].unsqueeze(1), None)
-        encoded = self.dropout(looked_at[0])
+        attended = (outputs, sent(lengths, source.device)) if self.attends else (states[-1].unsqueeze(1), None)
+        encoded = self.dropout(attended[0])
         values = torch.cat([encoded, embedded], dim=-1) if self.is_lexical else encoded
-        memory = self.decoder.prepare(encoded, looked_at[1], values)
-        first = torch.tanh(self.bridge(states))
-        return memory, first if cells is None else (first, self.cell_bridge(cells))
+        memory = self.decoder.prepare(encoded, attended[1], values)
+        initial = torch.tanh(self.bridge(states))
+        return memory, initial if cells is None else (initial, self.cell_bridge(cells))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return (N, target tokens) scores of the N next tokens, ends included, given the true ones before them.
+        """Return scores (N, target tokens) of the N target tokens, ends included, given the true previous tokens.
 
-        Scores are unnormalised log-probabilities at the real positions, sentence after sentence: padding costs neither
-        output layer nor loss. `expected(batch)` is what they should predict.
+        Scores are unnormalised log-probabilities at the positions without padding, sentence after sentence. So padding
+        costs no time in the output layer and the loss. `expected(batch)` has the true tokens.
         """
         return self.scores(self.features(batch))
 
     def features(self, batch: Batch) -> Tensor:
-        """Return the readout (N, e) at the real positions, sentence after sentence, which the output layer reads."""
+        """Return the output layer's inputs (N, e) at the positions without padding, sentence after sentence."""
         memory, state = self.encode(batch.source, batch.source_lengths)
         previous = self._embed(self.target_embedding, batch.target[:, :-1])
         states, contexts, _, _ = self.decoder(previous, memory, state, lengths=batch.target_lengths)
-        places = _real(batch)
-        return self._readout(*(each.flatten(0, 1)[places] for each in (states, contexts, previous)))
+        positions = _real_positions(batch)
+        return self._readout(*(outputs.flatten(0, 1)[positions] for outputs in (states, contexts, previous)))
 
     def loss(
         self, batch: Batch, *, label_smoothing: float = 0.0, r_drop: float = 0.0, reduction: Reduction = "mean"
     ) -> Tensor:
-        """Cross-entropy of the next tokens, given the true ones before them; the scores are never whole in memory.
+        """Return the cross-entropy of the target tokens, given the true previous ones, without storing all scores.
 
         Args:
-            batch: N target tokens in all, ends included.
-            label_smoothing: Part of the true token's probability that is spread over all tokens, from 0 to 1.
-            r_drop: The weight of what two passes over the batch, of which different features are dropped, say
-                otherwise of the next tokens (`linear_cross_entropy`); 0: one pass.
+            batch: A batch with N target tokens, ends included.
+            label_smoothing: The share of the true token's probability that is spread over all tokens, from 0 to 1.
+            r_drop: The weight of the divergence of two passes with different dropout (`linear_cross_entropy`);
+                0: one pass.
             reduction: `"mean"` over the N tokens, or their `"sum"`.
 
         Returns:
-            The loss in nats, a scalar: that of `forward(batch)` and `expected(batch)`; with `r_drop`, of two of those.
+            The loss in nats, a scalar, of `forward(batch)` and `expected(batch)`; with `r_drop`, of two passes.
         """
         return linear_cross_entropy(
-            self.features(_twice(batch) if r_drop else batch),
+            self.features(_repeat(batch) if r_drop else batch),
             self.output_table,
             self.output_bias,
             expected(batch),
@@ -215,11 +212,11 @@ class TranslationModel(nn.Module):
         )
 
     def step(self, previous: Tensor, memory: Memory, state: DecoderState) -> tuple[Tensor, Tensor, DecoderState]:
-        """Run one step behind the tokens (B,) int64 before, with the memory of `encode` and the state before it.
+        """Run one step after the previous tokens (B,) int64, with the memory of `encode` and the previous state.
 
         Returns:
-            Unnormalised log-probabilities (B, target tokens); where the model looked, (B, S), or (B, 1) without
-            attention; the next state.
+            Unnormalised log-probabilities (B, target tokens); attention weights (B, S), or (B, 1) without attention;
+            the next state.
         """
         features, weights, state = self.step_features(previous, memory, state)
         return self.scores(features), weights, state
@@ -227,10 +224,10 @@ class TranslationModel(nn.Module):
     def step_features(
         self, previous: Tensor, memory: Memory, state: DecoderState
     ) -> tuple[Tensor, Tensor, DecoderState]:
-        """Run `step`, with its arguments, up to the output layer `scores`.
+        """Run `step` without the output layer `scores`.
 
         Returns:
-            The readout (B, e); where the model looked, (B, S), or (B, 1) without attention; the next state.
+            The output layer's inputs (B, e); attention weights (B, S), or (B, 1) without attention; the next state.
         """
         embedded = self._embed(self.target_embedding, previous)
         states, contexts, weights, state = self.decoder.step(embedded, memory, state, return_weights=True)
@@ -239,19 +236,19 @@ class TranslationModel(nn.Module):
         return self._readout(states, contexts, embedded), weights, state
 
     def train(self, mode: bool = True) -> Self:
-        """Put the model in training mode, or in evaluation mode; training drops the weights that searches keep."""
+        """Put the model in training or evaluation mode; training mode removes the compiled weights of searches."""
         if mode:
             vars(self).pop(COMPILED, None)
         return super().train(mode)
 
-    def load_state_dict(self, *given: Any, **options: Any) -> Any:
-        """The weights of a state dict, as of any module; the copy that a search keeps is given up."""
+    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
+        """Load the weights of a state dict, and remove the compiled weights of searches."""
         vars(self).pop(COMPILED, None)
-        return super().load_state_dict(*given, **options)
+        return super().load_state_dict(*arguments, **options)
 
-    def _apply(self, *given: Any, **options: Any) -> Self:  # what `to`, `double` and their like call
+    def _apply(self, *arguments: Any, **options: Any) -> Self:  # called by `to`, `double` and so on
         vars(self).pop(COMPILED, None)
-        super()._apply(*given, **options)  # type: ignore[no-untyped-call]
+        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
         return self
 
     def scores(self, features: Tensor) -> Tensor:
@@ -259,11 +256,11 @@ class TranslationModel(nn.Module):
         return F.linear(features, self.output_table, self.output_bias)
 
     def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
-        """Return the decoder's state of rows (R,) int64 of a batch, in their order; a row may come several times."""
+        """Return the decoder's state of rows (R,) int64 of a batch, in order; rows may be repeated."""
         return self.decoder.select(state, rows)
 
     def _embed(self, table: nn.Embedding, numbers: Tensor) -> Tensor:
-        """Embeddings with features of variance 1 at the start of training."""
+        """Return embeddings whose features have variance 1 at the start of training."""
         embedded: Tensor = self.dropout(table(numbers) * math.sqrt(table.embedding_dim))
         return embedded
 
@@ -276,44 +273,44 @@ class TranslationModel(nn.Module):
 
     @property
     def source_table(self) -> nn.Embedding:
-        """The embeddings of source tokens, which are the target's too where all three tables are one."""
+        """The embeddings of source tokens; those of target tokens too if three tables are tied."""
         return self.source_embedding if hasattr(self, "source_embedding") else self.target_embedding
 
     @property
     def is_lexical(self) -> bool:
-        """Whether the source's embeddings are a part of the context, and of the readout."""
+        """Whether the source embeddings are a part of the context and the readout."""
         return hasattr(self, "lexical")
 
     @property
     def output_table(self) -> Tensor:
-        """The weight of the output layer (target tokens, e), which are the target embeddings where tables are tied."""
+        """The weight of the output layer (target tokens, e): the target embeddings if tables are tied."""
         return self.output_weight if hasattr(self, "output_weight") else self.target_embedding.weight
 
 
 def expected(batch: Batch) -> Tensor:
-    """The tokens that a model should predict at the batch's real positions, (N,) int64, sentence after sentence."""
-    return batch.target[:, 1:].flatten()[_real(batch)]
+    """Return the true target tokens at the batch's positions without padding, (N,) int64, sentence after sentence."""
+    return batch.target[:, 1:].flatten()[_real_positions(batch)]
 
 
-def _twice(batch: Batch) -> Batch:
-    source, source_lengths, target, target_lengths = (torch.cat([each, each]) for each in batch[:4])
+def _repeat(batch: Batch) -> Batch:
+    source, source_lengths, target, target_lengths = (torch.cat([tensor, tensor]) for tensor in batch[:4])
     return Batch(source, source_lengths, target, target_lengths, batch.total_tokens, batch.counts)
 
 
-def _real(batch: Batch) -> Tensor:
-    """(N,) int64: the positions in (B · T) of which the next token is to be predicted; found where nothing waits."""
+def _real_positions(batch: Batch) -> Tensor:
+    """Return the positions in (B · T) without padding, (N,) int64, computed on the CPU without synchronisation."""
     lengths = batch.target_lengths.cpu()
-    real = torch.arange(batch.target.shape[1] - 1, device="cpu") < lengths.unsqueeze(1)
-    return sent(real.flatten().nonzero().squeeze(1), batch.target.device)
+    is_real = torch.arange(batch.target.shape[1] - 1, device="cpu") < lengths.unsqueeze(1)
+    return sent(is_real.flatten().nonzero().squeeze(1), batch.target.device)
 
 
-def _score(settings: Settings) -> scores.Score:
+def _make_score(settings: Settings) -> scores.Score:
     size = settings.hidden_size
     makers: dict[str, Callable[[], scores.Score]] = {
         "additive": lambda: scores.Additive(size, size, size),
         "dot": scores.Dot,
         "scaled_dot": scores.ScaledDot,
         "bilinear": lambda: scores.Bilinear(size, size),
-        "none": scores.Average,  # of the one position that there is
+        "none": scores.Average,  # of the only position
     }
     return makers[settings.score]()

@@ -1,4 +1,4 @@
-"""Weights of a translator for searches that call no modules: reasons against it, and its attention as affine maps."""
+"""Weights of a translator for searches that call no modules, and the obstacles to such searches."""
 
 from typing import NamedTuple
 
@@ -18,14 +18,14 @@ _PLAIN = (
 
 
 class Affine(NamedTuple):
-    """A matrix (out, in), and a bias (out,), if any."""
+    """A matrix (out, in) and an optional bias (out,)."""
 
     weight: Tensor
     bias: Tensor | None = None
 
 
 class Cells(NamedTuple):
-    """The weights of a recurrent layer, as `torch.nn.GRU` and `torch.nn.LSTM` have them."""
+    """The weights of a recurrent layer in the layout of `torch.nn.GRU` and `torch.nn.LSTM`."""
 
     weight_ih: Tensor
     weight_hh: Tensor
@@ -34,7 +34,7 @@ class Cells(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """The comparison of states with what was read: maps to queries and keys, and an additive score's `weight`."""
+    """The score of decoder states and encoder outputs: maps to queries and keys, and an additive score's `weight`."""
 
     pair: Pair
     query: Affine
@@ -43,52 +43,52 @@ class Compared(NamedTuple):
 
 
 def every_module_has_hooks() -> bool:
-    """Whether hooks are registered for all modules of the process."""
+    """Return whether hooks are registered for all modules of the process."""
     return bool(nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks)
 
 
 def undescribed(model: TranslationModel) -> list[str]:
-    """The reasons why the weights alone do not say what the model computes; empty where they do."""
+    """Return the reasons why the model may compute something else than its weights say; empty if it cannot."""
     reasons = []
-    everywhere = every_module_has_hooks()
-    for name, part in model.named_modules():
-        called = part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part) or everywhere
-        if called or not (part is model or isinstance(part, Score) or type(part) in _PLAIN):
+    global_hooks = every_module_has_hooks()
+    for name, module in model.named_modules():
+        needs_call = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) or global_hooks
+        if needs_call or not (module is model or isinstance(module, Score) or type(module) in _PLAIN):
             reasons.append(
-                f"{name or 'the model'} is no plain {type(part).__name__}, or has hooks: it has to be called"
+                f"{name or 'the model'} is not a plain {type(module).__name__}, or has hooks, so it must be called"
             )
-        elif isinstance(part, nn.Embedding) and part.max_norm is not None:
-            reasons.append(f"{name} changes its weights when it is called (max_norm)")
-        elif isinstance(part, AttentionalGRU | AttentionalLSTM):
-            reasons += sequence.score_obstacles(part.score)
+        elif isinstance(module, nn.Embedding) and module.max_norm is not None:
+            reasons.append(f"{name} changes its weights in each call (max_norm)")
+        elif isinstance(module, AttentionalGRU | AttentionalLSTM):
+            reasons += sequence.score_obstacles(module.score)
     if type(model) is not TranslationModel or any(callable(getattr(type(model), name, None)) for name in vars(model)):
-        reasons.append(f"{type(model).__name__} has methods of its own, and may compute something else")
+        reasons.append(f"{type(model).__name__} overrides methods, and may compute something else")
     return reasons
 
 
 def search_obstacles(model: TranslationModel) -> list[str]:
-    """The reasons why a search cannot run on the model's weights as one compiled call; empty where it can."""
+    """Return the reasons why a search cannot run as one compiled call on the model's weights; empty if it can."""
     modules = list(model.modules())
-    parameters = [each for part in modules for each in part._parameters.values() if each is not None]
-    buffers = [each for part in modules for each in part._buffers.values()]
+    parameters = [tensor for module in modules for tensor in module._parameters.values() if tensor is not None]
+    buffers = [tensor for module in modules for tensor in module._buffers.values()]
     reasons = addresses.tensor_obstacles([*parameters, *buffers])
     if torch.is_autocast_enabled("cpu"):
-        reasons.append("it computes in one precision, and torch.autocast is on")
-    kinds = {parameter.dtype for parameter in parameters}
-    if len(kinds) != 1 or not kinds <= {torch.float32, torch.float64}:
-        reasons.append(f"the weights are of {', '.join(sorted(map(str, kinds)))}, not all of float32 or of float64")
+        reasons.append("torch.autocast is on, and the search has only one precision")
+    dtypes = {parameter.dtype for parameter in parameters}
+    if len(dtypes) != 1 or not dtypes <= {torch.float32, torch.float64}:
+        reasons.append(f"the weights are {', '.join(sorted(map(str, dtypes)))}, not all float32 or all float64")
     return reasons + undescribed(model)
 
 
 def compared(decoder: AttentionalGRU | AttentionalLSTM) -> Compared:
-    """The attention of a decoder: both sides of its score as affine maps."""
-    score, like = decoder.score, decoder.part("weight_hh", 0)
+    """Return the score of a decoder's attention, with affine maps for both sides."""
+    score, template = decoder.score, decoder.part("weight_hh", 0)
     weight, bias = sequence.query_map(decoder, score)
-    query = Affine(torch.eye(decoder.hidden_size).to(like) if weight is None else weight, bias)
+    query = Affine(torch.eye(decoder.hidden_size).to(template) if weight is None else weight, bias)
     projection = getattr(score, "W_k", None)
     if isinstance(projection, nn.Linear) and is_plain(projection):
         key = Affine(projection.weight)
     else:
-        origin = score.project_key(like.new_zeros(1, decoder.key_size))
-        key = Affine((score.project_key(torch.eye(decoder.key_size).to(like)) - origin).t(), origin[0])
+        origin = score.project_key(template.new_zeros(1, decoder.key_size))
+        key = Affine((score.project_key(torch.eye(decoder.key_size).to(template)) - origin).t(), origin[0])
     return Compared(score.pair, query, key, score.pair_weight())

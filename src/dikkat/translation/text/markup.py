@@ -1,4 +1,4 @@
-"""Tags of a sentence, which go over to its translation: around the words that say what they were around."""
+"""HTML tags of a sentence, transferred to its translation by the words that they enclose."""
 
 import html
 import re
@@ -11,35 +11,35 @@ from torch import Tensor
 from dikkat.errors import InputError
 from dikkat.translation.text.units import Units
 
-# A comment, an instruction (<?php … ?>), a declaration, a whole script or style; or a tag, whose name ends at a space,
-# a slash or `>`: neither <user@example.com> nor <https://example.com> is one. Names and values are not read again (+):
-# that took seconds.
+# A comment, an instruction (<?php … ?>), a declaration, a complete script or style; or a tag, whose name ends at a
+# space, a slash or `>`: neither <user@example.com> nor <https://example.com> is a tag. Possessive quantifiers (+)
+# prevent backtracking, which took seconds.
 _TAG = re.compile(
     r"<!--(?:>|->|.*?--!?>)|<\?.*?\?>|<!\[CDATA\[.*?\]\]>|<![^>]*>"
     r"|<(?P<raw>script|style)\b[^>]*>.*?</(?P=raw)(?=[\s/>])[^>]*>"
     r"|<(?P<ends>/?)(?P<name>[a-z][\w.-]*+(?::[\w.-]++)?)(?P<rest>(?=[\s/>])(?:[^<>\"']|\"[^\"]*\"|'[^']*')*+)>",
     re.DOTALL | re.IGNORECASE,
 )
-_VALUE = re.compile(r"=\s*[^\s\"'=]+$")  # a value without quotes, whose last slash is its own
+_VALUE = re.compile(r"=\s*[^\s\"'=]+$")  # a value without quotes, which includes a last slash
 _VOID = frozenset({
     "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr",
 })  # fmt: skip
-_PARTING = frozenset({  # words before them and behind them are two
+_BLOCK_TAGS = frozenset({  # they separate words
     "address", "article", "aside", "blockquote", "br", "caption", "dd", "div", "dl", "dt", "figcaption", "figure",
     "footer", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "option", "p", "pre",
     "section", "table", "td", "th", "tr", "ul",
 })  # fmt: skip
-_DEEPEST = 100
-_TO_DO = "Write &lt; for a < that begins no tag"
+_MAX_DEPTH = 100
+_ADVICE = "Write &lt; for a < that begins no tag"
 
 Span = tuple[int, int]
 
 
 @dataclass
 class Element:
-    """A tag, or a comment, a script or a style, with the elements in it.
+    """A tag, comment, script or style, and the elements inside of it.
 
-    `first` is the first character of its text, `last` the one behind the last; tags such as `<br>` have no `closing`.
+    Its text is the characters from `first` up to `last`, exclusive. Tags such as `<br>` have no `closing`.
     """
 
     opening: str
@@ -50,138 +50,138 @@ class Element:
 
     @property
     def bare(self) -> str:
-        """The tags without a text."""
-        return self.opening + "".join(each.bare for each in self.inside) + self.closing
+        """The tags without their text."""
+        return self.opening + "".join(child.bare for child in self.inside) + self.closing
 
 
 def parse(marked: str, name: str = "markup") -> tuple[str, Element]:
-    """Part a sentence in HTML into its text, entities resolved, and its tags."""
+    """Return the text of a sentence in HTML, with entities resolved, and the root of its elements."""
     root = Element("")
-    text, path, names, end, parted = "", [root], [""], 0, False
+    text, path, names, end, separated = "", [root], [""], 0, False
 
-    def read(piece: str) -> None:
-        nonlocal text, parted
-        if piece:
-            if parted and text and not (text[-1].isspace() or piece[0].isspace()):
+    def add_text(content: str) -> None:
+        nonlocal text, separated
+        if content:
+            if separated and text and not (text[-1].isspace() or content[0].isspace()):
                 text += " "
-            text, parted = text + piece, False
+            text, separated = text + content, False
 
     for tag in _TAG.finditer(marked):
-        read(html.unescape(marked[end : tag.start()]))
-        end, tagged, rest = tag.end(), (tag["name"] or "").lower(), tag["rest"]
-        parted = parted or tagged in _PARTING
+        add_text(html.unescape(marked[end : tag.start()]))
+        end, tag_name, attributes = tag.end(), (tag["name"] or "").lower(), tag["rest"]
+        separated = separated or tag_name in _BLOCK_TAGS
         if tag["ends"]:
-            if tagged != names[-1]:
-                within = f"<{names[-1]}> is open" if names[-1] else "no tag is open"
-                raise InputError(f"{name}: got {tag[0]} where {within}; expected tags that nest. {_TO_DO}")
+            if tag_name != names[-1]:
+                context = f"<{names[-1]}> is open" if names[-1] else "no tag is open"
+                raise InputError(f"{name}: got {tag[0]} where {context}; expected tags that nest. {_ADVICE}")
             names.pop()
             element = path.pop()
             element.closing, element.last = tag[0], len(text)
             continue
         element = Element(tag[0], "", len(text), len(text))
         path[-1].inside.append(element)
-        if tagged and tagged not in _VOID and not (rest.endswith("/") and not _VALUE.search(rest)):
+        if tag_name and tag_name not in _VOID and not (attributes.endswith("/") and not _VALUE.search(attributes)):
             path.append(element)
-            names.append(tagged)
-            if len(path) > _DEEPEST:
-                raise InputError(f"{name}: got {tag[0]} inside of {_DEEPEST - 1} others; expected fewer in each other")
+            names.append(tag_name)
+            if len(path) > _MAX_DEPTH:
+                raise InputError(f"{name}: got {tag[0]} inside of {_MAX_DEPTH - 1} tags; expected fewer levels")
     if len(path) > 1:
-        raise InputError(f"{name}: got {path[-1].opening}, which is not closed; expected tags that nest. {_TO_DO}")
-    read(html.unescape(marked[end:]))
+        raise InputError(f"{name}: got {path[-1].opening}, which is not closed; expected tags that nest. {_ADVICE}")
+    add_text(html.unescape(marked[end:]))
     root.last = len(text)
     return text, root
 
 
 def carry(root: Element, target: str, weights: Tensor, source: Units, units: Units) -> str:
-    """The translation as HTML, with the tags of its source, each once, nested as they were.
+    """Return the translation as HTML with each tag of its source once, nested as in the source.
 
-    An element goes around the run of words that come from its own more likely than not, or else around the one that
-    most does; a tag without a text before the word that comes from the one behind it. `weights` (T, S) say how probably
-    each unit of the target comes from each of the source.
+    An element encloses the run of words that probably translate its words, or else the most probable word. A tag
+    without text precedes the word that translates the word after the tag. `weights` (T, S) are the probabilities that
+    a target unit translates a source unit.
     """
     if not units.spans or not source.spans:
         return root.bare + html.escape(target, quote=False)
-    return _filled(root, target, weights, source, units, (0, len(units.spans)), (0, len(target)))
+    return _fill(root, target, weights, source, units, (0, len(units.spans)), (0, len(target)))
 
 
-def _filled(
-    element: Element, target: str, weights: Tensor, source: Units, units: Units, within: Span, characters: Span
+def _fill(
+    element: Element, target: str, weights: Tensor, source: Units, units: Units, run: Span, characters: Span
 ) -> str:
-    """The text of the units `within` an element, with the elements in it."""
-    places = _places(element, weights, source, units, within)
-    written, at = "", characters[0]
-    for each, (first, last) in sorted(zip(element.inside, places, strict=True), key=lambda pair: pair[1]):
+    """Return the HTML of an element's target units `run` and target `characters`, with the elements inside."""
+    runs = _find_runs(element, weights, source, units, run)
+    markup, position = "", characters[0]
+    for child, (first, last) in sorted(zip(element.inside, runs, strict=True), key=lambda pair: pair[1]):
         if first == last:
             start = stop = (
-                units.spans[first][0] if first < within[1] else max(at, units.spans[first - 1][1] if first else 0)
+                units.spans[first][0] if first < run[1] else max(position, units.spans[first - 1][1] if first else 0)
             )
-            inner = "".join(other.bare for other in each.inside)
+            content = "".join(grandchild.bare for grandchild in child.inside)
         else:
             start, stop = units.spans[first][0], units.spans[last - 1][1]
-            inner = _filled(each, target, weights, source, units, (first, last), (start, stop))
-        written += html.escape(target[at:start], quote=False) + each.opening + inner + each.closing
-        at = stop
-    return written + html.escape(target[at : characters[1]], quote=False)
+            content = _fill(child, target, weights, source, units, (first, last), (start, stop))
+        markup += html.escape(target[position:start], quote=False) + child.opening + content + child.closing
+        position = stop
+    return markup + html.escape(target[position : characters[1]], quote=False)
 
 
-def _places(element: Element, weights: Tensor, source: Units, units: Units, within: Span) -> list[Span]:
-    """The target units of each element in another, none of which overlap; an empty run for a tag without a text."""
-    begun = [
-        [index for index, (start, _) in enumerate(source.spans) if each.first <= start < each.last]
-        for each in element.inside
+def _find_runs(element: Element, weights: Tensor, source: Units, units: Units, outer: Span) -> list[Span]:
+    """Return disjoint runs of target units for the elements inside an element; empty runs for tags without text."""
+    starting = [
+        [index for index, (start, _) in enumerate(source.spans) if child.first <= start < child.last]
+        for child in element.inside
     ]
-    # A part of a word stands for the word.
-    covered = [
-        own or [index for index, (start, end) in enumerate(source.spans) if start < each.first < each.last <= end]
-        for own, each in zip(begun, element.inside, strict=True)
+    # An element within a word gets the translation of the word.
+    covering = [
+        indices or [index for index, (start, end) in enumerate(source.spans) if start < child.first < child.last <= end]
+        for indices, child in zip(starting, element.inside, strict=True)
     ]
     gains = []
-    for chosen in covered:
-        shares = weights[within[0] : within[1], chosen].sum(1)
-        if all(source.is_word[index] for index in chosen):  # a full stop comes with a full stop
-            shares = shares.masked_fill(~torch.tensor(units.is_word[within[0] : within[1]], dtype=torch.bool), 0.0)
+    for indices in covering:
+        shares = weights[outer[0] : outer[1], indices].sum(1)
+        if all(source.is_word[index] for index in indices):  # words do not become punctuation marks
+            shares = shares.masked_fill(~torch.tensor(units.is_word[outer[0] : outer[1]], dtype=torch.bool), 0.0)
         gains.append((shares - 0.5).tolist())
-    places: list[Span | None] = [None] * len(covered)
-    free = [(within[0], within[1])]  # runs of units that no element has yet
-    for certain in (True, False):
-        order = sorted(range(len(covered)), key=lambda index: -max(gains[index], default=0.0))
+    runs: list[Span | None] = [None] * len(covering)
+    free_runs = [(outer[0], outer[1])]
+    for only_gains in (True, False):
+        order = sorted(range(len(covering)), key=lambda index: -max(gains[index], default=0.0))
         for index in order:
-            if not covered[index] or places[index] is not None:
+            if not covering[index] or runs[index] is not None:
                 continue
-            runs = [_best_run(gains[index], first - within[0], last - within[0]) for first, last in free]
-            total, first, last = max(runs, default=(-1.0, 0, 0))
-            if first < last and (total > 0 or (begun[index] and not certain)):
-                places[index] = run = (first + within[0], last + within[0])
-                free = [
-                    part
-                    for start, stop in free
-                    for part in ((start, min(stop, run[0])), (max(start, run[1]), stop))
-                    if part[0] < part[1]
+            candidates = [_best_run(gains[index], first - outer[0], last - outer[0]) for first, last in free_runs]
+            total, first, last = max(candidates, default=(-1.0, 0, 0))
+            if first < last and (total > 0 or (starting[index] and not only_gains)):
+                runs[index] = best = (first + outer[0], last + outer[0])
+                free_runs = [
+                    piece
+                    for start, stop in free_runs
+                    for piece in ((start, min(stop, best[0])), (max(start, best[1]), stop))
+                    if piece[0] < piece[1]
                 ]
-    taken = [place for place in places if place]
+    used = [run for run in runs if run]
     return [
-        place or _point(weights, source, each.first, element.last, within, taken)
-        for place, each in zip(places, element.inside, strict=True)
+        run or _find_point(weights, source, child.first, element.last, outer, used)
+        for run, child in zip(runs, element.inside, strict=True)
     ]
 
 
 def _best_run(gains: Sequence[float], first: int, last: int) -> tuple[float, int, int]:
-    """The run of the largest sum between two places, of one unit at least: its sum, its first unit, the next one."""
+    """Return (sum, first, end) of the non-empty run with the largest sum of gains between `first` and `last`."""
     best = (float("-inf"), first, first)
     total, start = 0.0, first
-    for place in range(first, last):
+    for index in range(first, last):
         if total <= 0:
-            total, start = 0.0, place
-        total += gains[place]
-        best = max(best, (total, start, place + 1), key=lambda run: run[0])
+            total, start = 0.0, index
+        total += gains[index]
+        best = max(best, (total, start, index + 1), key=lambda run: run[0])
     return best
 
 
-def _point(weights: Tensor, source: Units, first: int, last: int, within: Span, taken: Sequence[Span]) -> Span:
-    """The place before the unit that comes from the source's next one, if that is in the same element."""
+def _find_point(weights: Tensor, source: Units, first: int, last: int, outer: Span, runs: Sequence[Span]) -> Span:
+    """Return the empty run before the unit that translates the next source unit of the outer element."""
     following = next((index for index, (start, _) in enumerate(source.spans) if first <= start < last), None)
-    place = within[1]
+    point = outer[1]
     if following is not None:
-        place = within[0] + int(weights[within[0] : within[1], following].argmax())
-    inside = next((start for start, stop in taken if start < place < stop), place)
-    return inside, inside
+        point = outer[0] + int(weights[outer[0] : outer[1], following].argmax())
+    boundary = next((start for start, stop in runs if start < point < stop), point)
+    return boundary, boundary

@@ -1,4 +1,4 @@
-"""Slots: numbers, addresses and placeholders that a translation has as the training pairs write them."""
+"""Slots: numbers, addresses and placeholders that a translation copies in the form that the training pairs use."""
 
 import math
 import random
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import regex
 
 from dikkat.translation.text.special_tokens import SLOTS
-from dikkat.translation.text.tokenizer import Place, Tokenizer, locate
+from dikkat.translation.text.tokenizer import Offsets, Tokenizer, locate
 
 _BEFORE = r"(?<![\p{L}\p{M}\p{N}_])(?<!\p{N}[.,:/'’\-])"
 _AFTER = r"(?![\p{L}\p{M}\p{N}_])(?![.,:/'’\-]\p{N})"
@@ -35,8 +35,8 @@ SPAN = regex.compile(
 _SPAN_OR_WORD = regex.compile(rf"{SPAN.pattern}|(?<word>{_BEFORE}[\p{{L}}\p{{M}}\p{{N}}_]{{2,}}{_AFTER})")
 _EDGES = regex.compile(_BEFORE), regex.compile(_AFTER)
 _DIGITS = regex.compile(r"\p{Nd}+")
-_MARKS = " \u00a0\u202f'’.,"  # of quantities
-_COARSE = [  # shapes of quantities, and the name for all of a kind
+_MARKS = " \u00a0\u202f'’.,"  # between groups of digits of quantities
+_COARSE = [  # shapes of quantities, and the names of their coarse shapes
     (regex.compile(r"9+"), "~"),
     (
         regex.compile(rf"#(?<mark>[{_MARKS}])999(?:(?P=mark)999)*(?:(?!(?P=mark))(?<decimal>[.,]9)9*)?"),
@@ -44,13 +44,14 @@ _COARSE = [  # shapes of quantities, and the name for all of a kind
     ),
     (regex.compile(r"#(?<mark>[.,])9+"), r"~\g<mark>9"),
 ]
-_ENOUGH = 5  # occurrences of a shape that stays text, after which its coarse shape has no say
-_ENOUGH_PAIRS = 8  # training pairs with so many slots
-_SHARE = 0.95  # of many occurrences of a shape that its template must have
-_FEW_ERRORS = 4  # square roots of the number of occurrences that may be missing from that share
-_LONGEST = 3  # characters between two groups of digits
-_ORDERED = 4  # groups of digits that may change their order
-_MOST_SHAPES = 1_000
+_MIN_COUNT = 5  # occurrences from which a shape without a template stays text; rarer ones use the coarse shape
+_MIN_PAIRS = 8  # training pairs that need a slot
+_AGREEMENT = 0.95  # share of a frequent shape's occurrences that must have its template
+_TOLERANCE = 4  # times √occurrences: how far the template's count may be below that share
+_MAX_SEPARATOR = 3  # characters between two groups of digits
+_MAX_REORDERED = 4  # groups of digits: more keep their order
+_MAX_SHAPES = 1_000
+_MAX_DIGITS = 5  # of a shape of digits only; longer numbers share it
 
 Template = Sequence[int | str]
 
@@ -59,10 +60,10 @@ class Shape(NamedTuple):
     """How the training pairs write the spans of a shape.
 
     Attributes:
-        written: Numbers of groups and the texts between them; of a coarse shape the text for each of its separators.
-            None: the pairs agree on no way, and the spans stay text.
-        times: Spans that are written so.
-        of: All spans of this shape.
+        written: The template: group numbers and the texts between them; for a coarse shape the text of each separator.
+            None: the pairs do not agree, and the spans stay text.
+        times: The number of spans with this template.
+        of: The number of all spans of the shape.
     """
 
     written: Template | None
@@ -74,7 +75,7 @@ class _Span(NamedTuple):
     start: int
     end: int
     shape: str
-    coarse: list[str]  # names of coarse shapes; only the first one counts the span
+    coarse: list[str]  # names; only the first coarse shape counts the span
     groups: list[str]
     separators: list[str]
 
@@ -83,38 +84,38 @@ class Masked(NamedTuple):
     """A text with slots.
 
     Attributes:
-        text: The text, one character for each slot.
-        parts: The text that each slot stands for.
-        cuts: The place of each slot in the original text.
+        text: The text, with one character for each slot.
+        parts: The text that each slot replaces.
+        offsets: The start and the end of each slot in the original text.
     """
 
     text: str
     parts: list[str]
-    cuts: list[Place]
+    offsets: list[Offsets]
 
     def restore(self, text: str) -> str:
-        """Replace the slots of a text by their parts; slots without a part give nothing."""
-        parts = dict(enumerate(self.parts))
-        return text.translate({ord(character): parts.get(slot) for slot, character in enumerate(SLOTS)})
+        """Replace the slots of a text by their parts, and remove slots without a part."""
+        texts = dict(enumerate(self.parts))
+        return text.translate({ord(character): texts.get(slot) for slot, character in enumerate(SLOTS)})
 
     def write(self, text: str) -> str:
-        """Restore a translation, with a space between a part and a neighbour if both have a letter or digit there."""
-        parts, written, last = dict(zip(SLOTS, self.parts, strict=False)), "", False
+        """Restore a translation, with a space where a part would join a neighbour's letter or digit to its own."""
+        texts, written, follows_slot = dict(zip(SLOTS, self.parts, strict=False)), "", False
         for character in text:
-            part = parts.get(character, "" if character in SLOTS else character)
-            touches = (last or character in parts) and written[-1:].isalnum() and part[:1].isalnum()
-            written, last = f"{written}{' ' * touches}{part}", character in parts
+            piece = texts.get(character, "" if character in SLOTS else character)
+            needs_space = (follows_slot or character in texts) and written[-1:].isalnum() and piece[:1].isalnum()
+            written, follows_slot = f"{written}{' ' * needs_space}{piece}", character in texts
         return written
 
-    def locate(self, places: Iterable[Place]) -> list[Place]:
-        """Return places of the masked text as places of the original."""
-        characters, end = list[Place](), 0
-        for cut in sorted(self.cuts):
-            characters += [(index, index + 1) for index in range(end, cut[0])] + [cut]
-            end = cut[1]
+    def locate(self, offsets: Iterable[Offsets]) -> list[Offsets]:
+        """Convert offsets in the masked text to offsets in the original."""
+        characters, end = list[Offsets](), 0
+        for slot in sorted(self.offsets):
+            characters += [(index, index + 1) for index in range(end, slot[0])] + [slot]
+            end = slot[1]
         rest = range(end, end + len(self.text) - len(characters))
         characters += [(index, index + 1) for index in rest]
-        return locate(places, characters)
+        return locate(offsets, characters)
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Slots:
         shapes: How the training pairs write each shape. `#:99` is a number of two groups, `9999` one of four digits,
             `url` an address. `~` is any whole number, `~.9` any with a decimal part, `~,999` any with groups of three
             digits, and `~,999.9` any with both.
-        most: Slots in a sentence; spans behind them stay text.
+        most: The largest number of slots of a sentence; further spans stay text.
 
     Example:
         >>> slots = Slots.learn([(f"At {hour}:30.", f"Às {hour}h30.") for hour in range(9)])
@@ -140,103 +141,104 @@ class Slots:
     most: int = 0
 
     def known(self, *tokenizers: Tokenizer) -> "Slots":
-        """Return only as many slots as all tokenizers have learnt."""
+        """Return these slots with `most` limited to the slots that all tokenizers have learnt."""
         known = set(range(self.most)).intersection(*(tokenizer.slots.values() for tokenizer in tokenizers))
         return replace(self, most=next(slot for slot in range(self.most + 1) if slot not in known))
 
     @classmethod
     def learn(cls, pairs: Sequence[tuple[str, str]]) -> "Slots":
         """Count how the targets of training pairs write the spans of their sources."""
-        seen, matched = Counter[str](), Counter[str]()
+        counts, match_counts = Counter[str](), Counter[str]()
         templates = defaultdict[str, Counter[tuple[int | str, ...]]](Counter)
         examples = dict[str, _Span]()
         for source, target in pairs:
-            taken = list[Place]()
-            for span in _spans(source):
+            used = list[Offsets]()
+            for span in _find_spans(source):
                 examples.setdefault(span.shape, span)
-                seen[span.shape] += 1
-                rewritings = _rewritings(span, target, taken)
-                matched[span.shape] += bool(rewritings)
-                templates[span.shape].update(rewritings)
+                counts[span.shape] += 1
+                span_templates = _find_templates(span, target, used)
+                match_counts[span.shape] += bool(span_templates)
+                templates[span.shape].update(span_templates)
         verdicts = {
-            name: _verdict(templates[name], _in_order(span.separators), matched[name], seen[name])
+            name: _judge(templates[name], _ordered_template(span.separators), match_counts[name], counts[name])
             for name, span in examples.items()
         }
         for name, span in examples.items():
-            # Rare shapes may differ from a frequent one that stays text or is written as no quantity.
+            # A frequent shape that stays text, or is not written as a quantity, does not count in its coarse shape.
             written = verdicts[name].written
-            is_like_others = written is not None and _texts(span, written) is not None
-            if span.coarse and (is_like_others or seen[name] < _ENOUGH):
-                seen[span.coarse[0]] += seen[name]
-                for template, times in templates[name].items():
-                    if (texts := _texts(span, template)) is not None:
-                        templates[span.coarse[0]][texts] += times
-        for name in seen.keys() - examples.keys():
-            copy = tuple(regex.findall("[^~9]", name))
-            verdicts[name] = _verdict(templates[name], copy, templates[name].total(), seen[name])
-        lasting = [name for name in seen if seen[name] >= _ENOUGH or verdicts[name].written is not None]
-        lasting.sort(key=lambda name: (-seen[name], name))
-        shapes = {name: verdicts[name] for name in lasting[:_MOST_SHAPES]}
+            is_quantity = written is not None and _quantity_texts(span, written) is not None
+            if span.coarse and (is_quantity or counts[name] < _MIN_COUNT):
+                counts[span.coarse[0]] += counts[name]
+                for template, count in templates[name].items():
+                    if (texts := _quantity_texts(span, template)) is not None:
+                        templates[span.coarse[0]][texts] += count
+        for name in counts.keys() - examples.keys():
+            copied = tuple(regex.findall("[^~9]", name))
+            verdicts[name] = _judge(templates[name], copied, templates[name].total(), counts[name])
+        names = [name for name in counts if counts[name] >= _MIN_COUNT or verdicts[name].written is not None]
+        names.sort(key=lambda name: (-counts[name], name))
+        shapes = {name: verdicts[name] for name in names[:_MAX_SHAPES]}
         slots = cls(shapes, len(SLOTS))
-        counts = Counter(len(slots.mask(source, target)[0].parts) for source, target in pairs)
-        most = sum(sum(counts[many] for many in counts if many > slot) >= _ENOUGH_PAIRS for slot in range(slots.most))
-        return cls(shapes, most)
+        sizes = Counter(len(slots.mask(source, target)[0].parts) for source, target in pairs)
+        limit = sum(sum(sizes[size] for size in sizes if size > slot) >= _MIN_PAIRS for slot in range(slots.most))
+        return cls(shapes, limit)
 
     def mask(self, source: str, target: str | None = None) -> tuple[Masked, Masked]:
         """Replace spans by slots.
 
         Args:
             source: The source text.
-            target: Its translation, in which the same spans are replaced. None: all spans of the source are, and the
-                second result has the parts of a translation that is yet to be written.
+            target: Its translation; only spans of both texts are replaced. None: all spans of the source are replaced,
+                and the second result has the parts for its future translation.
 
         Returns:
             Both texts with slots.
         """
-        source, translation = _blanked(source), _blanked(target or "")
-        cuts, places, parts = list[Place](), list[Place](), list[str]()
-        for span in _spans(source) if self.most else ():
+        source, translation = _blank_slots(source), _blank_slots(target or "")
+        source_slots, target_slots, texts = list[Offsets](), list[Offsets](), list[str]()
+        for span in _find_spans(source) if self.most else ():
             written = self._written(span)
-            if written is None or len(cuts) == self.most:
+            if written is None or len(source_slots) == self.most:
                 continue
             if target is not None:
-                place = _find(written, translation, places)
-                if place is None:
+                slot = _find(written, translation, target_slots)
+                if slot is None:
                     continue
-                places.append(place)
-            cuts.append((span.start, span.end))
-            parts.append(written)
-        return _masked(source, [source[start:end] for start, end in cuts], cuts), _masked(translation, parts, places)
+                target_slots.append(slot)
+            source_slots.append((span.start, span.end))
+            texts.append(written)
+        masked_source = _mask(source, [source[start:end] for start, end in source_slots], source_slots)
+        return masked_source, _mask(translation, texts, target_slots)
 
     def practise(self, source: str, target: str) -> tuple[str, str] | None:
         """Replace spans, and words that both sides have exactly once, by slots in random increasing order.
 
-        A model that learns from such copies has met each slot in many sentences, even if few pairs have numbers.
+        From such copies a model learns each slot in many sentences, even if few pairs have numbers.
 
         Returns:
-            Both texts, or None without a slot. The same pair gives the same texts.
+            Both texts, or None without a slot; deterministic.
         """
-        source, target = _blanked(source), _blanked(target)
-        found = list[tuple[Place, Place]]()
-        for span in _spans(source, _SPAN_OR_WORD) if self.most else ():
-            cut, places = (span.start, span.end), [place for _, place in found]
+        source, target = _blank_slots(source), _blank_slots(target)
+        slot_pairs = list[tuple[Offsets, Offsets]]()
+        for span in _find_spans(source, _SPAN_OR_WORD) if self.most else ():
+            in_source, used = (span.start, span.end), [in_target for _, in_target in slot_pairs]
             written = self._written(span)
-            place = None if written is None else _find(written, target, places)
-            if place is None or (
+            in_target = None if written is None else _find(written, target, used)
+            if in_target is None or (
                 span.shape == "word"
-                and (_find(span.groups[0], source, [cut]) or _find(span.groups[0], target, [*places, place]))
+                and (_find(span.groups[0], source, [in_source]) or _find(span.groups[0], target, [*used, in_target]))
             ):
                 continue
-            found.append((cut, place))
-        if not found:
+            slot_pairs.append((in_source, in_target))
+        if not slot_pairs:
             return None
-        draw = random.Random(f"{source}\t{target}")
-        count = min(len(found), self.most)
-        chosen = sorted(draw.sample(found, count))
-        slots = sorted(draw.sample(range(self.most), count))
+        generator = random.Random(f"{source}\t{target}")
+        count = min(len(slot_pairs), self.most)
+        selected = sorted(generator.sample(slot_pairs, count))
+        slots = sorted(generator.sample(range(self.most), count))
         return (
-            _with_slots(source, dict(zip(slots, (cut for cut, _ in chosen), strict=True))),
-            _with_slots(target, dict(zip(slots, (place for _, place in chosen), strict=True))),
+            _insert_slots(source, dict(zip(slots, (in_source for in_source, _ in selected), strict=True))),
+            _insert_slots(target, dict(zip(slots, (in_target for _, in_target in selected), strict=True))),
         )
 
     def _written(self, span: _Span) -> str | None:
@@ -245,148 +247,151 @@ class Slots:
         written: Template | None = kinds if name is None else self.shapes[name].written
         if written is not None and name != span.shape:
             texts = dict(zip(kinds, map(str, written), strict=True))
-            written = _in_order([texts[old] for old in span.separators])
-        return None if written is None else "".join(e if isinstance(e, str) else span.groups[e] for e in written)
+            written = _ordered_template([texts[mark] for mark in span.separators])
+        if written is None:
+            return None
+        return "".join(item if isinstance(item, str) else span.groups[item] for item in written)
 
     def copies(self, text: str) -> bool:
-        """Return whether a text with slots has no letter, and no number of a shape that training has counted."""
-        names = (name for span in _spans(text) for name in (span.shape, *span.coarse))
+        """Return whether a text with slots has neither letters nor numbers of a learnt shape."""
+        names = (name for span in _find_spans(text) for name in (span.shape, *span.coarse))
         return not regex.search(r"\p{L}", text) and not any(name in self.shapes for name in names)
 
     def to_dict(self) -> dict[str, Any]:
-        """The values by name, as JSON has them."""
+        """Return the values by name, of types that JSON has."""
         return {"most": self.most, "shapes": {name: shape._asdict() for name, shape in self.shapes.items()}}
 
     @classmethod
     def from_dict(cls, values: Any) -> "Slots":
-        """Slots from `to_dict`.
+        """Return slots from the values of `to_dict`.
 
         Raises:
-            ValueError: Something that `to_dict` does not write; the message names it.
+            ValueError: A value that `to_dict` cannot have written; the message has its name.
         """
         match values:
-            case {"most": most, "shapes": dict(shapes)} if len(values) == 2 and len(shapes) <= _MOST_SHAPES:
+            case {"most": most, "shapes": dict(shapes)} if len(values) == 2 and len(shapes) <= _MAX_SHAPES:
                 if type(most) is not int or most not in range(len(SLOTS) + 1):
                     raise ValueError(f"most: got {most!r:.80}; expected 0 to {len(SLOTS)}")
-                return cls({name: _checked(name, value) for name, value in shapes.items()}, most)
-        raise ValueError(f"expected an object with most and shapes, at most {_MOST_SHAPES:,}")
+                return cls({name: _parse_shape(name, value) for name, value in shapes.items()}, most)
+        raise ValueError(f"expected an object with most and shapes, at most {_MAX_SHAPES:,}")
 
 
 NO_SLOTS = Slots()
-"""Those of a model that has learnt none."""
+"""The slots of a model that has learnt none."""
 
 
-def _checked(name: str, value: Any) -> Shape:
+def _parse_shape(name: str, value: Any) -> Shape:
     match value:
         case {"written": None | list() as written, "times": times, "of": total} if len(value) == 3:
-            coarse, parts = name.startswith("~"), written or []
-            groups, texts = ([], parts) if coarse else (parts[::2], parts[1::2])
+            coarse, template = name.startswith("~"), written or []
+            groups, texts = ([], template) if coarse else (template[::2], template[1::2])
             count = len(regex.findall("9+", name)) * name.startswith(("#", "~"))
-            of_text = all(isinstance(each, str) and len(each) <= _LONGEST for each in texts)
-            of_text = of_text and not any(regex.search(r"\p{C}", each) for each in texts)  # no slots, no controls
-            in_order = all(type(each) is int for each in groups) and sorted(groups) == list(range(len(groups)))
-            is_template = of_text and in_order and len(texts) == count and len(groups) == (count + 1) * (not coarse)
+            are_texts = all(isinstance(item, str) and len(item) <= _MAX_SEPARATOR for item in texts)
+            are_texts = are_texts and not any(regex.search(r"\p{C}", item) for item in texts)  # no slots, no controls
+            in_order = all(type(item) is int for item in groups) and sorted(groups) == list(range(len(groups)))
+            is_template = are_texts and in_order and len(texts) == count and len(groups) == (count + 1) * (not coarse)
             is_counted = type(times) is type(total) is int and 0 <= times <= total
             if is_counted and (written is None or is_template):
                 return Shape(written, times, total)
-    raise ValueError(f"shape {name!r:.80}: expected written, times and of, as a training writes them")
+    raise ValueError(f"shape {name!r:.80}: expected written, times and of, as training writes them")
 
 
-def _verdict(templates: Counter[tuple[int | str, ...]], copy: tuple[int | str, ...], matched: int, total: int) -> Shape:
-    """Return the template of a shape: its copy if at least half of the `matched` pairs copy it, else the most frequent.
+def _judge(templates: Counter[tuple[int | str, ...]], copied: tuple[int | str, ...], matched: int, total: int) -> Shape:
+    """Return a shape with its `copied` template if half of the `matched` pairs have it, else with the most frequent.
 
-    A model does not learn to write rare numbers, so fewer pairs need to agree on a rare shape.
+    Rare shapes need less agreement, as a model does not learn to write rare numbers.
     """
-    copies = templates[copy]
-    if copies > (1 - _SHARE) * total + 0.5 and 2 * copies >= matched:
-        written, times, is_usual = copy, copies, 2 * matched > total
+    copied_count = templates[copied]
+    if copied_count > (1 - _AGREEMENT) * total + 0.5 and 2 * copied_count >= matched:
+        written, times, is_usual = copied, copied_count, 2 * matched > total
     else:
-        (written, times), *_ = [*templates.most_common(1), (copy, 0)]
+        (written, times), *_ = [*templates.most_common(1), (copied, 0)]
         is_usual = 2 * times > total
-    agreed = is_usual and times > _SHARE * total - _FEW_ERRORS * math.sqrt(total)
+    agreed = is_usual and times > _AGREEMENT * total - _TOLERANCE * math.sqrt(total)
     return Shape(list(written) if agreed else None, times, total)
 
 
-def _in_order(between: Iterable[str]) -> tuple[int | str, ...]:
-    return (0, *(each for k, text in enumerate(between, 1) for each in (text, k)))
+def _ordered_template(texts: Iterable[str]) -> tuple[int | str, ...]:
+    return (0, *(element for k, text in enumerate(texts, 1) for element in (text, k)))
 
 
-def _spans(text: str, expression: regex.Pattern[str] = SPAN) -> Iterator[_Span]:
+def _find_spans(text: str, expression: regex.Pattern[str] = SPAN) -> Iterator[_Span]:
     for match in expression.finditer(text):
         groups, separators, shape = [match[0]], list[str](), match.lastgroup or ""
         if shape == "number":
-            groups, separators = _DIGITS.findall(match[0]), [each for each in _DIGITS.split(match[0]) if each]
+            groups, separators = _DIGITS.findall(match[0]), [mark for mark in _DIGITS.split(match[0]) if mark]
             nines = regex.sub(r"\p{Nd}", "9", match[0])
-            shape = f"#{nines.lstrip('9')}" if separators else nines[:_ENOUGH]
+            shape = f"#{nines.lstrip('9')}" if separators else nines[:_MAX_DIGITS]
         elif shape == "brace" and not regex.search(r"\p{L}", match[0]):
-            shape = "{}"  # no name, which could be translated
-        coarse = [found.expand(name) for pattern, name in _COARSE if (found := pattern.fullmatch(shape))]
+            shape = "{}"  # without a name that could be translated
+        coarse = [coarse_match.expand(name) for pattern, name in _COARSE if (coarse_match := pattern.fullmatch(shape))]
         yield _Span(match.start(), match.end(), shape, coarse, groups, separators)
 
 
-def _rewritings(span: _Span, target: str, taken: list[Place]) -> list[tuple[int | str, ...]]:
-    """Return the templates that make the first text of the target that has the groups of a span; it is then taken."""
+def _find_templates(span: _Span, target: str, used: list[Offsets]) -> list[tuple[int | str, ...]]:
+    """Return the templates of the first unused match of a span's groups in the target, in order first; mark it used."""
     if span.shape[0] not in "#9":
-        place = _find(span.groups[0], target, taken)
-        taken += [place] if place else []
-        return [(0,)] if place else []
+        offsets = _find(span.groups[0], target, used)
+        used += [offsets] if offsets else []
+        return [(0,)] if offsets else []
     runs, count = list(_DIGITS.finditer(target)), len(span.groups)
     indices = tuple(range(count))
     for window in zip(*(runs[first:] for first in indices), strict=False):
-        place = window[0].start(), window[-1].end()
-        between = [target[one.end() : other.start()] for one, other in pairwise(window)]
+        offsets = window[0].start(), window[-1].end()
+        separators = [target[run.end() : next_run.start()] for run, next_run in pairwise(window)]
         if sorted(run[0] for run in window) != sorted(span.groups) or not all(
-            len(text) <= _LONGEST for text in between
+            len(text) <= _MAX_SEPARATOR for text in separators
         ):
             continue
-        if _is_whole(target, place) and not _overlaps(place, taken):
-            taken.append(place)
-            return [  # the groups in order first
-                (order[0], *(each for pair in zip(between, order[1:], strict=True) for each in pair))
-                for order in (permutations(indices) if count <= _ORDERED else [indices])
+        if _is_whole(target, offsets) and not _overlaps(offsets, used):
+            used.append(offsets)
+            return [
+                (order[0], *(item for pair in zip(separators, order[1:], strict=True) for item in pair))
+                for order in (permutations(indices) if count <= _MAX_REORDERED else [indices])
                 if all(span.groups[index] == run[0] for index, run in zip(order, window, strict=True))
             ]
     return []
 
 
-def _texts(span: _Span, template: Template) -> tuple[str, ...] | None:
-    """Return the text for each separator if the template writes a quantity: in order, with marks, alike everywhere."""
+def _quantity_texts(span: _Span, template: Template) -> tuple[str, ...] | None:
+    """Return the text of each separator if the template writes a quantity: groups in order, between equal marks."""
     texts = dict(zip(span.separators, map(str, template[1::2]), strict=True))
-    is_quantity = tuple(template) == _in_order([texts[old] for old in span.separators])
+    is_quantity = tuple(template) == _ordered_template([texts[mark] for mark in span.separators])
     return tuple(texts.values()) if is_quantity and set().union(*texts.values()) <= set(_MARKS) else None
 
 
-def _find(text: str, target: str, taken: Sequence[Place]) -> Place | None:
-    """Return the first place of a text in a target that is not taken and no part of a longer word or number."""
+def _find(text: str, target: str, used: Sequence[Offsets]) -> Offsets | None:
+    """Return the first unused offsets of a text in a target, not within a longer word or number."""
     start = target.find(text)
     while start >= 0:
-        place = start, start + len(text)
-        if _is_whole(target, place) and not _overlaps(place, taken):
-            return place
+        offsets = start, start + len(text)
+        if _is_whole(target, offsets) and not _overlaps(offsets, used):
+            return offsets
         start = target.find(text, start + 1)
     return None
 
 
-def _is_whole(text: str, place: Place) -> bool:
-    edges = (text[place[0]], text[place[1] - 1])
+def _is_whole(text: str, offsets: Offsets) -> bool:
+    edges = (text[offsets[0]], text[offsets[1] - 1])
     return all(
-        not edge.isalnum() or pattern.match(text, at) for edge, pattern, at in zip(edges, _EDGES, place, strict=True)
+        not edge.isalnum() or pattern.match(text, index)
+        for edge, pattern, index in zip(edges, _EDGES, offsets, strict=True)
     )
 
 
-def _overlaps(place: Place, taken: Sequence[Place]) -> bool:
-    return any(place[0] < last and first < place[1] for first, last in taken)
+def _overlaps(offsets: Offsets, used: Sequence[Offsets]) -> bool:
+    return any(offsets[0] < end and start < offsets[1] for start, end in used)
 
 
-def _blanked(text: str) -> str:
+def _blank_slots(text: str) -> str:
     return text.translate(dict.fromkeys(map(ord, SLOTS), " "))
 
 
-def _masked(text: str, parts: list[str], cuts: list[Place]) -> Masked:
-    return Masked(_with_slots(text, dict(enumerate(cuts))), parts, cuts)
+def _mask(text: str, texts: list[str], offsets: list[Offsets]) -> Masked:
+    return Masked(_insert_slots(text, dict(enumerate(offsets))), texts, offsets)
 
 
-def _with_slots(text: str, cuts: Mapping[int, Place]) -> str:
-    for slot, (start, end) in sorted(cuts.items(), key=itemgetter(1), reverse=True):
+def _insert_slots(text: str, offsets: Mapping[int, Offsets]) -> str:
+    for slot, (start, end) in sorted(offsets.items(), key=itemgetter(1), reverse=True):
         text = f"{text[:start]}{SLOTS[slot]}{text[end:]}"
     return text

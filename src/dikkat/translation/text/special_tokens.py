@@ -1,8 +1,8 @@
-"""The special tokens, which come first in every vocabulary, and the characters of slots."""
+"""The special tokens, which are the first of every vocabulary, and the characters of slots."""
 
 PAD, UNKNOWN, BEGIN, END = range(4)
-"""Padding, an unknown word, a sentence's begin and end."""
+"""The numbers of padding, of an unknown word, and of the beginning and the end of a sentence."""
 SPECIAL = 4
-"""The number of these tokens."""
+"""The number of special tokens."""
 SLOTS = "".join(map(chr, (*range(1, 9), *range(14, 28))))
-"""The character of each slot: control characters, which are one byte each and say nothing in a text."""
+"""The character of each slot: control characters, which are single bytes without a meaning in text."""

@@ -1,4 +1,4 @@
-"""Text to token numbers and back to text as a person would write it."""
+"""Tokenizers: text to token numbers, and back to normal text."""
 
 import json
 import unicodedata
@@ -22,31 +22,31 @@ Kind = Literal["word", "bpe"]
 
 SPECIAL_TOKENS = ("<pad>", "<unk>", "<bos>", "<eos>")
 
-# The spaces beside a mark belong to it, those between two marks to the second; between two words stands one.
+# A mark includes the spaces around it, but between two marks the second one does. One space separates words.
 _MARK = rf"\s?(?:\.{{2,}}|[^\s{INSIDE}])(?:\s(?=[{INSIDE}]|$))?"
 _PIECES = rf"{WORD}|{_MARK}|[^\S ]"
 _PIECE = regex.compile(_PIECES)
-_ELIDED = ELIDED.replace("['’]", "'")
-_BYTE_PIECES = rf"\s?{_ELIDED}|\s?{LETTER}+|\s?\p{{N}}|\s?[{SLOT}]|\s?[^\s\p{{L}}\p{{M}}\p{{N}}{SLOT}]+|\s+"
-_BLANK = r"\s{2,}|[\t-\r]"  # becomes a space; other white space, as before « ? » in French, is told apart
-_BEFORE = "\u2581"  # stands before each token in decoding
-_CARRIED = "\0"  # no text has it
-# A run of blanks, or a character with all that Unicode's composed form may join to it.
+_ELISION = ELIDED.replace("['’]", "'")
+_BYTE_PIECES = rf"\s?{_ELISION}|\s?{LETTER}+|\s?\p{{N}}|\s?[{SLOT}]|\s?[^\s\p{{L}}\p{{M}}\p{{N}}{SLOT}]+|\s+"
+_BLANK = r"\s{2,}|[\t-\r]"  # becomes a space; other single white space, as before « ? » in French, stays
+_BEFORE = "\u2581"  # marks the beginning of each token in decoding
+_CARRIER = "\0"  # not in any text
+# A run of blanks, or a character with all marks that Unicode composition may join to it.
 _COMPOSED = regex.compile(rf"(?P<blank>{_BLANK})|(?s:.)[\p{{M}}\u1161-\u1175\u11A8-\u11C2]*")
-_LETTERS = regex.compile(r"\p{L}[^\ufffd]*")  # of a label, without bytes that are no letter
+_LETTERS = regex.compile(r"\p{L}[^\ufffd]*")  # of a label, without incomplete characters
 _LETTER_IN = regex.compile(r"\p{L}")
-_NOT_NORMAL = regex.compile(rf"\A\s|\s\Z|{_BLANK}")
+_NOT_NORMALISED = regex.compile(rf"\A\s|\s\Z|{_BLANK}")
 
-Place = tuple[int, int]
-"""The first character of a piece of text, and the one behind its last."""
-_MOST_MET = 50_000  # pieces
+Offsets = tuple[int, int]
+"""The start and the end of a piece of text, in characters."""
+_MAX_KNOWN_PIECES = 50_000
 
 LARGEST = 1 << 25  # bytes of a tokenizer.json
 MOST_TOKENS = 1 << 18  # of a vocabulary
 
 
 def check_size(kind: Kind, vocabulary_size: int) -> None:
-    """Refuse a largest vocabulary that is too small."""
+    """Raise `SettingsError` for a vocabulary size that is too small."""
     smallest = len(SPECIAL_TOKENS) + 256
     if kind == "bpe" and vocabulary_size < smallest:
         raise SettingsError(
@@ -56,7 +56,7 @@ def check_size(kind: Kind, vocabulary_size: int) -> None:
 
 
 class Encoded(NamedTuple):
-    """A tokenized sentence: numbers for the model, and the same pieces of the sentence as its reader knows them."""
+    """A tokenized sentence: token numbers for the model, and the tokens' pieces of the sentence for readers."""
 
     ids: list[int]
     pieces: list[str]
@@ -65,15 +65,15 @@ class Encoded(NamedTuple):
 class Tokenizer:
     """A word or a byte-pair tokenizer of the `tokenizers` library, with four special tokens.
 
-    Decoding gives the text back, in Unicode's composed form and each run of white space as one space: spaces are part
-    of the pieces. Where a sentence begins, which the training text shows, a word is the one that it is within; only
-    names keep their capital there.
+    Decoding restores the text, in Unicode's composed form and with one space for each run of white space: pieces
+    include spaces. At the beginning of a sentence, which the training text shows, a word is the same token as within a
+    sentence; only names keep their capital.
 
-    `"word"`: words, and marks with the spaces beside them: `"“"` with one before is another piece than without. French
-    elisions are words of their own (`l'` + `homme`), other words keep their apostrophe (`he's`). What is not in the
-    vocabulary is read as the piece that differs in case or spaces alone, if there is one, and else is `<unk>`.
+    `"word"`: pieces are words, and marks with the spaces around them: `"“"` with and without a space are two pieces.
+    French elisions are separate words (`l'` + `homme`); other words keep their apostrophe (`he's`). A piece outside
+    the vocabulary is read as one that differs only in case or spaces, if there is one, or else as `<unk>`.
 
-    `"bpe"`: byte-level byte-pair encoding: nothing is unknown.
+    `"bpe"`: byte-level byte-pair encoding without unknown pieces.
 
     Sennrich, Haddow, Birch, "Neural machine translation of rare words with subword units" (2016), section 3.2.
 
@@ -88,19 +88,19 @@ class Tokenizer:
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
         self._inner = inner
-        # A user's "<eos>" is text, not the end of a sentence. The library does not store this switch.
+        # A user's "<eos>" is text, not the end of a sentence. The library does not save this option.
         self._inner.encode_special_tokens = True
         self.kind: Kind = "bpe" if isinstance(inner.model, models.BPE) else "word"
-        steps = json.loads(inner.decoder.__getstate__())
-        self._capitals = _carried(steps)
-        self._labels: dict[int, str] = {}  # of the tokens met so far
-        self._nearest: dict[str, int] = {}  # the most frequent piece of those that differ in case and spaces alone
-        self._met: Container[str] = _carried_words(steps)  # bare pieces of the training text
+        decoder = json.loads(inner.decoder.__getstate__())
+        self._capitals = _read_capitals(decoder)
+        self._label_cache: dict[int, str] = {}
+        self._nearest: dict[str, int] = {}  # the most frequent piece of each bare form
+        self._known_pieces: Container[str] = _read_known_pieces(decoder)  # bare forms in the training text
         if self.kind == "word":
             for token, number in sorted(inner.get_vocab().items(), key=itemgetter(1)):
-                self._nearest.setdefault(_bare(token), number)
-            self._met = self._nearest
-        letters = SLOTS if self.kind == "word" else "".join(chr(256 + ord(each)) for each in SLOTS)
+                self._nearest.setdefault(_bare_form(token), number)
+            self._known_pieces = self._nearest
+        letters = SLOTS if self.kind == "word" else "".join(chr(256 + ord(character)) for character in SLOTS)
         self.slots = {
             number: letters.index(letter)
             for token, number in inner.get_vocab().items()
@@ -114,21 +114,23 @@ class Tokenizer:
         Args:
             sentences: The text to learn from.
             kind: `"word"` or `"bpe"`.
-            min_freq: How often a word, or a pair that is to be merged, must occur.
-            vocabulary_size: The largest number of tokens, the special ones included; the most frequent are kept.
+            min_freq: The least frequency of a word, or of a pair to merge.
+            vocabulary_size: The largest number of tokens, special tokens included; the most frequent ones are kept.
 
         Returns:
             The tokenizer.
 
         Raises:
-            SettingsError: An unknown kind, or a byte-pair vocabulary that has no room for all bytes.
+            SettingsError: An unknown kind, or a byte-pair vocabulary that is too small for all bytes.
         """
         check_size(kind, vocabulary_size)
         if kind not in get_args(Kind):
             raise SettingsError(f"tokenizer: got {kind!r}; expected one of {', '.join(get_args(Kind))}")
         composed = [_normalised(sentence)[0] for sentence in sentences]
         capitals = Capitals.learn(composed)
-        inner, trainer = _words(capitals) if kind == "word" else _byte_pairs(capitals, _frequent_pieces(composed))
+        inner, trainer = (
+            _make_words(capitals) if kind == "word" else _make_byte_pairs(capitals, _frequent_pieces(composed))
+        )
         inner.train_from_iterator(
             capitals.exchanged(composed),
             trainer(
@@ -145,60 +147,60 @@ class Tokenizer:
         return self._inner.get_vocab_size()
 
     def encode(self, sentence: str) -> Encoded:
-        """Return as many token numbers as pieces of a sentence, without special tokens around it."""
+        """Return the token numbers and the pieces of a sentence, equally many, without special tokens around it."""
         return self.encode_all([sentence])[0]
 
     def encode_all(self, sentences: Sequence[str]) -> list[Encoded]:
-        """`encode` for many sentences at once, on all cores."""
+        """Encode many sentences at once, on all cores."""
         return [
-            Encoded(ids, self.labels(ids) if self.kind == "bpe" else [sentence[start:end] for start, end in places])
-            for sentence, (ids, places) in zip(sentences, self._read(sentences), strict=True)
+            Encoded(ids, self.labels(ids) if self.kind == "bpe" else [sentence[start:end] for start, end in offsets])
+            for sentence, (ids, offsets) in zip(sentences, self._read(sentences), strict=True)
         ]
 
     def numbers(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Token numbers alone, where nobody will look at the pieces."""
+        """Return only the token numbers of sentences, which is faster than `encode_all`."""
         return [ids for ids, _ in self._read(sentences)]
 
     def offsets(self, sentences: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """The place of each piece in its sentence: the first character, and the one behind the last."""
-        return [places for _, places in self._read(sentences)]
+        """Return the start and the end of each piece in its sentence, in characters."""
+        return [offsets for _, offsets in self._read(sentences)]
 
     @property
     def several(self) -> bool:
-        """Whether several sentences often stood in a line that this was trained on."""
+        """Whether lines of the training text often have several sentences."""
         return self._capitals.several
 
     def unknown(self, sentence: str) -> list[tuple[int, int]]:
-        """The places of the words and marks that no sentence had that this was trained on; numbers are none of them."""
+        """Return the offsets of words and marks that the training text does not have, except numbers."""
         text, characters = _normalised(sentence)
-        places = [
+        spans = [
             _without_spaces(text, piece.span())
             for piece in _PIECE.finditer(text)
-            if (bare := _bare(piece.group())) not in self._met and bare and not bare[0].isdecimal()
+            if (bare := _bare_form(piece.group())) not in self._known_pieces and bare and not bare[0].isdecimal()
         ]
-        return places if characters is None else locate(places, characters)
+        return spans if characters is None else locate(spans, characters)
 
     def _read(self, sentences: Sequence[str]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
         normalised = [_normalised(sentence) for sentence in sentences]
-        exchanged = self._capitals.exchanged(read for read, _ in normalised)
-        for (read, characters), encoding in zip(normalised, self._inner.encode_batch(exchanged), strict=True):
-            ids, places = encoding.ids, encoding.offsets
+        exchanged = self._capitals.exchanged(text for text, _ in normalised)
+        for (text, characters), encoding in zip(normalised, self._inner.encode_batch(exchanged), strict=True):
+            ids, offsets = encoding.ids, encoding.offsets
             if self.kind == "word":
-                places = [_without_spaces(read, place) for place in places]
+                offsets = [_without_spaces(text, span) for span in offsets]
                 if UNKNOWN in ids:
                     ids = [
-                        self._nearest.get(_bare(read[first:last]), UNKNOWN) if number == UNKNOWN else number
-                        for number, (first, last) in zip(ids, places, strict=True)
+                        self._nearest.get(_bare_form(text[first:last]), UNKNOWN) if number == UNKNOWN else number
+                        for number, (first, last) in zip(ids, offsets, strict=True)
                     ]
-            yield ids, places if characters is None else locate(places, characters)
+            yield ids, offsets if characters is None else locate(offsets, characters)
 
     def decode(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> str:
-        """Text as a person would write it.
+        """Return the text of token numbers, with normal capitals and spaces.
 
         Args:
-            ids: Token numbers; special tokens other than `<unk>` give nothing.
-            replace: For each number a word to stand there instead of its token, or None: an unknown word that was
-                copied from the source, for instance.
+            ids: Token numbers; special tokens other than `<unk>` are skipped.
+            replace: For each number a word that replaces its token, or None; for instance an unknown word of the
+                source.
 
         Returns:
             The text.
@@ -209,10 +211,10 @@ class Tokenizer:
         return self._texts(ids, replace)[1]
 
     def labels(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> list[str]:
-        """The tokens of a text as labels for a picture, with capitals as the text has them; `replace` as in `decode`.
+        """Return the tokens of a text as labels for a picture, with the text's capitals; `replace` as in `decode`.
 
         Returns:
-            Words, or parts of words with · in front where they continue a word.
+            Words, or parts of words, with · before a part that continues a word.
         """
         replacements = replace or [None] * len(ids)
         labels = [word or self._label(number) for number, word in zip(ids, replacements, strict=True)]
@@ -231,53 +233,53 @@ class Tokenizer:
     def _label(self, number: int) -> str:
         if self.kind == "word":
             return self._token(number).strip(SPACES) or "␣"
-        if number not in self._labels:
-            self._labels[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
-        return self._labels[number]
+        if number not in self._label_cache:
+            self._label_cache[number] = _byte_pair_label(self._inner.decoder.decode([self._token(number)]))
+        return self._label_cache[number]
 
     def _texts(self, ids: Sequence[int], replace: Sequence[str | None] | None) -> tuple[str, str]:
-        """Return the text of tokens, and the same with the capitals of beginnings exchanged."""
+        """Return the text of tokens, before and after the exchange of the capitals at beginnings."""
         replacements = [None] * len(ids) if replace is None else replace
-        if self.kind == "word":  # nothing else is unknown
+        if self.kind == "word":
             unknown = SPECIAL_TOKENS[UNKNOWN]
             replacements = [
                 word or unknown * (number == UNKNOWN) or None for number, word in zip(ids, replacements, strict=True)
             ]
         tokens = [
-            self._token(number) if word is None else _apart(word)
+            self._token(number) if word is None else _add_spaces(word)
             for number, word in zip(ids, replacements, strict=True)
             if word is not None or number not in (PAD, BEGIN, END)
         ]
         text: str = self._inner.decoder.decode(tokens) if tokens else ""
-        text = text if self.kind == "word" else text.replace("\ufffd", "")  # of bytes that are no letter
+        text = text if self.kind == "word" else text.replace("\ufffd", "")  # incomplete characters
         capitals = self._capitals
         if any(replacements):
-            given = ("Unk", *(word for word in replacements if word and word[0].isupper()))
-            capitals = Capitals(capitals.marks, capitals.names.union(given))
+            capitalised = ("Unk", *(word for word in replacements if word and word[0].isupper()))
+            capitals = Capitals(capitals.marks, capitals.names.union(capitalised))
         text = text.removeprefix(" ")
         return text, capitals.exchanged([text])[0]
 
     def to_json(self) -> str:
-        """The contents of a tokenizer.json, which the `tokenizers` library reads too."""
+        """Return the content of a tokenizer.json, which the `tokenizers` library can read."""
         return self._inner.to_str()
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Tokenizer":
-        """A tokenizer from the contents of its tokenizer.json; errors name it `where`.
+        """Return a tokenizer from the content of its tokenizer.json; errors name it `where`.
 
         Raises:
-            ModelFolderError: Other tokens, steps or patterns than dikkat writes; the message has what differs.
+            ModelFolderError: Other tokens, steps or patterns than dikkat writes; the message has the difference.
         """
         try:
             content = parse_json(data)
-            _check(content)
-            # What the library is given has no pattern but those written here: it does not stop at any that never ends.
+            _check_content(content)
+            # The library gets only this module's patterns: it would run forever on a malicious one.
             return cls(tokenizers.Tokenizer.from_str(json.dumps(content)))
         except Exception as error:  # the library raises nothing narrower
             raise ModelFolderError(f"{where}: not a tokenizer of dikkat's: {error}. Save the model again") from error
 
     def save(self, path: str | Path) -> None:
-        """Write a tokenizer.json, whole or not at all.
+        """Write a tokenizer.json atomically.
 
         Raises:
             OSError: The file cannot be written.
@@ -289,7 +291,7 @@ class Tokenizer:
         """Read a tokenizer.json.
 
         Raises:
-            ModelFolderError: No such file, no regular one, one that is too large, or not a tokenizer of dikkat's.
+            ModelFolderError: A file that is missing, not regular, too large, or not written by dikkat.
         """
         try:
             data = read_regular(path, most=LARGEST)
@@ -306,55 +308,55 @@ class Tokenizer:
         return token
 
 
-def locate(places: Iterable[Place], characters: Sequence[Place]) -> list[Place]:
-    """Return places of a text as places of another one, which has each of its characters at a place."""
+def locate(spans: Iterable[Offsets], characters: Sequence[Offsets]) -> list[Offsets]:
+    """Convert offsets in a text to offsets in another one, in which its characters have the offsets `characters`."""
     ends = [*characters, (characters[-1][1],) * 2] if characters else [(0, 0)]
-    return [(ends[first][0], ends[last - 1][1] if first < last else ends[first][0]) for first, last in places]
+    return [(ends[first][0], ends[last - 1][1] if first < last else ends[first][0]) for first, last in spans]
 
 
-def _normalised(text: str) -> tuple[str, list[Place] | None]:
-    """Return a text in composed form without needless blanks, and where each character was; None: where it is."""
-    if unicodedata.is_normalized("NFC", text) and not _NOT_NORMAL.search(text):
+def _normalised(text: str) -> tuple[str, list[Offsets] | None]:
+    """Return a text in composed form without needless blanks, and its characters' old offsets; None: unchanged."""
+    if unicodedata.is_normalized("NFC", text) and not _NOT_NORMALISED.search(text):
         return text, None
-    composed, places = "", list[Place]()
+    composed, offsets = "", list[Offsets]()
     for match in _COMPOSED.finditer(text):
-        written = " " if match["blank"] else unicodedata.normalize("NFC", match[0])
-        composed += written
-        places += [match.span()] * len(written)
+        piece = " " if match["blank"] else unicodedata.normalize("NFC", match[0])
+        composed += piece
+        offsets += [match.span()] * len(piece)
     start, end = len(composed) - len(composed.lstrip(SPACES)), len(composed.rstrip(SPACES))
-    return composed[start:end], places[start:end]
+    return composed[start:end], offsets[start:end]
 
 
 def _byte_pair_label(text: str) -> str:
     if text.startswith(" "):
         return text.removeprefix(" ") or "␣"
-    return f"·{text}" if not text or text[0].isalnum() else text  # a full stop needs no mark to follow its word
+    return f"·{text}" if not text or text[0].isalnum() else text  # a full stop gets no ·
 
 
-def _bare(piece: str) -> str:
+def _bare_form(piece: str) -> str:
     return piece.strip(SPACES).lower().replace("’", "'")
 
 
-def _apart(word: str) -> str:
-    """A word of the source, or a mark with spaces beside it."""
+def _add_spaces(word: str) -> str:
+    """Return a word unchanged, or a mark with spaces around it."""
     return f"{'' if word[0].isalnum() else ' '}{word}{'' if word[-1].isalnum() else ' '}"
 
 
-def _without_spaces(sentence: str, place: tuple[int, int]) -> tuple[int, int]:
-    first, last = place
+def _without_spaces(sentence: str, span: tuple[int, int]) -> tuple[int, int]:
+    first, last = span
     piece = sentence[first:last]
     start = first + len(piece) - len(piece.lstrip(SPACES))
-    return (start, first + len(piece.rstrip(SPACES))) if start < last else place
+    return (start, first + len(piece.rstrip(SPACES))) if start < last else span
 
 
-def _words(capitals: Capitals) -> tuple[tokenizers.Tokenizer, Any]:
+def _make_words(capitals: Capitals) -> tuple[tokenizers.Tokenizer, Any]:
     inner = tokenizers.Tokenizer(models.WordLevel(unk_token=SPECIAL_TOKENS[UNKNOWN]))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECES), "removed", invert=True)
-    ends = (normalizers.Prepend(" "), normalizers.Replace(Regex("$"), " "))  # marks there are as those within
-    inner.normalizer = normalizers.Sequence([*_normal(), *ends])
+    ends = (normalizers.Prepend(" "), normalizers.Replace(Regex("$"), " "))  # so marks there get spaces too
+    inner.normalizer = normalizers.Sequence([*_make_normalizers(), *ends])
     inner.decoder = decoders.Sequence(
         [
-            _carrier(capitals),
+            _carry_capitals(capitals),
             decoders.Replace(Regex("^"), _BEFORE),
             decoders.Fuse(),
             decoders.Replace(Regex(rf"\s{_BEFORE}(?=[^{INSIDE}])"), ""),
@@ -367,104 +369,104 @@ def _words(capitals: Capitals) -> tuple[tokenizers.Tokenizer, Any]:
 
 
 def _frequent_pieces(sentences: Sequence[str]) -> list[str]:
-    counts = Counter(_bare(piece) for sentence in sentences for piece in _PIECE.findall(sentence))
-    return sorted(piece for piece, _ in counts.most_common(_MOST_MET) if piece and not piece[0].isdecimal())
+    counts = Counter(_bare_form(piece) for sentence in sentences for piece in _PIECE.findall(sentence))
+    return sorted(piece for piece, _ in counts.most_common(_MAX_KNOWN_PIECES) if piece and not piece[0].isdecimal())
 
 
-def _byte_pairs(capitals: Capitals, met: Sequence[str]) -> tuple[tokenizers.Tokenizer, Any]:
+def _make_byte_pairs(capitals: Capitals, pieces: Sequence[str]) -> tuple[tokenizers.Tokenizer, Any]:
     inner = tokenizers.Tokenizer(models.BPE())
-    # A space in front of the first word as well, so that a word is the same token wherever it stands.
-    inner.normalizer = normalizers.Sequence([*_normal(), normalizers.Prepend(" ")])
+    # The first word also gets a space, so that a word is the same token anywhere.
+    inner.normalizer = normalizers.Sequence([*_make_normalizers(), normalizers.Prepend(" ")])
     inner.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_BYTE_PIECES), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    words = decoders.Replace(_CARRIED + " ".join(met), "")
-    inner.decoder = decoders.Sequence([_carrier(capitals), words, decoders.ByteLevel()])
+    carrier = decoders.Replace(_CARRIER + " ".join(pieces), "")
+    inner.decoder = decoders.Sequence([_carry_capitals(capitals), carrier, decoders.ByteLevel()])
     return inner, trainers.BpeTrainer
 
 
-def _normal() -> list[normalizers.Normalizer]:
+def _make_normalizers() -> list[normalizers.Normalizer]:
     return [normalizers.NFC(), normalizers.Replace(Regex(_BLANK), " "), normalizers.Strip()]
 
 
-def _carrier(capitals: Capitals) -> decoders.Decoder:
-    """The library has no step for capitals: one that never does anything has them in tokenizer.json."""
-    return decoders.Replace(_CARRIED.join(["", capitals.marks, " ".join(sorted(capitals.names))]), "")
+def _carry_capitals(capitals: Capitals) -> decoders.Decoder:
+    """Return a step without effect that stores the capitals in tokenizer.json, as the library has no such step."""
+    return decoders.Replace(_CARRIER.join(["", capitals.marks, " ".join(sorted(capitals.names))]), "")
 
 
-def _carried(decoder: Any) -> Capitals:
+def _read_capitals(decoder: Any) -> Capitals:
     match decoder:
-        case {"decoders": [{"pattern": {"String": str(text)}}, *_]} if text.startswith(_CARRIED):
-            _, marks, names = text.split(_CARRIED)
+        case {"decoders": [{"pattern": {"String": str(text)}}, *_]} if text.startswith(_CARRIER):
+            _, marks, names = text.split(_CARRIER)
             return Capitals(marks, frozenset(names.split()))
     return Capitals()
 
 
-def _carried_words(decoder: Any) -> frozenset[str]:
+def _read_known_pieces(decoder: Any) -> frozenset[str]:
     match decoder:
-        case {"decoders": [_, {"pattern": {"String": str(text)}}, _]} if text.startswith(_CARRIED):
-            return frozenset(text.removeprefix(_CARRIED).split(" "))
+        case {"decoders": [_, {"pattern": {"String": str(text)}}, _]} if text.startswith(_CARRIER):
+            return frozenset(text.removeprefix(_CARRIER).split(" "))
     return frozenset()
 
 
-def _check(content: Any) -> None:
+def _check_content(content: Any) -> None:
     kind = (
         content["model"].get("type") if isinstance(content, dict) and isinstance(content.get("model"), dict) else None
     )
     if kind not in ("WordLevel", "BPE"):
         raise ValueError(f"model: got {kind!r}; expected WordLevel or BPE")
-    capitals = _carried(content.get("decoder"))
-    met = sorted(_carried_words(content.get("decoder")))
-    inner, _ = _words(capitals) if kind == "WordLevel" else _byte_pairs(capitals, met)
-    own = json.loads(inner.to_str())
+    capitals = _read_capitals(content.get("decoder"))
+    pieces = sorted(_read_known_pieces(content.get("decoder")))
+    inner, _ = _make_words(capitals) if kind == "WordLevel" else _make_byte_pairs(capitals, pieces)
+    expected = json.loads(inner.to_str())
     vocabulary = content["model"].get("vocab")
     _check_vocabulary(vocabulary)
     _check_special(content.get("added_tokens"))
     if kind == "BPE":
         _check_merges(content["model"].get("merges"), vocabulary)
-        own["model"]["merges"] = content["model"]["merges"]
-    own["model"]["vocab"], own["added_tokens"] = vocabulary, content["added_tokens"]
-    for name in own.keys() | content.keys():
-        if not _agree(content.get(name), own.get(name)):
-            raise ValueError(f"its {name} is another than those that dikkat writes")
+        expected["model"]["merges"] = content["model"]["merges"]
+    expected["model"]["vocab"], expected["added_tokens"] = vocabulary, content["added_tokens"]
+    for name in expected.keys() | content.keys():
+        if not _is_equal(content.get(name), expected.get(name)):
+            raise ValueError(f"unsupported {name}")
 
 
 def _check_vocabulary(vocabulary: Any) -> None:
     if isinstance(vocabulary, dict) and len(vocabulary) > MOST_TOKENS:
         raise ValueError(f"got {len(vocabulary):,} tokens; expected at most {MOST_TOKENS:,}")
     if not isinstance(vocabulary, dict) or any(type(number) is not int for number in vocabulary.values()):
-        raise ValueError("it has no vocabulary of tokens and their numbers")
+        raise ValueError("vocab: expected tokens and their numbers")
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
         raise ValueError(f"first tokens: got {tokens[: len(SPECIAL_TOKENS)]}; expected {list(SPECIAL_TOKENS)}")
     if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
-        raise ValueError("its tokens are not numbered from 0 without a gap")
+        raise ValueError("vocab: expected token numbers from 0 without a gap")
 
 
 def _check_special(tokens: Any) -> None:
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    own = [{"id": number, "content": token, **plain} for number, token in enumerate(SPECIAL_TOKENS)]
-    if not _agree(tokens, own):
-        raise ValueError(f"its added tokens are not {', '.join(SPECIAL_TOKENS)}")
+    expected = [{"id": number, "content": token, **plain} for number, token in enumerate(SPECIAL_TOKENS)]
+    if not _is_equal(tokens, expected):
+        raise ValueError(f"added_tokens: expected {', '.join(SPECIAL_TOKENS)}")
 
 
 def _check_merges(merges: Any, vocabulary: dict[str, int]) -> None:
     if missing := set(pre_tokenizers.ByteLevel.alphabet()) - vocabulary.keys():
-        raise ValueError(f"{len(missing)} of the 256 bytes are missing from its vocabulary")
+        raise ValueError(f"vocab: {len(missing)} of the 256 bytes are missing")
     if not isinstance(merges, list) or len(merges) > len(vocabulary):
-        raise ValueError("it has no list of merges, or more of them than tokens")
+        raise ValueError("merges: expected a list, with at most as many merges as tokens")
 
 
-def _agree(value: Any, own: Any) -> bool:
-    """True for two values of JSON that are the same; what only one of them has must be switched off there.
+def _is_equal(a: Any, b: Any) -> bool:
+    """Return whether two JSON values are equal; keys that only one has must be None or False.
 
-    Another version of the library may know of more switches than the one that wrote the file.
+    Another version of the library may have more options than the one that wrote the file.
     """
-    if isinstance(value, dict) and isinstance(own, dict):
-        return all(_agree(value.get(name), own.get(name)) for name in value.keys() | own.keys())
-    if isinstance(value, list) and isinstance(own, list):
-        return len(value) == len(own) and all(map(_agree, value, own))
-    return (value in (None, False) and own in (None, False)) or (type(value) is type(own) and value == own)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return all(_is_equal(a.get(name), b.get(name)) for name in a.keys() | b.keys())
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_is_equal, a, b))
+    return (a in (None, False) and b in (None, False)) or (type(a) is type(b) and a == b)

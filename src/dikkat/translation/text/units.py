@@ -1,4 +1,4 @@
-"""The words and marks of a sentence, whatever a tokenizer makes of them."""
+"""The words and marks of a sentence, independent of tokenizers."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,25 +10,25 @@ from torch import Tensor
 
 from dikkat.translation.text.slots import SPAN
 
-# Scripts without spaces: a letter, with its marks, is a word.
+# In scripts without spaces, each letter with its marks is a word.
 _UNSPACED = (
     r"(?=\w)(?!\p{Nd})[\p{Han}\p{Hiragana}\p{Katakana}ーｰ\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
     r"[\p{M}\p{Join_Control}ﾞﾟ]*"
 )
-_LETTERS = rf"(?:(?!{_UNSPACED})\w)+"  # of this module's \w are marks on letters too, as in हिन्दी
+_LETTERS = rf"(?:(?!{_UNSPACED})\w)+"  # regex's \w includes combining marks, as in हिन्दी
 UNIT = regex.compile(rf"{_UNSPACED}|{_LETTERS}['’]?|[^\w\s]")
 _UNIT_OR_SPAN = regex.compile(rf"{SPAN.pattern}|{UNIT.pattern}")
 UNSPACED = regex.compile(_UNSPACED)
-WORD = regex.compile(rf"{_UNSPACED}|{_LETTERS}(?:[-'’.,:]{_LETTERS})*")  # 3.14 and well-known are one
+WORD = regex.compile(rf"{_UNSPACED}|{_LETTERS}(?:[-'’.,:]{_LETTERS})*")  # 3.14 and well-known are words
 
 
 class Units(NamedTuple):
-    """The words and marks of a sentence: smaller than what white space separates, larger than pieces of words.
+    """The words and marks of a sentence: smaller than words between spaces, larger than a tokenizer's pieces.
 
     Attributes:
-        spans: Of each, the first character and the one behind the last.
-        is_word: Of each, whether it is a word, and no mark.
-        words: Of each, the number of the word, as white space separates them, that it belongs to.
+        spans: The start and the end of each unit, in characters.
+        is_word: Whether the unit is a word and not a mark.
+        words: The number of the unit's word, where white space separates words.
     """
 
     spans: list[tuple[int, int]]
@@ -37,9 +37,9 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, sentence: str, *, whole_spans: bool = False) -> "Units":
-        """The units of a sentence: `l'homme.` has `l'`, `homme` and a full stop, `老人。` has three.
+        """Return the units of a sentence: `l'homme.` has `l'`, `homme` and a full stop, `老人。` has three.
 
-        With `whole_spans`, a number, an address or a placeholder is one unit, with the white space in it.
+        With `whole_spans`, a number, an address or a placeholder is one unit, including its white space.
 
         Example:
             >>> len(Units.of("{{ a }} 3.5").spans), len(Units.of("{{ a }} 3.5", whole_spans=True).spans)
@@ -54,7 +54,7 @@ class Units(NamedTuple):
         )
 
     def shares(self, pieces: Sequence[tuple[int, int]]) -> Tensor:
-        """(units, pieces): 1 where a piece, by its characters, is in a unit."""
+        """Return a matrix (units, pieces): 1 if the piece's characters overlap the unit, else 0."""
         return torch.tensor(
             [[float(first < end and start < last) for first, last in pieces] for start, end in self.spans]
         ).view(len(self.spans), len(pieces))

@@ -1,7 +1,7 @@
-"""Checkpoints as folders of safetensors and JSON: whole or not at all, and never pickled.
+"""Checkpoints as folders of safetensors and JSON, written atomically and never pickled.
 
-`model.safetensors`, `optimizer.safetensors` and `random.safetensors` hold tensors by their names, `state.json`
-everything else, and `SHA256SUMS` what `sha256sum --check` reads.
+`model.safetensors`, `optimizer.safetensors` and `random.safetensors` have tensors by name, `state.json` has all other
+values, and `SHA256SUMS` has checksums for `sha256sum --check`.
 """
 
 import json
@@ -22,14 +22,14 @@ VERSION = 3
 _STATE = "state.json"
 _TENSORS = ("model", "optimizer", "random")
 _SUFFIX = ".safetensors"
-_ANEW = "remove the folder of this training and train anew"
+_ADVICE = "remove the folder of this training and train again"
 
 
 class Checkpoint(NamedTuple):
-    """Everything that a training needs to go on.
+    """Everything that a training needs to resume.
 
-    `optimizer` names Adam's tensors by the number of the parameter, a dot and their name; `random` has (processes, …)
-    states by the kind of device; `course` is `TrainingState.to_dict()`.
+    `optimizer` names Adam's tensors by the parameter's number, a dot and the tensor's name. `random` has (processes, …)
+    states by device type. `course` is `TrainingState.to_dict()`.
     """
 
     model: dict[str, Tensor]
@@ -41,38 +41,38 @@ class Checkpoint(NamedTuple):
 
 
 def save(checkpoint: Checkpoint, path: Path) -> None:
-    """Write a checkpoint whole or not at all."""
-    parts = checkpoint._asdict()
+    """Write a checkpoint atomically."""
+    fields = checkpoint._asdict()
     content = {}
-    for part in _TENSORS:
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in parts.pop(part).items()}
-        content[f"{part}{_SUFFIX}"] = dump_tensors(tensors)
-    text = json.dumps({**header(FORMAT, VERSION), "state": parts}, allow_nan=False) + "\n"
+    for group in _TENSORS:
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in fields.pop(group).items()}
+        content[f"{group}{_SUFFIX}"] = dump_tensors(tensors)
+    text = json.dumps({**header(FORMAT, VERSION), "state": fields}, allow_nan=False) + "\n"
     write_folder(path, {**content, _STATE: text.encode()})
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint onto the CPU, after checking every byte of it."""
-    content = _checked(path)
+    """Read a checkpoint onto the CPU, after checking its checksums."""
+    content = _read_checked(path)
     try:
-        state = check_header(json.loads(content[_STATE]), FORMAT, (VERSION,), _ANEW)["state"]
-        model, optimizer, random = (load_tensors(content[f"{part}{_SUFFIX}"]) for part in _TENSORS)
+        state = check_header(json.loads(content[_STATE]), FORMAT, (VERSION,), _ADVICE)["state"]
+        model, optimizer, random = (load_tensors(content[f"{group}{_SUFFIX}"]) for group in _TENSORS)
         return Checkpoint(model, optimizer, random, **state)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise TrainingFolderError(f"{path}: not a checkpoint that this dikkat reads ({error})") from error
+        raise TrainingFolderError(f"{path}: got a checkpoint that this dikkat cannot read ({error})") from error
 
 
-def _checked(folder: Path) -> dict[str, bytes]:
+def _read_checked(folder: Path) -> dict[str, bytes]:
     try:
         sums = parse_sums((folder / SUMS).read_bytes())
         content = {name: (folder / name).read_bytes() for name in sums}
         damaged = [name for name in sums if digest(content[name]) != sums[name]]
     except (OSError, ValueError) as error:
         raise TrainingFolderError(
-            f"{folder}: the checkpoint is incomplete or damaged ({error}). Copy it again, or {_ANEW}"
+            f"{folder}: the checkpoint is incomplete or damaged ({error}). Copy it again, or {_ADVICE}"
         ) from error
     if damaged or _STATE not in content:
         raise TrainingFolderError(
-            f"{folder}: {', '.join(damaged) or _STATE} is damaged: not what was written. Copy it again, or {_ANEW}"
+            f"{folder}: {', '.join(damaged) or _STATE} is damaged: wrong checksum. Copy it again, or {_ADVICE}"
         )
     return content

@@ -1,4 +1,4 @@
-"""Several processes that train together, as `torchrun` starts them."""
+"""Training in several processes that `torchrun` starts."""
 
 import atexit
 import os
@@ -13,14 +13,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dikkat.translation.errors import SettingsError
 
-# How long a process may keep the others waiting: to read its corpora, to translate for BLEU, to write a checkpoint.
+# The longest time that other processes wait: to read corpora, to translate for BLEU, to write a checkpoint.
 _TIMEOUT = timedelta(minutes=10)
 
 
 class Processes(NamedTuple):
-    """This process among those that train together; the first one alone writes, to files and to the screen.
+    """The rank of this process and the number of processes; only rank 0 writes to files and to the screen.
 
-    `local_rank` is its number on this machine, and that of its GPU.
+    `local_rank` is the number of the process, and of its GPU, on this machine.
     """
 
     rank: int
@@ -29,7 +29,9 @@ class Processes(NamedTuple):
 
 
 def processes() -> Processes:
-    """This process among those that `torchrun` started, by its environment variables; without it, one process alone.
+    """Return the rank of this process and the number of processes from `torchrun`'s environment variables.
+
+    Without `torchrun`, there is one process.
 
     Example:
         >>> processes().world
@@ -42,34 +44,34 @@ def processes() -> Processes:
 
 
 def device_type() -> str:
-    """`"cuda"` where there is a GPU, else `"cpu"`."""
+    """Return `"cuda"` if there is a GPU, else `"cpu"`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def check_precision(precision: str, device: str) -> None:
-    """Raise an error for products in bfloat16 if the processor has none."""
+    """Raise `SettingsError` for bfloat16 on a device without products in bfloat16."""
     if precision == "bfloat16" and not has_bfloat16(device):
         raise SettingsError(
-            f"precision is 'bfloat16'; this {device.upper()} has no products in bfloat16, or this PyTorch cannot tell, "
-            "and imitated ones are slower than float32: use float32"
+            f"precision: got 'bfloat16'; expected 'float32', as this {device.upper()} has no products in bfloat16, or "
+            "this PyTorch cannot detect them: emulated ones are slower than float32"
         )
 
 
 def has_bfloat16(device: str) -> bool:
-    """True where products in bfloat16 are the processor's own, by what PyTorch tells of it."""
+    """Return whether PyTorch reports products in bfloat16 for the device."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if not hasattr(torch.cpu, "get_capabilities") or not torch.backends.mkldnn.is_available():
-        return False  # a PyTorch that is too old to tell, or that has no library of such products
+        return False  # too old to report it, or built without oneDNN
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16"))
 
 
 class Group:
-    """The processes that train one model, connected; each method is one that all of them call.
+    """The connected processes that train one model; all of them must call each method.
 
     Attributes:
-        device: Where this process computes.
+        device: The device of this process.
 
     Example:
         >>> group = Group(Processes(0, 1, 0))
@@ -77,27 +79,27 @@ class Group:
         ([1.0, 2.0], torch.Size([1, 3]))
     """
 
-    def __init__(self, members: Processes) -> None:
-        self.rank, self.world, _ = members
-        self.device = torch.device("cpu") if device_type() == "cpu" else torch.device("cuda", members.local_rank)
+    def __init__(self, process: Processes) -> None:
+        self.rank, self.world, _ = process
+        self.device = torch.device("cpu") if device_type() == "cpu" else torch.device("cuda", process.local_rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        if self.world > 1 and not dist.is_initialized():  # a second training goes on with the connections of the first
+        if self.world > 1 and not dist.is_initialized():  # a second training uses the first one's connections
             dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=_TIMEOUT)
             atexit.register(dist.destroy_process_group)
 
     def parallel(self, module: nn.Module) -> nn.Module:
-        """The module, with gradients that are the mean of all processes' when `backward` ends."""
+        """Return the module, wrapped so that `backward` averages the gradients over all processes."""
         if self.world == 1:
             return module
         return DistributedDataParallel(module, [self.device] if self.device.type == "cuda" else None)
 
     def without_exchange(self, module: nn.Module) -> AbstractContextManager[None]:
-        """A context in which `backward` adds to this process's gradients alone."""
+        """Return a context in which `backward` does not average gradients."""
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
     def total(self, *values: float) -> list[float]:
-        """The sum of each value over all processes, float64."""
+        """Return the sum of each value over all processes, in float64."""
         if self.world == 1:
             return [float(value) for value in values]
         numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -105,11 +107,11 @@ class Group:
         return numbers.tolist()
 
     def mean(self, *values: float) -> list[float]:
-        """The mean of each value over all processes, float64."""
+        """Return the mean of each value over all processes, in float64."""
         return [value / self.world for value in self.total(*values)]
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """(processes, …) on the CPU: each process's tensor, all of one shape and type."""
+        """Return the stacked tensors (processes, …) of all processes on the CPU; shapes and dtypes must be equal."""
         if self.world == 1:
             return tensor.unsqueeze(0)
         tensors = [torch.empty_like(tensor, device=self.device) for _ in range(self.world)]
@@ -117,13 +119,13 @@ class Group:
         return torch.stack(tensors).cpu()
 
     def from_first(self, text: str) -> str:
-        """The first process's text."""
+        """Return the first process's text."""
         texts = [text]
         if self.world > 1:
             dist.broadcast_object_list(texts, device=self.device)
         return texts[0]
 
     def wait(self) -> None:
-        """Wait for all processes to come to this place."""
+        """Wait until all processes have called this method."""
         if self.world > 1:
             dist.barrier()

@@ -1,4 +1,4 @@
-"""The training loop: steps of the optimiser, validations, checkpoints, and when to stop."""
+"""The training loop: optimiser steps, validations, checkpoints and early stopping."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ from dikkat.translation.training.schedules import share_of_learning_rate
 from dikkat.translation.training.signals import Interrupts
 from dikkat.translation.training.state import TrainingState, Validation
 
-_PENALTIES = (1.0, 1.2, 1.4)  # of length; with 1 models of few pairs translate too briefly
+_PENALTIES = (1.0, 1.2, 1.4)  # length penalties; with 1, models of few pairs translate too briefly
 
 
 class _Loss(nn.Module):
@@ -48,10 +48,10 @@ class _Loss(nn.Module):
 
 
 class OptimizerStep(NamedTuple):
-    """The batches of one step of the optimiser: this process's, and the factor of each one's mean loss.
+    """This process's batches of one optimiser step, and the weight of each batch's mean loss.
 
     The mean over all processes of their weighted sums is the mean loss of a target token. `tokens` counts the target
-    tokens of all processes, `position` the epoch's batches so far, and `last` says that the epoch ends.
+    tokens of all processes, and `position` the epoch's batches so far. `last` is True for the epoch's last step.
     """
 
     batches: tuple[Batch, ...]
@@ -64,15 +64,17 @@ class OptimizerStep(NamedTuple):
 def steps(
     batches: Batches, state: TrainingState, *, epochs: int, accumulate: int, world: int
 ) -> Iterator[OptimizerStep]:
-    """The steps that a training has yet to take; the last one of an epoch has the batches left over."""
+    """Yield the remaining steps of a training; the last step of an epoch may have fewer batches."""
     position = state.batch
     for epoch in range(state.epoch, epochs):
-        left = batches.epoch(epoch, position)
-        while group := tuple(islice(left, accumulate)):
+        remaining = batches.epoch(epoch, position)
+        while group := tuple(islice(remaining, accumulate)):
             position += len(group)
-            own = [int(batch.target_lengths.sum()) for batch in group]
-            tokens = sum(batch.total_tokens or count for batch, count in zip(group, own, strict=True))
-            weights = [world * count / tokens if batch.counts else 0.0 for batch, count in zip(group, own, strict=True)]
+            counts = [int(batch.target_lengths.sum()) for batch in group]
+            tokens = sum(batch.total_tokens or count for batch, count in zip(group, counts, strict=True))
+            weights = [
+                world * count / tokens if batch.counts else 0.0 for batch, count in zip(group, counts, strict=True)
+            ]
             yield OptimizerStep(group, tuple(weights), tokens, position, position == len(batches))
         position = 0
 
@@ -80,8 +82,8 @@ def steps(
 class Loop:
     """A training from its first step, or from a checkpoint, to its end.
 
-    `judges` are validation pairs that score the finished translator and choose its length penalty; the first process
-    has these `scores`.
+    `scoring_pairs` are validation pairs that choose the length penalty and score the finished translator. Only the
+    first process has these `scores`.
     """
 
     def __init__(
@@ -91,95 +93,95 @@ class Loop:
         *,
         validation: Batches | None,
         sample: Sequence[Pair],
-        judges: Sequence[Pair],
+        scoring_pairs: Sequence[Pair],
         fingerprint: dict[str, Any],
         folder: RunFolder | None,
         group: Group,
     ) -> None:
         self.translator, self.model, self.settings = translator, translator.model, translator.settings
-        self.batches, self.validation, self.sample, self.judges = batches, validation, sample, judges
+        self.batches, self.validation, self.sample, self.scoring_pairs = batches, validation, sample, scoring_pairs
         self.fingerprint, self.folder, self.group = fingerprint, folder, group
         self.state, self.interrupted = TrainingState(), False
-        self._planned = self.settings.epochs * -(-len(batches) // self.settings.accumulate)
+        self._planned_steps = self.settings.epochs * -(-len(batches) // self.settings.accumulate)
         self._display = Display()
-        self._batch: Batch | None = None  # the one at work
-        self._kept: dict[int, dict[str, Tensor]] = {}
+        self._current_batch: Batch | None = None
+        self._best: dict[int, dict[str, Tensor]] = {}
         self.scores: Evaluation | None = None
         self._random: dict[str, Tensor] | None = None
-        self._late = False
+        self._time_is_over = False
         self._module = _Loss(self.model.to(group.device).train())
-        # Before the processes become one model's, whose shapes would have to be the same.
+        # Before `parallel`, which requires equal shapes in all processes.
         _check_same_everywhere(group, [fingerprint, self.settings.to_dict()])
         self._parallel = group.parallel(self._module)
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=self.settings.learning_rate, fused=True)
 
     def restore(self, path: Path) -> None:
-        """Take state, weights, optimiser, random numbers and threads from a checkpoint."""
+        """Restore state, weights, optimiser, random numbers and number of threads from a checkpoint."""
         checkpoint = checkpoints.load(path)
         folder = path.parent.parent
-        sides = (self.model.state_dict(), checkpoint.model)
-        if faults := misfits(*({name: described(tensor) for name, tensor in side.items()} for side in sides)):
+        models = (self.model.state_dict(), checkpoint.model)
+        if faults := misfits(*({name: described(tensor) for name, tensor in model.items()} for model in models)):
             raise TrainingFolderError(
-                f"{folder}: the checkpoint is one of another model: {joined(faults)}. Train anew into another folder"
+                f"{folder}: got a checkpoint of another model: {joined(faults)}. Train again into another folder"
             )
         _check_fingerprint(checkpoint.fingerprint, self.fingerprint, f"{folder}")
         self._random = checkpoint.random
         self.state = TrainingState.from_dict(checkpoint.course)
-        limit = self.settings.max_minutes
-        self._late = limit is not None and self.state.elapsed >= 60 * limit
-        self.state.finished = self._is_over()  # other settings may have moved the end
+        max_minutes = self.settings.max_minutes
+        self._time_is_over = max_minutes is not None and self.state.elapsed >= 60 * max_minutes
+        self.state.finished = self._is_over()  # changed settings may have moved the end
         self.model.load_state_dict(checkpoint.model)
         optimizer: dict[int, dict[str, Tensor]] = {}
         for name, tensor in checkpoint.optimizer.items():
-            number, _, part = name.partition(".")
-            optimizer.setdefault(int(number), {})[part] = tensor
+            number, _, tensor_name = name.partition(".")
+            optimizer.setdefault(int(number), {})[tensor_name] = tensor
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": optimizer})
-        _take_threads(checkpoint.threads, told=self.group.rank == 0)
+        _use_threads(checkpoint.threads, warns=self.group.rank == 0)
 
     def run(self, display: Display, interrupts: Interrupts) -> None:
-        """Train to the end, or until the user wants one."""
+        """Train to the end, or until the user stops the training."""
         self._display = display
         try:
             self._run(interrupts)
         except (RuntimeError, MemoryError) as error:
-            # On a CPU PyTorch has no type of its own for it.
-            of_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
-            if self._batch is None or not of_memory:
+            # PyTorch has no exception type for out of memory on a CPU.
+            is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
+            if self._current_batch is None or not is_memory:
                 raise
-            source, target = self._batch.source_lengths, self._batch.target_lengths
+            source, target = self._current_batch.source_lengths, self._current_batch.target_lengths
             raise TrainingMemoryError(
                 f"out of memory after {self.state.step} steps, on a batch of {len(source)} pairs of up to "
                 f"{int(source.max())} source and {int(target.max())} target tokens: use a smaller batch_size (or "
-                "batch_tokens), max_length or hidden_size; accumulate makes up for smaller batches"
+                "batch_tokens), max_length or hidden_size; accumulate compensates for smaller batches"
             ) from error
 
     def keep_best(self) -> None:
-        """Give the model the weights that were best, or the mean of the best ones; without validation the last."""
+        """Load the best weights, or the mean of the best ones; without validation keep the last weights."""
         best = self.state.best(self.settings.criterion, self.settings.average)
         if best:
             self.model.load_state_dict(mean_of(self._weights(step) for step in best))
 
     def score_translator(self) -> None:
-        """Score the judges' translations; choose the length penalty by their BLEU if the settings have none."""
-        chosen = 0.0
+        """Score the translations of `scoring_pairs`; choose the length penalty by BLEU if the settings have none."""
+        penalty = 0.0
         if self.group.rank == 0:
             try:
-                chosen, self.scores = self._best_penalty()
+                penalty, self.scores = self._best_penalty()
             except KeyboardInterrupt:
                 self.interrupted = True
-        chosen, stopped = self.group.total(chosen, self.interrupted)
+        penalty, stopped = self.group.total(penalty, self.interrupted)
         self.interrupted = stopped > 0
-        if chosen:
-            settings = replace(self.settings, length_penalty=chosen)
+        if penalty:
+            settings = replace(self.settings, length_penalty=penalty)
             self.translator = replace(self.translator, settings=settings)
 
     def _best_penalty(self) -> tuple[float, Evaluation]:
-        given = self.settings.length_penalty
-        sources, references = zip(*self.judges, strict=True)
-        written = {
-            penalty: [each.target for each in self.translator.translate(sources, search=Search(length_penalty=penalty))]
-            for penalty in (_PENALTIES if given is None else (given,))
-        }
+        setting = self.settings.length_penalty
+        sources, references = zip(*self.scoring_pairs, strict=True)
+        written: dict[float, list[str]] = {}
+        for penalty in _PENALTIES if setting is None else (setting,):
+            translations = self.translator.translate(sources, search=Search(length_penalty=penalty))
+            written[penalty] = [translation.target for translation in translations]
         best = max(written, key=lambda penalty: _bleu(written[penalty], references))
         return best, evaluate(written[best], references, sources)
 
@@ -190,49 +192,49 @@ class Loop:
             return
         self._display.on_epoch_start(state.epoch + 1)
         self._restore_random()
-        clock = time.perf_counter()
-        left = steps(self.batches, state, epochs=settings.epochs, accumulate=settings.accumulate, world=world)
-        following = next(left, None)
-        while (step := following) is not None:
-            loss, stop, following = self._take_step(step, interrupts, left)
-            state.add_step(loss, step.tokens, time.perf_counter() - clock, step.position)
+        start = time.perf_counter()
+        remaining = steps(self.batches, state, epochs=settings.epochs, accumulate=settings.accumulate, world=world)
+        next_step = next(remaining, None)
+        while (step := next_step) is not None:
+            loss, stop, next_step = self._take_step(step, interrupts, remaining)
+            state.add_step(loss, step.tokens, time.perf_counter() - start, step.position)
             self._after_step(step, loss, stop)
             if state.finished or self.interrupted:
                 return
             if step.last:
                 self._display.on_epoch_start(state.epoch + 1)
-            clock = time.perf_counter()
+            start = time.perf_counter()
 
     def _take_step(
-        self, step: OptimizerStep, interrupts: Interrupts, left: Iterator[OptimizerStep]
+        self, step: OptimizerStep, interrupts: Interrupts, remaining: Iterator[OptimizerStep]
     ) -> tuple[float, bool, OptimizerStep | None]:
-        """The loss, whether any process was told to stop, and the next step, made ready while a device computes."""
+        """Return the loss, whether any process must stop, and the next step, prepared while a device computes."""
         rate = self.settings.learning_rate * self._share_of_learning_rate()
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad()
         total = self._backward(step)
         norm = nn.utils.get_total_norm(list(self._gradients().values()))
-        following = next(left, None)
-        mine, size = torch.stack([total, norm.double()]).tolist()  # the one time that a step waits for its device
-        loss, stop, late = self.group.mean(mine, interrupts.requested, self._is_late())
-        self._late = late > 0
+        next_step = next(remaining, None)
+        local_loss, size = torch.stack([total, norm.double()]).tolist()  # the step's only synchronisation
+        loss, stop_share, late_share = self.group.mean(local_loss, interrupts.requested, self._is_late())
+        self._time_is_over = late_share > 0
         if not math.isfinite(loss):
             raise self._diverged(f"the loss became {loss} at step {self.state.step + 1}", self._parameters())
-        if not math.isfinite(size):  # which would spoil the weights
+        if not math.isfinite(size):  # clipping would make the weights NaN
             raise self._diverged(f"the gradient's norm became {size} at step {self.state.step + 1}", self._gradients())
         nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.gradient_clip, norm)
         self._optimizer.step()
-        return loss, stop > 0, following
+        return loss, stop_share > 0, next_step
 
     def _after_step(self, step: OptimizerStep, loss: float, stop: bool) -> None:
         state, settings = self.state, self.settings
         if (state.step - 1) % LOG_EVERY == 0:
             self._display.on_step(state.batch, loss, state.tokens / state.seconds)
-        every = settings.validation_steps
-        due = step.last if every is None else state.step % every == 0
-        at_end = step.last and state.epoch + 1 == settings.epochs
-        if self.validation is not None and (due or self._late or at_end):
+        interval = settings.validation_steps
+        is_due = step.last if interval is None else state.step % interval == 0
+        is_end = step.last and state.epoch + 1 == settings.epochs
+        if self.validation is not None and (is_due or self._time_is_over or is_end):
             self._validate(self.validation)
         if step.last:
             self._display.on_epoch_end(state.end_epoch())
@@ -245,11 +247,11 @@ class Loop:
             self._save()
 
     def _share_of_learning_rate(self) -> float:
-        done = self.state.step / self._planned
+        done = self.state.step / self._planned_steps
         if self.settings.max_minutes is not None:
             done = max(done, self._elapsed() / (60 * self.settings.max_minutes))
-        plateau = self.settings.schedule == "plateau"
-        halvings = self.state.halvings(self.settings.criterion) if plateau else 0
+        is_plateau = self.settings.schedule == "plateau"
+        halvings = self.state.halvings(self.settings.criterion) if is_plateau else 0
         return share_of_learning_rate(self.settings, self.state.step, done=done, halvings=halvings)
 
     def _elapsed(self) -> float:
@@ -259,19 +261,19 @@ class Loop:
         return self.settings.max_minutes is not None and self._elapsed() >= 60 * self.settings.max_minutes
 
     def _is_over(self) -> bool:
-        at_end = self._late or self.state.epoch >= self.settings.epochs
-        return at_end or self.state.since_best(self.settings.criterion) >= self.settings.patience
+        is_end = self._time_is_over or self.state.epoch >= self.settings.epochs
+        return is_end or self.state.since_best(self.settings.criterion) >= self.settings.patience
 
     def _backward(self, step: OptimizerStep) -> Tensor:
         bfloat16 = self.settings.precision == "bfloat16"
         total = torch.zeros((), dtype=torch.float64, device=self.group.device)
         for number, (batch, weight) in enumerate(zip(step.batches, step.weights, strict=True), start=1):
-            self._batch = batch.to(self.group.device)
-            last = number == len(step.batches)
-            with nullcontext() if last else self.group.without_exchange(self._parallel):
+            self._current_batch = batch.to(self.group.device)
+            is_last = number == len(step.batches)
+            with nullcontext() if is_last else self.group.without_exchange(self._parallel):
                 with torch.autocast(self.group.device.type, torch.bfloat16, enabled=bfloat16):
-                    loss = self._parallel(self._batch, self.settings.label_smoothing, self.settings.r_drop)
-                # By far the usual case; the multiplication would cost a pass over the largest gradient.
+                    loss = self._parallel(self._current_batch, self.settings.label_smoothing, self.settings.r_drop)
+                # The weight is usually 1; a multiplication would cost a pass over the largest gradient.
                 (loss if weight == 1 else loss * weight).backward()
             total += loss.detach().double() * weight
         return total
@@ -280,8 +282,8 @@ class Loop:
         return dict(self.model.named_parameters())
 
     def _gradients(self) -> dict[str, Tensor]:
-        named = self.model.named_parameters()
-        return {f"the gradient of {name}": each.grad for name, each in named if each.grad is not None}
+        parameters = self.model.named_parameters()
+        return {f"the gradient of {name}": weight.grad for name, weight in parameters if weight.grad is not None}
 
     @torch.no_grad()
     def _validate(self, batches: Batches) -> None:
@@ -289,8 +291,8 @@ class Loop:
         total, tokens = torch.zeros((), dtype=torch.float64, device=self.group.device), 0
         for batch in batches:
             if batch.counts:
-                self._batch = batch.to(self.group.device)
-                total += self.model.loss(self._batch, reduction="sum").double()
+                self._current_batch = batch.to(self.group.device)
+                total += self.model.loss(self._current_batch, reduction="sum").double()
                 tokens += int(batch.target_lengths.sum())
         total_of_all, tokens_of_all = self.group.total(float(total), tokens)
         loss = total_of_all / tokens_of_all
@@ -304,8 +306,8 @@ class Loop:
     def _bleu_of_sample(self) -> float:
         score = 0.0
         if self.group.rank == 0:
-            found = self.translator.translate([source for source, _ in self.sample])
-            score = _bleu([each.target for each in found], [target for _, target in self.sample])
+            translations = self.translator.translate([source for source, _ in self.sample])
+            score = _bleu([translation.target for translation in translations], [target for _, target in self.sample])
         return self.group.total(score, 1)[0]
 
     def _keep_weights(self, validation: Validation) -> None:
@@ -314,16 +316,16 @@ class Loop:
         if validation.step in best:
             tensors = {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
             if self.folder is None:
-                self._kept[validation.step] = tensors
+                self._best[validation.step] = tensors
             else:
                 with self._storing("the weights"):
-                    sum_ = self.folder.save_weights(validation.step, tensors)
-                self.state.sums[str(validation.step)] = self.group.from_first(sum_)
+                    checksum = self.folder.save_weights(validation.step, tensors)
+                self.state.sums[str(validation.step)] = self.group.from_first(checksum)
         self.state.validations.append(validation)
-        self._kept = {step: tensors for step, tensors in self._kept.items() if step in best}
+        self._best = {step: tensors for step, tensors in self._best.items() if step in best}
 
     def _weights(self, step: int) -> dict[str, Tensor]:
-        return self._kept[step] if self.folder is None else self.folder.weights(step, self.state.sums[str(step)])
+        return self._best[step] if self.folder is None else self.folder.weights(step, self.state.sums[str(step)])
 
     def _save(self) -> None:
         if self.folder is None:
@@ -339,11 +341,11 @@ class Loop:
         random = {"cpu": torch.get_rng_state()}
         if self.group.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.group.device)
-        optimizer = self._optimizer.state_dict()["state"]
+        states = self._optimizer.state_dict()["state"]
         return checkpoints.Checkpoint(
             model=self.model.state_dict(),
-            optimizer={f"{number}.{name}": part for number, parts in optimizer.items() for name, part in parts.items()},
-            # Each process has random numbers of its own: the checkpoint, which one of them writes, has those of all.
+            optimizer={f"{index}.{name}": tensor for index, state in states.items() for name, tensor in state.items()},
+            # Each process has its own random numbers; the checkpoint has all of them.
             random={name: self.group.gather(state) for name, state in random.items()},
             course=self.state.to_dict(),
             fingerprint=self.fingerprint,
@@ -351,33 +353,33 @@ class Loop:
         )
 
     @contextmanager
-    def _storing(self, what: str) -> Iterator[None]:
+    def _storing(self, subject: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             newest = None if self.folder is None else self.folder.newest()
-            before = "none was before it" if newest is None else f"{newest} is intact: make room, and go on with it"
+            previous = "there is no earlier one" if newest is None else f"{newest} is intact: free space, and resume"
             raise TrainingStorageError(
-                f"{what} after step {self.state.step} could not be written ({error.strerror}); {before}"
+                f"{subject} after step {self.state.step} could not be written ({error.strerror}); {previous}"
             ) from error
 
     def _restore_random(self) -> None:
-        """Restore random numbers right before the first step, so that nothing in between can have used them.
+        """Restore random numbers immediately before the first step, as anything earlier might use some.
 
-        A process that was not there before, or is on another kind of device, keeps the numbers it began with.
+        A new process, or one on another kind of device, keeps its initial random numbers.
         """
         for name, states in (self._random or {}).items():
             for state in states[self.group.rank : self.group.rank + 1]:
-                own = state.clone()  # PyTorch crashes on a state that begins within another tensor's memory
+                copy = state.clone()  # PyTorch crashes on a view of another tensor's memory
                 if name == "cpu":
-                    torch.set_rng_state(own)
+                    torch.set_rng_state(copy)
                 elif self.group.device.type == "cuda":
-                    torch.cuda.set_rng_state(own, self.group.device)
+                    torch.cuda.set_rng_state(copy, self.group.device)
 
-    def _diverged(self, what: str, tensors: Mapping[str, Tensor]) -> TrainingDivergedError:
+    def _diverged(self, event: str, tensors: Mapping[str, Tensor]) -> TrainingDivergedError:
         name = _first_not_finite(tensors)
         return TrainingDivergedError(
-            f"{what}{f', where {name} is not finite' if name else ''}: the training has diverged. Use a learning_rate "
+            f"{event}{f', where {name} is not finite' if name else ''}: the training has diverged. Use a learning_rate "
             f"below {self.settings.learning_rate} or a gradient_clip below {self.settings.gradient_clip}"
         )
 
@@ -387,13 +389,13 @@ def _bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
     words = words_of(references)
     score = BLEU(force=True, tokenize=words).corpus_score(hypotheses, [references])
-    if not score.totals[-1]:  # of phrases of fewer than four words, those that there are count
+    if not score.totals[-1]:  # without 4-grams, shorter n-grams count
         score = BLEU(force=True, tokenize=words, effective_order=True).corpus_score(hypotheses, [references])
     return float(score.score)
 
 
 def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several models' weights, one of them in memory at a time.
+    """Return the mean of several models' weights, with one model in memory at a time.
 
     Example:
         >>> mean_of({"w": torch.tensor([value])} for value in (1.0, 2.0, 6.0))
@@ -407,17 +409,16 @@ def mean_of(models: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: mean.to(tensors[name].dtype) for name, mean in means.items()}
 
 
-def _take_threads(begun: int, *, told: bool) -> None:
-    """Compute with as many threads as the training began with: they share sums, so that they decide the last bits."""
+def _use_threads(threads: int, *, warns: bool) -> None:
+    """Use as many threads as the training began with, as their number determines the last bits of sums."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if begun <= processors and os.environ.get("OMP_NUM_THREADS", str(begun)) == str(begun):
-        torch.set_num_threads(begun)
-    now = torch.get_num_threads()
-    if now != begun and told:
+    if threads <= processors and os.environ.get("OMP_NUM_THREADS", str(threads)) == str(threads):
+        torch.set_num_threads(threads)
+    current = torch.get_num_threads()
+    if current != threads and warns:
         warnings.warn(
-            f"the training began with {begun} threads and goes on with {now}, by OMP_NUM_THREADS or for want of "
-            "processors, so that the last bits of its weights may differ from those of a training that was never "
-            "stopped",
+            f"the training began with {threads} threads and resumes with {current}, because of OMP_NUM_THREADS or too "
+            "few processors: the last bits of its weights may differ from those of an uninterrupted training",
             UserWarning,
             stacklevel=3,
         )
@@ -432,14 +433,14 @@ def _check_same_everywhere(group: Group, values: Any) -> None:
         )
 
 
-def _check_fingerprint(begun: dict[str, Any], now: dict[str, Any], folder: str) -> None:
-    for name, before in begun.items():
-        if now.get(name) != before:
-            expected, actual = (_size(each) for each in (before, now.get(name)))
+def _check_fingerprint(saved: dict[str, Any], current: dict[str, Any], folder: str) -> None:
+    for name, value in saved.items():
+        if current.get(name) != value:
+            expected, actual = (_size(item) for item in (value, current.get(name)))
             raise TrainingFolderError(
-                f"{folder}: the {name} differs from what the training began with: got "
-                f"{'as many others' if actual == expected else actual}; expected the same {expected}. Go on with the "
-                "same, or train anew into another folder"
+                f"{folder}: the {name} has changed since the training began: got "
+                f"{'as many others' if actual == expected else actual}; expected the same {expected}. Resume with the "
+                "original one, or train again into another folder"
             )
 
 

@@ -1,4 +1,4 @@
-"""The result of a training: a translator, or an error with the best one so far."""
+"""The result of a training: a translator, or an error with the best translator so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from dikkat.translation.training.state import Epoch, Validation
 
 @dataclass(frozen=True)
 class Training:
-    """A trained translator, and how it became one.
+    """A trained translator and the course of its training.
 
     Attributes:
-        translator: With the weights of the best validation, or the mean of the best ones; without validation, and
-            where it was interrupted before the first, the last weights.
-        epochs: All epochs, in order; the last one as far as it came.
-        pairs: Training pairs used; longer ones than the settings allow are left out.
-        seconds: Time spent training and validating, before a stop too.
-        tokens_per_second: Target tokens, ends included, over the time spent training on them.
-        interrupted: Whether Ctrl-C, or the signal to end, ended it.
-        resumable: Whether `resume` goes on from where it was interrupted.
-        validations: All validations, in order.
-        scores: Scores of what the translator's `translate` writes for up to 500 validation pairs; None without
-            validation, after an interruption, and in all processes but the first.
+        translator: The translator with the weights of the best validation, or the mean of the best ones; the last
+            weights without validation, or if the training was interrupted before the first one.
+        epochs: All epochs in order, including an incomplete last one.
+        pairs: The number of training pairs without those that are too long.
+        seconds: The time of training and validation, including the time before a stop.
+        tokens_per_second: Target tokens, ends included, divided by the training time.
+        interrupted: Whether Ctrl-C or a termination signal ended the training.
+        resumable: Whether `resume` can continue the interrupted training.
+        validations: All validations in order.
+        scores: Scores of the translations of up to 500 validation pairs; None without validation, after an
+            interruption, and in all processes except the first.
     """
 
     translator: Translator
@@ -38,28 +38,28 @@ class Training:
 
     @property
     def best(self) -> Validation | None:
-        """The best validation, by the settings' criterion; None where there is none."""
+        """The best validation by the settings' criterion; None without validations."""
         criterion = self.translator.settings.criterion
-        return max(self.validations, key=lambda each: each.quality(criterion), default=None)
+        return max(self.validations, key=lambda validation: validation.quality(criterion), default=None)
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on.
+    """Training cannot continue.
 
     Attributes:
-        training: What there is: the translator with the best weights so far; None before the first validation.
+        training: The result with the best weights so far; None before the first validation.
     """
 
     training: Training | None = None
 
 
 class TrainingDivergedError(TrainingError):
-    """A loss, a gradient or a weight is no longer a number, so that going on would be useless."""
+    """A loss, a gradient or a weight became NaN or infinite."""
 
 
 class TrainingMemoryError(TrainingError):
-    """A batch needs more memory than there is."""
+    """A batch needs more memory than is available."""
 
 
 class TrainingStorageError(TrainingError):
-    """A checkpoint could not be written, for want of space for instance; the one before it is intact."""
+    """A checkpoint could not be written, for example because the disk is full; the previous one is intact."""

@@ -1,4 +1,4 @@
-"""The folder of a training: what it needs to go on after it was stopped, for one training at a time."""
+"""The folder of a training, from which it can resume; for one training at a time."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ class RunFolder:
     """Settings, tokenizers, the newest checkpoint and the best weights of a training.
 
     `settings.json`, `slots.json`, `source.tokenizer.json`, `target.tokenizer.json`; `checkpoints/step-000001234/`;
-    `best/step-000001000.safetensors`; `lock`, which a training holds while it runs.
+    `best/step-000001000.safetensors`; and `lock`, which a running training holds.
     """
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
@@ -39,7 +39,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other training out, and out of this one's way if it is not the one that writes."""
+        """Return a context that locks the folder; without effect in processes that do not write."""
         if not self.writes:
             yield
             return
@@ -49,7 +49,7 @@ class RunFolder:
                 stack.enter_context(locked(self.path / _LOCK, wait=False))
             except OSError as error:
                 raise TrainingFolderError(
-                    f"{self.path}: no training can be kept there ({error.strerror}). Give another name"
+                    f"{self.path}: no training can be saved there ({error.strerror}). Give another name"
                 ) from error
             except LockedError as error:
                 raise TrainingFolderError(
@@ -58,19 +58,19 @@ class RunFolder:
             yield
 
     def check_free(self) -> None:
-        """Check that a new training may begin here."""
+        """Check that the folder has no unfinished training."""
         if not self.writes:
             return
         if (newest := self.newest()) and not checkpoints.load(newest).course["finished"]:
             raise TrainingFolderError(
-                f"{self.path}: a training stopped here after step {step_of(newest)}. Go on with it (resume; on the "
-                "command line --resume), or remove the folder to begin anew"
+                f"{self.path}: a training stopped here after step {step_of(newest)}. Continue it with resume (on the "
+                "command line --resume), or remove the folder to start again"
             )
 
     def begin(self, source: Tokenizer, target: Tokenizer, slots: Slots) -> None:
-        """Remove the training that is there; `go_on` then makes ready for a new one.
+        """Replace the folder's training by a new one without settings, which `prepare` writes.
 
-        The settings go first and come last: whenever this is cut short, a new training can begin.
+        The settings are removed first and written last: after any interruption a new training can begin.
         """
         if not self.writes:
             return
@@ -82,8 +82,8 @@ class RunFolder:
         write_whole(self.path / TARGET, target.to_json())
         write_whole(self.path / SLOTS, json.dumps(slots.to_dict(), indent=2) + "\n")
 
-    def go_on(self, settings: Settings) -> None:
-        """Make ready for the next step, be it the first one."""
+    def prepare(self, settings: Settings) -> None:
+        """Prepare the folder for the next step, also for the first one."""
         if not self.writes:
             return
         for folder in (self._checkpoints, self._best):
@@ -93,92 +93,92 @@ class RunFolder:
         write_whole(self.path / SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
 
     def resumable(self, settings: Settings) -> Path | None:
-        """Check that the training that is there can go on."""
+        """Check that the folder's training can resume with the settings, and return its newest checkpoint, if any."""
         path = self.path / SETTINGS
         try:
-            begun = Settings.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            saved = Settings.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise TrainingFolderError(
-                f"{self.path}: no training to go on with. Begin one without resume (on the command line --resume)"
+                f"{self.path}: no training to resume. Start one without resume (on the command line --resume)"
             ) from None
         except (ValueError, TypeError) as error:
-            raise TrainingFolderError(f"{path}: damaged ({error}). Remove the folder and train anew") from error
-        _check_changes(begun, settings, self.path)
+            raise TrainingFolderError(f"{path}: damaged ({error}). Remove the folder and train again") from error
+        _check_changes(saved, settings, self.path)
         return self.newest()
 
     def newest(self) -> Path | None:
-        """The newest checkpoint."""
+        """Return the path of the newest checkpoint, if any."""
         steps = [entry for entry in self._checkpoints.glob("step-*") if _STEP.fullmatch(entry.name)]
         return max(steps, key=step_of, default=None)
 
     def checkpoint(self, step: int) -> Path:
-        """The path of the checkpoint after a step."""
+        """Return the path of the checkpoint after a step."""
         return self._checkpoints / f"step-{step:09}"
 
     def keep_newest(self, best: list[int]) -> None:
-        """Remove older checkpoints, and the weights that the newest one does not call its best."""
+        """Remove older checkpoints, and all weights except those after the steps `best`."""
         newest = self.newest()
         for entry in self._checkpoints.glob("step-*"):
             if entry != newest:
                 remove_folder(entry)
-        kept = [self._weights(step) for step in best]
+        best_files = [self._weights_path(step) for step in best]
         for file in self._best.glob("step-*"):
-            if file not in kept:
+            if file not in best_files:
                 file.unlink()
 
     def texts(self) -> tuple[Tokenizer, Tokenizer, Slots]:
-        """Return the tokenizers and slots of the training that is there."""
+        """Return the tokenizers and slots of the folder's training."""
         path = self.path / SLOTS
         try:
             slots = Slots.from_dict(parse_json(path.read_bytes()))
         except (OSError, ValueError) as error:
             raise TrainingFolderError(
-                f"{path}: missing or damaged ({error}). Remove the folder and train anew"
+                f"{path}: missing or damaged ({error}). Remove the folder and train again"
             ) from error
         return Tokenizer.load(self.path / SOURCE), Tokenizer.load(self.path / TARGET), slots
 
     def save_weights(self, step: int, tensors: dict[str, Tensor]) -> str:
-        """Keep the weights after a step."""
+        """Save the weights after a step, and return their checksum."""
         if not self.writes:
             return ""
-        data = dump_tensors(tensors)
-        write_whole(self._weights(step), data)
-        return digest(data)
+        content = dump_tensors(tensors)
+        write_whole(self._weights_path(step), content)
+        return digest(content)
 
-    def weights(self, step: int, sum_: str) -> dict[str, Tensor]:
-        """The weights after a step."""
-        path = self._weights(step)
+    def weights(self, step: int, checksum: str) -> dict[str, Tensor]:
+        """Load the weights after a step."""
+        path = self._weights_path(step)
         try:
-            data = path.read_bytes()
+            content = path.read_bytes()
         except OSError as error:
-            raise TrainingFolderError(f"{path}: missing ({error.strerror}). Train anew") from error
-        if digest(data) != sum_:
-            raise TrainingFolderError(f"{path}: damaged: not what was written. Copy it again, or train anew")
-        return load_tensors(data)
+            raise TrainingFolderError(f"{path}: missing ({error.strerror}). Train again") from error
+        if digest(content) != checksum:
+            raise TrainingFolderError(f"{path}: damaged: wrong checksum. Copy it again, or train again")
+        return load_tensors(content)
 
-    def _weights(self, step: int) -> Path:
+    def _weights_path(self, step: int) -> Path:
         return self._best / f"step-{step:09}.safetensors"
 
 
-# Of these no step so far depended, or a schedule that falls to 0 does so anew from where it stands.
+# Settings that may change on resume: no earlier step depended on them, except by a schedule that falls to 0.
 CHANGEABLE = ("checkpoint_steps", "epochs", "max_minutes", "patience", "length_penalty")
 
 
-def _check_changes(begun: Settings, now: Settings, folder: Path) -> None:
-    before, after = begun.to_dict(), now.to_dict()
+def _check_changes(saved: Settings, current: Settings, folder: Path) -> None:
+    old, new = saved.to_dict(), current.to_dict()
     changed = [
-        f"{field.name} was {before[field.name]} and is {after[field.name]}"
+        f"{field.name} was {old[field.name]} and is {new[field.name]}"
         for field in dataclasses.fields(Settings)
-        if before[field.name] != after[field.name] and field.name not in CHANGEABLE
+        if old[field.name] != new[field.name] and field.name not in CHANGEABLE
     ]
     if changed:
         raise TrainingFolderError(
-            f"{folder}: the training there has other settings: {'; '.join(changed)}. Go on with the same, or train anew"
+            f"{folder}: its training has other settings: {'; '.join(changed)}. Resume with its settings, or train again"
             f" into another folder; only {', '.join(CHANGEABLE)} may change"
         )
 
 
 def step_of(path: Path) -> int:
-    """The step after which a checkpoint was made."""
+    """Return the step of a checkpoint's path."""
     match = _STEP.match(path.name)
     return int(match[1]) if match else 0

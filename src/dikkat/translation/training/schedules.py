@@ -6,9 +6,9 @@ from dikkat.translation.settings import Settings
 
 
 def share_of_learning_rate(settings: Settings, step: int, *, done: float, halvings: int) -> float:
-    r"""The share of `settings.learning_rate` that a step of the optimiser takes.
+    r"""Return the factor of `settings.learning_rate` in an optimiser step.
 
-    With s the steps before this one, w = `warmup_steps`, d = `done` and h = `halvings`, it is
+    With s previous steps, w = `warmup_steps`, d = `done` (the finished share of the training) and h = `halvings`, it is
     $\min(1, \frac{s + 1}{w + 1})$ times
 
     | schedule | decay |
@@ -27,10 +27,10 @@ def share_of_learning_rate(settings: Settings, step: int, *, done: float, halvin
         >>> [share_of_learning_rate(settings, step, done=0.0, halvings=0) for step in (0, 3, 15)]
         [0.25, 1.0, 0.5]
     """
-    begun, warm = step + 1, settings.warmup_steps + 1
-    left = max(0.0, 1.0 - done)
+    steps, warmup = step + 1, settings.warmup_steps + 1
+    remaining = max(0.0, 1.0 - done)
     decay = {
-        "constant": 1.0, "linear": left, "cosine": (1.0 - math.cos(math.pi * left)) / 2,
-        "inverse_sqrt": min(1.0, math.sqrt(warm / begun)), "plateau": 0.5**halvings,
+        "constant": 1.0, "linear": remaining, "cosine": (1.0 - math.cos(math.pi * remaining)) / 2,
+        "inverse_sqrt": min(1.0, math.sqrt(warmup / steps)), "plateau": 0.5**halvings,
     }  # fmt: skip
-    return min(1.0, begun / warm) * decay[settings.schedule]
+    return min(1.0, steps / warmup) * decay[settings.schedule]

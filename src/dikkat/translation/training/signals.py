@@ -1,4 +1,4 @@
-"""Ctrl-C, and the signal that asks a process to end: both end a training at its next step."""
+"""Ctrl-C and the termination signal, which end a training at its next step."""
 
 import os
 import signal
@@ -12,28 +12,28 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """Remembers in `requested` that the user wants an end; the second time, a `KeyboardInterrupt` ends all at once."""
+    """A signal handler that sets `requested` the first time, and raises `KeyboardInterrupt` the second time."""
 
-    def __init__(self, *, aloud: bool = False) -> None:
-        self.requested, self._aloud = False, aloud
+    def __init__(self, *, verbose: bool = False) -> None:
+        self.requested, self._verbose = False, verbose
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A context in which the signals are remembered, in the main thread, which alone hears them."""
+        """Return a context that handles the signals; without effect outside the main thread, which gets all signals."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {each: signal.signal(each, self._hear) for each in _SIGNALS}
+        handlers = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         try:
             yield
         finally:
-            for each, handler in before.items():
-                signal.signal(each, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        if self._aloud:
-            # Not `print`: the signal may have come within one, which must not be entered twice.
+        if self._verbose:
+            # Not `print`, which the signal may have interrupted: it is not reentrant.
             os.write(_STDERR, b"\ndikkat: stopping after this step; Ctrl-C again stops at once\n")

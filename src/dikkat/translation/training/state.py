@@ -1,4 +1,4 @@
-"""The progress and the results of a training so far."""
+"""The progress and the intermediate results of a training."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ class Epoch:
     Attributes:
         number: From 1.
         training_loss: Mean loss of a target token in training, with dropout, label smoothing and `r_drop`; in nats.
-        validation_loss: Mean loss of a target token in the last validation so far, without them; in nats. None where
-            there was none.
-        tokens_per_second: Target tokens, ends included, trained on in a second.
+        validation_loss: Mean loss of a target token in the last validation so far, without dropout, label smoothing
+            and `r_drop`; in nats. None without validation.
+        tokens_per_second: Target tokens, ends included, per second of training.
     """
 
     number: int
@@ -31,9 +31,9 @@ class Validation:
     """The result of a validation.
 
     Attributes:
-        step: Steps of the optimiser before it.
+        step: The number of optimiser steps before the validation.
         loss: Mean loss of a target token, without dropout and label smoothing; in nats.
-        bleu: sacreBLEU of the translations of validation pairs, cased, from 0 to 100; None where it was not computed.
+        bleu: sacreBLEU of the translations of validation pairs, cased, from 0 to 100; None if it was not computed.
     """
 
     step: int
@@ -41,7 +41,7 @@ class Validation:
     bleu: float | None = None
 
     def quality(self, criterion: Criterion) -> float:
-        """The larger the better."""
+        """Return the criterion's value, with the sign that makes larger values better."""
         if criterion == "loss":
             return -self.loss
         if self.bleu is None:
@@ -53,9 +53,9 @@ class Validation:
 class TrainingState:
     """The progress of a training.
 
-    `batch`, `loss_sum`, `tokens` and `seconds` are of the present epoch, `all_tokens` and `all_seconds` of all.
-    `elapsed` counts seconds since the beginning without those between a stop and the resuming. `sums` has the SHA-256
-    of the best weights' files by their steps.
+    `batch`, `loss_sum`, `tokens` and `seconds` belong to the current epoch, `all_tokens` and `all_seconds` to all
+    epochs. `elapsed` counts seconds since the start without pauses between a stop and its resume. `sums` has the
+    SHA-256 of the best weights' files by step.
     """
 
     step: int = 0
@@ -82,7 +82,7 @@ class TrainingState:
         self.all_seconds += seconds
 
     def end_epoch(self) -> Epoch:
-        """Close the present epoch, and give its result."""
+        """End the current epoch, and return its result."""
         epoch = self._present_epoch()
         self.epochs.append(epoch)
         self.epoch, self.batch = self.epoch + 1, 0
@@ -90,7 +90,7 @@ class TrainingState:
         return epoch
 
     def all_epochs(self) -> list[Epoch]:
-        """Those that are over, and the one within which the training ended."""
+        """Return the completed epochs, and an incomplete one if the training ended within it."""
         return [*self.epochs, self._present_epoch()] if self.finished and self.tokens else list(self.epochs)
 
     def _present_epoch(self) -> Epoch:
@@ -98,27 +98,27 @@ class TrainingState:
         return Epoch(self.epoch + 1, self.loss_sum / self.tokens, validation_loss, self.tokens / self.seconds)
 
     def best(self, criterion: Criterion, count: int) -> list[int]:
-        """The steps of the best validations, the best first; of equal ones the earlier is the better."""
-        ranked = sorted(self.validations, key=lambda each: (-each.quality(criterion), each.step))
-        return [each.step for each in ranked[:count]]
+        """Return the steps of the best validations, best first; earlier ones first if equal."""
+        ranked = sorted(self.validations, key=lambda validation: (-validation.quality(criterion), validation.step))
+        return [validation.step for validation in ranked[:count]]
 
     def since_best(self, criterion: Criterion) -> int:
-        """Validations after the best one."""
-        qualities = [each.quality(criterion) for each in self.validations]
+        """Return the number of validations after the best one."""
+        qualities = [validation.quality(criterion) for validation in self.validations]
         return len(qualities) - 1 - qualities.index(max(qualities)) if qualities else 0
 
     def halvings(self, criterion: Criterion) -> int:
-        """Validations that were no better than the best before them."""
-        qualities = [each.quality(criterion) for each in self.validations]
+        """Return the number of validations that were no better than the best one before."""
+        qualities = [validation.quality(criterion) for validation in self.validations]
         return sum(quality <= best for best, quality in zip(accumulate(qualities, max), qualities[1:], strict=False))
 
     def to_dict(self) -> dict[str, Any]:
-        """Values that JSON has."""
+        """Return the values by name, of types that JSON has."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TrainingState":
-        """`to_dict` undone."""
+        """Return the state from the values of `to_dict`."""
         epochs = [Epoch(**epoch) for epoch in values["epochs"]]
         validations = [Validation(**validation) for validation in values["validations"]]
         return cls(**{**values, "epochs": epochs, "validations": validations})

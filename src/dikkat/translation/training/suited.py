@@ -1,4 +1,4 @@
-"""Settings that suit a corpus, where none are chosen: by its pairs, its words, its scripts, and the processor."""
+"""Settings that are chosen by a corpus's size, words and scripts, and by the processor."""
 
 import math
 import time
@@ -23,22 +23,22 @@ from dikkat.translation.text.units import UNIT, UNSPACED
 from dikkat.translation.training.distributed import device_type, has_bfloat16, processes
 from dikkat.translation.training.train import evenly
 
-# docs/recipes.md has the trials that all of these come from.
-_MANY = 10_000  # pairs from which on the larger network is worth its time
-_RARE = 0.06  # share of the words that occur once, from which on words are better cut into parts
-_SINGLE = 1.5  # words and marks of a side, on average, below which a corpus has mostly single words
-_FEW = 1_000  # pairs that are too few to learn parts from where words stand apart, or to leave out a word
-_STEPS = 2_500  # of a training on few pairs, which takes more epochs for them
-_SMALL_EPOCHS = (30, 200)  # of such a training, at least and at most
-_WORDS = 9_000_000  # of the target, of a training on many pairs: one to three hours of one core
-_LARGE_EPOCHS = (5, 20)  # of such a training
-_SAMPLED = 50_000  # pairs, by which settings are chosen
-_TIMED = 64  # pairs of the step by which the time is estimated
-# Of a batch on a GPU: up to about 8,192 tokens a step takes as long as its launches; with more than these Adam takes
-# too few steps. The learning rate grows with the root of what 64 pairs, about 1,024 tokens, grow by.
+# docs/recipes.md has the trials behind these numbers.
+_LARGE_PAIRS = 10_000  # pairs of a large corpus, which uses the larger network
+_RARE_SHARE = 0.06  # share of words that occur once, above which bpe is better
+_SINGLE_WORDS = 1.5  # words and marks per side, below which a corpus has mostly single words
+_MIN_PAIRS = 1_000  # fewer pairs use whole words if spaces separate them, and every word
+_SMALL_STEPS = 2_500  # optimiser steps on a small corpus
+_SMALL_EPOCHS = (30, 200)  # least and most epochs on a small corpus
+_LARGE_WORDS = 9_000_000  # target words in all epochs on a large corpus: one to three hours on one core
+_LARGE_EPOCHS = (5, 20)  # least and most epochs on a large corpus
+_SAMPLED = 50_000  # pairs by which settings are chosen
+_TIMED_PAIRS = 64  # pairs of the step that is timed
+# On a GPU, the launches dominate steps of up to about 8,192 tokens, and with more tokens Adam takes too few steps. The
+# learning rate grows with the square root of the batch size, from 64 pairs or about 1,024 tokens.
 _GPU: dict[str, Any] = {"batch_tokens": 4_096, "learning_rate": 2e-3}
-_PARTS = {True: 5_000, False: 2_000}  # of words, of a corpus of many pairs and of few
-_PARTS_OF_SINGLE = 260  # of a corpus of single words: the 256 bytes, so that letters are read and written
+_BPE_SIZES = {True: 5_000, False: 2_000}  # vocabulary sizes for large and small corpora
+_BPE_SIZE_SINGLE = 260  # vocabulary size for single words: all bytes, so that letters are read and written
 _LARGE: dict[str, Any] = {
     "tokenizer": "bpe", "hidden_size": 512, "dropout": 0.4, "label_smoothing": 0.1, "learning_rate": 1e-3,
     "warmup_steps": 300, "criterion": "bleu", "average": 3, "patience": 10,
@@ -51,46 +51,46 @@ _CHOSEN = frozenset({*_LARGE, *_SMALL, "min_freq", "vocabulary_size", "epochs", 
 
 @dataclass(frozen=True)
 class Sample:
-    """Pairs of a corpus, spread evenly, and about how many pairs the corpus has."""
+    """An evenly spread sample of a corpus, and the approximate number of its pairs."""
 
-    kept: Sequence[Pair]
-    pairs: int
+    pairs: Sequence[Pair]
+    pair_count: int
 
     @classmethod
     def of(cls, pairs: Corpus | Sequence[Pair]) -> Self:
-        """A sample of these pairs; of equal ones that training takes once, one counts."""
-        kept, interval = evenly(pairs, _SAMPLED)
-        kept = kept if keeps_duplicates(pairs) else list(dict.fromkeys(kept))
-        return cls(kept, len(kept) * interval)
+        """Return a sample of `pairs`, without duplicates if training uses none."""
+        sample, interval = evenly(pairs, _SAMPLED)
+        sample = sample if keeps_duplicates(pairs) else list(dict.fromkeys(sample))
+        return cls(sample, len(sample) * interval)
 
     @cached_property
     def words(self) -> tuple[Counter[str], Counter[str]]:
-        """How often each word occurs, in the source and in the target."""
+        """The frequency of each word, in the source and in the target."""
         source, target = (
-            Counter(word for pair in self.kept for word in UNIT.findall(pair[side].lower())) for side in (0, 1)
+            Counter(word for pair in self.pairs for word in UNIT.findall(pair[side].lower())) for side in (0, 1)
         )
         return source, target
 
     @property
     def once(self) -> float:
-        """The share of the words that occur once, of the side that has more of them."""
+        """The share of running words that occur once, on the side with the larger share."""
         return max(sum(n == 1 for n in words.values()) / max(1, words.total()) for words in self.words)
 
     @property
     def single(self) -> bool:
         """Whether most pairs are single words, such as names."""
-        return max(words.total() for words in self.words) < _SINGLE * len(self.kept) and not any(self.unspaced)
+        return max(words.total() for words in self.words) < _SINGLE_WORDS * len(self.pairs) and not any(self.unspaced)
 
     @property
     def copies(self) -> int:
-        """The number of copies that training adds to practise slots."""
-        pairs = self.kept[:_MANY]
+        """The number of pairs that training adds to practise slots."""
+        pairs = self.pairs[:_LARGE_PAIRS]
         slots = Slots.learn(pairs)
         return sum(1 for _ in islice(filter(None, (slots.practise(*pair) for pair in pairs)), COPIES))
 
     @property
     def unspaced(self) -> tuple[bool, bool]:
-        """Whether most words are letters of scripts without spaces, in the source and in the target."""
+        """Whether most words are of scripts without spaces, in the source and in the target."""
         source, target = (
             2 * sum(n for word, n in words.items() if UNSPACED.match(word)) > words.total() for words in self.words
         )
@@ -100,17 +100,17 @@ class Sample:
 def settings_for(
     pairs: Corpus | Sequence[Pair], given: Mapping[str, Any] | None = None, *, validated: bool = True
 ) -> Settings:
-    """The settings that `dikkat train` takes for these pairs, on this machine.
+    """Return the settings that `dikkat train` chooses for these pairs on this machine.
 
-    Of 10,000 pairs or more, `precision` is bfloat16 where the processor has it, in half the time.
+    From 10,000 pairs on, `precision` is bfloat16 if the processor supports it, which halves the time.
 
     Args:
-        pairs: To learn from, a list or a corpus; gone through once.
-        given: Settings that are chosen, by name; the others follow from the pairs, or have their defaults.
-        validated: Whether there are validation pairs, without which nothing is chosen by them.
+        pairs: The training pairs, a list or a corpus, which are read once.
+        given: Chosen settings by name; the rest depend on the pairs, or have their defaults.
+        validated: Whether there are validation pairs, which some settings require.
 
     Raises:
-        SettingsError: A name that is no setting, or a value that it may not have.
+        SettingsError: An unknown setting, or a value that is not allowed.
 
     Example:
         >>> settings = settings_for([("go", "va"), ("go home", "va chez toi")] * 300, {"dropout": 0.1})
@@ -121,7 +121,7 @@ def settings_for(
 
 
 def fitted(recipe: Recipe, pairs: Corpus | Sequence[Pair], *, validated: bool) -> tuple[Recipe, Sample | None]:
-    """A recipe with the settings that it lacks, and the sample of the pairs that they follow from, if any do."""
+    """Return a recipe with all settings, and the sample of the pairs that determined some of them, if any."""
     settings, sample = recipe.settings, None
     if not recipe.values.keys() >= _CHOSEN:
         sample = Sample.of(pairs)
@@ -129,87 +129,88 @@ def fitted(recipe: Recipe, pairs: Corpus | Sequence[Pair], *, validated: bool) -
     return replace(recipe, values=settings.to_dict()), None if settings == recipe.settings else sample
 
 
-def suited(sample: Sample, given: Mapping[str, Any], *, validated: bool = True) -> Settings:
-    """The settings for a corpus by its sample: those that are given stay, and without validation none needs it."""
-    many = sample.pairs >= _MANY
-    values = dict(_LARGE if many else _SMALL)
-    if many and has_bfloat16(device_type()):
+def suited(sample: Sample, chosen: Mapping[str, Any], *, validated: bool = True) -> Settings:
+    """Return the settings for a corpus's sample, with the chosen ones, and no defaults that need missing validation."""
+    is_large = sample.pair_count >= _LARGE_PAIRS
+    values = dict(_LARGE if is_large else _SMALL)
+    if is_large and has_bfloat16(device_type()):
         values["precision"] = "bfloat16"
-    if sample.single or any(sample.unspaced) or (sample.once > _RARE and sample.pairs >= _FEW):
+    if sample.single or any(sample.unspaced) or (sample.once > _RARE_SHARE and sample.pair_count >= _MIN_PAIRS):
         values["tokenizer"] = "bpe"
     if not validated:
         for name in ("criterion", "average", "patience"):
             values.pop(name, None)
-    if given.get("batch_tokens"):
+    if chosen.get("batch_tokens"):
         values.pop("batch_size", None)
-    elif many and device_type() == "cuda" and "batch_size" not in given:
+    elif is_large and device_type() == "cuda" and "batch_size" not in chosen:
         values |= _GPU
-    values |= given
+    values |= chosen
     if values.get("tokenizer") == "bpe":
-        values.setdefault("vocabulary_size", _PARTS_OF_SINGLE if sample.single else _PARTS[many])
-    elif sample.pairs < _FEW:
+        values.setdefault("vocabulary_size", _BPE_SIZE_SINGLE if sample.single else _BPE_SIZES[is_large])
+    elif sample.pair_count < _MIN_PAIRS:
         values.setdefault("min_freq", 1)
     if not any(values.get(name) for name in ("dropout", "attention_dropout")):
-        values["r_drop"] = given.get("r_drop", 0.0)  # both passes would be the same
+        values["r_drop"] = chosen.get("r_drop", 0.0)  # without dropout, both passes would be equal
     values.setdefault("epochs", _epochs(sample, Settings.from_dict(values)))
-    if "average" in values and not given.keys() & {"average", "validation_steps"}:
+    if "average" in values and not chosen.keys() & {"average", "validation_steps"}:
         values["average"] = min(values["average"], values["epochs"])
     return Settings.from_dict(values)
 
 
 def _epochs(sample: Sample, settings: Settings) -> int:
-    if sample.pairs >= _MANY:
-        words = max(1, sample.pairs * sample.words[1].total() / len(sample.kept))
-        return int(np.clip(round(_WORDS / words), *_LARGE_EPOCHS))
+    if sample.pair_count >= _LARGE_PAIRS:
+        words = max(1, sample.pair_count * sample.words[1].total() / len(sample.pairs))
+        return int(np.clip(round(_LARGE_WORDS / words), *_LARGE_EPOCHS))
     batch: float = settings.batch_size
     if settings.batch_tokens is not None:
         source, target = (words.total() for words in sample.words)
-        batch = settings.batch_tokens * len(sample.kept) / max(source, target + len(sample.kept))  # each target's end
-    steps = math.ceil(max(1, sample.pairs) / (batch * settings.accumulate))
-    return int(np.clip(math.ceil(_STEPS / steps), *_SMALL_EPOCHS))
+        batch = settings.batch_tokens * len(sample.pairs) / max(source, target + len(sample.pairs))  # with target ends
+    steps = math.ceil(max(1, sample.pair_count) / (batch * settings.accumulate))
+    return int(np.clip(math.ceil(_SMALL_STEPS / steps), *_SMALL_EPOCHS))
 
 
 def reason(sample: Sample, settings: Settings) -> str:
-    """The settings that follow from a corpus, in one line, with the time that they will take here."""
-    whole = "whole words" if settings.tokenizer == "word" else f"{settings.vocabulary_size:,} parts of words"
+    """Return one line about the settings that were chosen by the corpus, with the expected time on this machine."""
+    units = "whole words" if settings.tokenizer == "word" else f"{settings.vocabulary_size:,} parts of words"
     kind = ", a script without spaces" if any(sample.unspaced) else ", mostly single words" * sample.single
-    of = "" if len(sample.kept) == sample.pairs else f" (of {len(sample.kept):,} of them)"
-    minutes = _minutes(sample, settings)
-    pairs = f"{sample.pairs:,} pair{'s' * (sample.pairs != 1)}"
+    scope = "" if len(sample.pairs) == sample.pair_count else f" (of {len(sample.pairs):,} of them)"
+    time_text = _describe_time(sample, settings)
+    pairs = f"{sample.pair_count:,} pair{'s' * (sample.pair_count != 1)}"
     return (
-        f"{pairs}, {sample.once:.0%} of running words occur once{of}{kind}: {whole}, hidden_size "
+        f"{pairs}, {sample.once:.0%} of running words occur once{scope}{kind}: {units}, hidden_size "
         f"{settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to {settings.epochs} "
-        f"epochs in {settings.precision}{minutes}. A setting that is given counts instead"
+        f"epochs in {settings.precision}{time_text}. Your own settings have priority"
     )
 
 
-def _minutes(sample: Sample, settings: Settings) -> str:
-    """Estimate the CPU time of all epochs by that of one step, as the end of a sentence; empty on other devices."""
+def _describe_time(sample: Sample, settings: Settings) -> str:
+    """Return the end of a sentence with the CPU time of all epochs, estimated from one step; "" on other devices."""
     if device_type() != "cpu":
         return ""
-    pieces = 1.3 if settings.tokenizer == "bpe" else 1.0  # of a word, about
+    tokens_per_word = 1.3 if settings.tokenizer == "bpe" else 1.0
     lengths, sizes = [], []
     for words in sample.words:
-        length = round(pieces * words.total() / max(1, len(sample.kept)))
+        length = round(tokens_per_word * words.total() / max(1, len(sample.pairs)))
         lengths.append(max(1, min(settings.max_length, length)))
-        known = sum(count >= settings.min_freq for count in words.values()) + len(SPECIAL_TOKENS) + 1
-        sizes.append(min(settings.vocabulary_size, known))
+        known_words = sum(count >= settings.min_freq for count in words.values()) + len(SPECIAL_TOKENS) + 1
+        sizes.append(min(settings.vocabulary_size, known_words))
     if settings.tied_embeddings == "three":
         sizes = [max(sizes)] * 2
-    count, taken = min(settings.batch_size, _TIMED), []
+    count, times = min(settings.batch_size, _TIMED_PAIRS), []
     with torch.random.fork_rng():
         model = TranslationModel(settings, *sizes).train()
         batch = collate([([sizes[0] - 1] * lengths[0], [sizes[1] - 1] * lengths[1])] * count)
-        for _ in range(3):  # the first compiles
-            start = time.thread_time()  # which stands still while another program has the core
+        for _ in range(3):  # the first step compiles
+            start = time.thread_time()  # does not count while another program has the core
             with torch.autocast("cpu", torch.bfloat16, enabled=settings.precision == "bfloat16"):
                 loss = model.loss(batch, label_smoothing=settings.label_smoothing, r_drop=settings.r_drop)
             loss.backward()
-            taken.append(time.thread_time() - start)
-    overhead = 1.3  # the optimiser, and validation
-    minutes = overhead * min(taken) * (sample.pairs + sample.copies) / count * settings.epochs / 60 / processes().world
-    about = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
-    most = settings.max_minutes or minutes
-    limit = f", of which max_minutes allows {most:g}" if minutes > most else ""
-    cores = f" on each of {threads} cores" if (threads := torch.get_num_threads()) > 1 else ""
-    return f"; {about} of CPU time{cores}{limit}"
+            times.append(time.thread_time() - start)
+    overhead = 1.3  # for the optimiser and validation
+    epoch_pairs = sample.pair_count + sample.copies
+    minutes = overhead * min(times) * epoch_pairs / count * settings.epochs / 60 / processes().world
+    duration = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
+    limit = settings.max_minutes or minutes
+    limit_text = f", of which max_minutes allows {limit:g}" if minutes > limit else ""
+    cores_text = f" on each of {threads} cores" if (threads := torch.get_num_threads()) > 1 else ""
+    return f"; {duration} of CPU time{cores_text}{limit_text}"

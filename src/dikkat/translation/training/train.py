@@ -1,4 +1,4 @@
-"""Training a translator: what is read, checked and made before the loop, and what comes out behind it."""
+"""`train`: reads and checks corpora and folder, runs the training loop, and returns its result."""
 
 import sys
 import warnings
@@ -21,7 +21,7 @@ from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS, Tokenizer, check_size
-from dikkat.translation.training.display import Bar, Display, Lines, say_where
+from dikkat.translation.training.display import Bar, Display, Lines, print_resume_point
 from dikkat.translation.training.distributed import Group, check_precision, device_type, processes
 from dikkat.translation.training.loop import Loop
 from dikkat.translation.training.results import Training, TrainingError
@@ -30,12 +30,12 @@ from dikkat.translation.training.signals import Interrupts
 
 __all__ = ["Training", "train"]
 
-_VOCABULARY_PAIRS = 1_000_000  # more show hardly any new word that is frequent enough
-# Validation pairs whose BLEU chooses a model. One takes .92 of a training pair's CPU time (captions, beam of 5,
-# hidden_size 512): 2.9 % of the time of an epoch of 9,500 pairs, less of larger ones.
+_VOCABULARY_PAIRS = 1_000_000  # further pairs have hardly any new words that are frequent enough
+# Validation pairs whose BLEU selects the best model. One takes 0.92 of a training pair's CPU time (captions, beam of 5,
+# hidden_size 512): 2.9 % of the time of an epoch of 9,500 pairs, and less of larger epochs.
 _CRITERION_PAIRS = 300
-_SCORED_PAIRS = 500  # validation pairs that score the finished translator and choose its length penalty
-_SAID = 200_000  # pairs from one line about the reading to the next
+_SCORED_PAIRS = 500  # validation pairs that choose the length penalty and score the finished translator
+_REPORT_INTERVAL = 200_000  # pairs between two lines about reading
 
 
 def train(
@@ -49,57 +49,58 @@ def train(
     on_begin: Callable[[Path], object] | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> Training:
-    """Train a translator: Adam, clipped gradients, a learning rate that rises and falls, early stopping.
+    """Train a translator with Adam, clipped gradients, a learning-rate schedule and early stopping.
 
-    The vocabularies come from the training pairs alone. The weights that are kept are those of the best validation, or
-    the mean of the best ones (`average`). Gradients are those of the mean loss of a target token over all the batches
-    of a step (`accumulate`) and all processes. The same settings, pairs and number of threads give the same
-    translator, unless `max_minutes` is set.
+    Only the training pairs determine the vocabularies. The translator gets the weights of the best validation, or the
+    mean of the best ones (`average`). The loss of a step is the mean over the target tokens of all its batches
+    (`accumulate`) and of all processes. Equal settings, pairs and numbers of threads give equal translators, unless
+    `max_minutes` is set.
 
-    With a folder, checkpoints are kept there: every `checkpoint_steps` steps and at the end of each epoch. A training
-    that was stopped, by whatever, goes on from the newest one with `resume`, and on one CPU the result is bit for bit
-    that of a training that was never stopped. For that it goes on with as many threads as before; where
-    `OMP_NUM_THREADS` is set, or there are fewer processors, a warning says that the last bits may differ. The settings
-    must be the same, save `epochs`, `max_minutes`, `patience`, `checkpoint_steps` and `length_penalty`: a training that
-    has come to its end is made longer by more epochs or minutes, counted from its beginning.
+    With a folder, checkpoints are saved every `checkpoint_steps` steps and at the end of each epoch. `resume` continues
+    a stopped training from the newest checkpoint. On one CPU the result is bit for bit that of an uninterrupted
+    training, as the number of threads is restored; a warning says that the last bits may differ if `OMP_NUM_THREADS` or
+    the number of processors prevents that. Only the settings `epochs`, `max_minutes`, `patience`, `checkpoint_steps`
+    and `length_penalty` may change. To extend a finished training, resume it with more epochs or minutes, counted from
+    its start.
 
-    Ctrl-C, and the signal to end, stop the training after the step at work, with a checkpoint; the second time at once.
+    Ctrl-C and the termination signal stop the training after the current step, with a checkpoint. The second signal
+    stops it immediately.
 
-    Started by `torchrun` in several processes, on one machine or more, they train together: each has its share of every
-    batch. All must see the same corpora and the same folder. The first one alone writes. As many that go on come to
-    the same bits; more or fewer come to the same weights to rounding where nothing is dropped at random. Where one
-    ends, PyTorch ends the others with an error of the connection.
+    Several processes that `torchrun` starts, on one or more machines, train together on shares of each batch. All need
+    the same corpora and the same folder; only the first process writes. If as many processes resume, the bits are
+    equal. With another number of processes the weights are equal up to rounding, if there is no dropout. If one process
+    ends, PyTorch ends the others with a connection error.
 
     Args:
-        settings: The model's and the training's.
-        training: (source, target) sentences to learn from, a list or a corpus. Of equal pairs of a file one counts.
-        validation: (source, target) sentences to stop by; none of them should be a training pair. None, or none at
-            all: no validation, no early stopping, and the last weights are kept. At most 500 of them, spread evenly,
-            choose the length penalty where the settings have None, once the training has come to its end.
-        folder: Where checkpoints are kept; None: nowhere.
-        resume: Whether to go on with the training there.
-        progress: Whether to show a progress bar; None: where standard error is a terminal. Without one, each epoch is
-            a line on standard error; False shows nothing.
-        on_begin: Called with the folder once everything is checked and the training begins or goes on, in the process
-            that writes, while no other training may write there.
-        tell: Called with each line about what is being read and what was found in it, in the process that writes.
+        settings: The settings of the model and the training.
+        training: The (source, target) training pairs, a list or a corpus. Duplicates in files are used once.
+        validation: The (source, target) pairs for early stopping, which should not be training pairs. If None or empty,
+            there is no early stopping, and the translator gets the last weights. After the training, up to 500 evenly
+            spread pairs choose the length penalty if the settings have None.
+        folder: The folder for checkpoints; None: no checkpoints.
+        resume: Whether to continue the folder's training.
+        progress: Whether to show a progress bar; None: a bar if standard error is a terminal, else a line on standard
+            error for each epoch. False shows nothing.
+        on_begin: A function that the writing process calls with the locked folder, after all checks and before the
+            first step.
+        tell: A function that the writing process calls with lines about the corpora.
 
     Returns:
-        The translator, and how it became one.
+        The translator and the course of the training.
 
     Raises:
-        CorpusError: No training pairs, or none that is short enough.
-        TypeError: A corpus that is neither a list nor a `Corpus`.
-        SettingsError: A precision that the processor does not have, a pair longer than `batch_tokens`, or without
-            validation a setting that needs it; a vocabulary too small for all bytes; an average of more validations
-            than there will be.
-        TrainingFolderError: The folder is another training's, has one that did not come to its end (without
-            `resume`), or none or a different one (with it); the message names what differs.
-        TrainingDivergedError: The loss, a gradient or a weight became NaN or infinite; the message names the step.
-        TrainingMemoryError: A batch needs more memory than there is; the message says how large it is.
-        TrainingStorageError: A checkpoint could not be written. These three have the best translator so far, if there
-            is one, as `error.training.translator`.
-        KeyboardInterrupt: Ctrl-C before the first validation was over, without a folder.
+        CorpusError: There are no training pairs, or all are too long.
+        TypeError: A corpus is neither a list nor a `Corpus`.
+        SettingsError: A precision that the processor does not support, a pair longer than `batch_tokens`, a setting
+            that needs validation pairs, a vocabulary too small for all bytes, or an average of more validations than
+            there will be.
+        TrainingFolderError: The folder is in use, has an unfinished training (without `resume`), or no training or a
+            different one (with `resume`); the message has the difference.
+        TrainingDivergedError: The loss, a gradient or a weight became NaN or infinite; the message has the step.
+        TrainingMemoryError: A batch needs more memory than is available; the message has the batch's size.
+        TrainingStorageError: A checkpoint could not be written. This error and the previous two have the best
+            translator so far, if any, in `error.training.translator`.
+        KeyboardInterrupt: Ctrl-C before the end of the first validation, without a folder.
 
     Example:
         >>> from dikkat.translation import settings_for
@@ -113,21 +114,21 @@ def train(
         validation = None
         _check_without_validation(settings)
     if resume and folder is None:
-        raise TrainingFolderError("resume needs the folder of the training that is to go on")
+        raise TrainingFolderError("folder: got None; expected the folder of the training to resume")
     check_precision(settings.precision, device_type())
     check_size(settings.tokenizer, settings.vocabulary_size)
     if settings.average > settings.epochs and settings.validation_steps is None:
         raise SettingsError(
-            f"average is {settings.average} and epochs is {settings.epochs}: each epoch ends with one validation, so "
-            "that there are not so many models to average. Use more epochs, a smaller average, or validation_steps"
+            f"average: got {settings.average}; expected at most {settings.epochs}, the number of epochs, as each epoch "
+            "ends with one validation. Use more epochs, a smaller average, or validation_steps"
         )
-    leads = processes().rank == 0
-    run_folder = None if folder is None else RunFolder(Path(folder), writes=leads)
-    # The caller's random numbers and threads stay as they were.
+    is_first = processes().rank == 0
+    run_folder = None if folder is None else RunFolder(Path(folder), writes=is_first)
+    # Restores the caller's random numbers and threads.
     with (
         nullcontext() if run_folder is None else run_folder.locked(),
         torch.random.fork_rng(),
-        _same_threads(settings.precision),
+        _restore_threads(settings.precision),
     ):
         newest = None
         if run_folder is not None and resume:
@@ -135,9 +136,9 @@ def train(
         elif run_folder is not None:
             run_folder.check_free()
         torch.manual_seed(settings.seed)
-        judges = None if validation is None else as_corpus(validation)
-        say: Callable[[str], object] = tell if tell is not None and leads else lambda _: None
-        loop, pairs = _loop(settings, as_corpus(training), judges, run_folder, newest, say)
+        validation_corpus = None if validation is None else as_corpus(validation)
+        report: Callable[[str], object] = tell if tell is not None and is_first else lambda _: None
+        loop, pairs = _make_loop(settings, as_corpus(training), validation_corpus, run_folder, newest, report)
         if loop.group.rank:
             torch.manual_seed(settings.seed + loop.group.rank)  # so that dropout differs
         if newest is not None:
@@ -146,59 +147,59 @@ def train(
             if newest is None:
                 translator = loop.translator
                 run_folder.begin(translator.source_tokenizer, translator.target_tokenizer, translator.slots)
-            if leads and on_begin is not None:
+            if is_first and on_begin is not None:
                 on_begin(run_folder.path)
-            run_folder.go_on(settings)
-        shown = progress is not False and leads
-        if shown and newest is not None:
-            say_where(loop.state)
-        display = _display(settings, progress, len(loop.batches)) if leads else Display()
-        fault = _run(loop, display, Interrupts(aloud=shown))
-        return _result(loop, pairs, fault, say)
+            run_folder.prepare(settings)
+        is_shown = progress is not False and is_first
+        if is_shown and newest is not None:
+            print_resume_point(loop.state)
+        display = _make_display(settings, progress, len(loop.batches)) if is_first else Display()
+        error = _run_loop(loop, display, Interrupts(verbose=is_shown))
+        return _make_result(loop, pairs, error, report)
 
 
 @contextmanager
-def _same_threads(precision: str) -> Iterator[None]:
-    threads, halves = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
-    try:  # products of float32 that are left, as of a recurrence's steps, need no more digits
-        with fast_products() if halves else nullcontext():
+def _restore_threads(precision: str) -> Iterator[None]:
+    threads, is_bfloat16 = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
+    try:  # float32 products that remain, such as those of recurrent steps, may have fewer digits
+        with fast_products() if is_bfloat16 else nullcontext():
             yield
     finally:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
 
 
-def _loop(
+def _make_loop(
     settings: Settings,
     training: Corpus,
     validation: Corpus | None,
     folder: RunFolder | None,
-    newest: Path | None,
-    say: Callable[[str], object],
+    checkpoint: Path | None,
+    report: Callable[[str], object],
 ) -> tuple[Loop, int]:
-    """The loop of an untrained translator over the corpora as token numbers; and the number of training pairs."""
-    if folder is not None and newest is not None:
+    """Return the loop of an untrained translator over the tokenised corpora, and the number of training pairs."""
+    if folder is not None and checkpoint is not None:
         source, target, slots = folder.texts()
         pairs = None
     else:
-        say(f"reading {training}, for the vocabularies")
+        report(f"reading {training}, for the vocabularies")
         sample, interval = evenly(training, _VOCABULARY_PAIRS)
         if processes().rank == 0:
-            whole = training.whole  # whose numbers are those of the file, and in which validation is looked at too
-            looked = (sample, interval) if whole is training else evenly(whole, _VOCABULARY_PAIRS)
-            for doubt in doubts(str(whole), *looked, str(validation), validation or ()):
+            corpus = training.whole  # with the file's numbering of pairs, and with held-out pairs
+            checked = (sample, interval) if corpus is training else evenly(corpus, _VOCABULARY_PAIRS)
+            for doubt in doubts(str(corpus), *checked, str(validation), validation or ()):
                 warnings.warn(doubt, UserWarning, stacklevel=4)
-        source, target, slots = _texts(settings, sample)
+        source, target, slots = _learn_texts(settings, sample)
         pairs = sample if interval == 1 else None
     model = TranslationModel(settings, len(source), len(target))
     translator = Translator(model, settings, source, target, slots=slots)
     if pairs is None:
-        say(f"reading {training}, sentence by sentence")
+        report(f"reading {training}, sentence by sentence")
     distinct = not keeps_duplicates(training)
-    learnt = _stored(translator, training, "training", say, pairs=pairs, distinct=distinct, practice=True)
-    judged = None if validation is None else _stored(translator, validation, "validation", say, distinct=False)
-    for line in _sizes(translator, learnt, judged, resumed=newest is not None):
-        say(line)
+    store = _store(translator, training, "training", report, pairs=pairs, distinct=distinct, practice=True)
+    validated = None if validation is None else _store(translator, validation, "validation", report, distinct=False)
+    for line in _describe_sizes(translator, store, validated, resumed=checkpoint is not None):
+        report(line)
     group = Group(processes())
     batches = partial(
         Batches,
@@ -208,25 +209,25 @@ def _loop(
         rank=group.rank,
         world=group.world,
     )
-    by_bleu = validation is not None and settings.criterion == "bleu"
+    uses_bleu = validation is not None and settings.criterion == "bleu"
     loop = Loop(
         translator,
-        batches(learnt, seed=settings.seed),
-        validation=None if judged is None else batches(judged, seed=None),
-        sample=evenly(validation or (), _CRITERION_PAIRS)[0] if by_bleu else [],
-        judges=[] if validation is None else list(_judges(translator, validation)),
+        batches(store, seed=settings.seed),
+        validation=None if validated is None else batches(validated, seed=None),
+        sample=evenly(validation or (), _CRITERION_PAIRS)[0] if uses_bleu else [],
+        scoring_pairs=[] if validation is None else list(_select_scoring_pairs(translator, validation)),
         fingerprint={
             "vocabulary": [len(source), len(target)],
-            "training corpus": _fingerprint(learnt),
-            "validation corpus": None if judged is None else _fingerprint(judged),
+            "training corpus": _fingerprint(store),
+            "validation corpus": None if validated is None else _fingerprint(validated),
         },
         folder=folder,
         group=group,
     )
-    return loop, len(learnt) - learnt.counts.copies
+    return loop, len(store) - store.counts.copies
 
 
-def _run(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingError | None:
+def _run_loop(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingError | None:
     try:
         with interrupts.watched():
             loop.run(display, interrupts)
@@ -241,21 +242,20 @@ def _run(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingError 
     return None
 
 
-def _result(loop: Loop, pairs: int, fault: TrainingError | None, say: Callable[[str], object]) -> Training:
-    """The result of a training; its error is raised, with the result if there is one."""
+def _make_result(loop: Loop, pairs: int, error: TrainingError | None, report: Callable[[str], object]) -> Training:
     state, folder = loop.state, loop.folder
     resumable = folder is not None and folder.newest() is not None and not state.finished
-    if fault is not None and not state.validations:
-        raise fault
+    if error is not None and not state.validations:
+        raise error
     if loop.interrupted and not state.validations and loop.validation is not None and not resumable:
         raise KeyboardInterrupt
     loop.keep_best()
     loop.model.to("cpu").eval()
-    if loop.judges and fault is None and state.finished and not loop.interrupted:
-        say(f"translating {len(loop.judges)} validation pair{'s' * (len(loop.judges) != 1)}")
+    if loop.scoring_pairs and error is None and state.finished and not loop.interrupted:
+        report(f"translating {len(loop.scoring_pairs)} validation pair{'s' * (len(loop.scoring_pairs) != 1)}")
         loop.score_translator()
-        if (chosen := loop.translator.settings.length_penalty) is not None:
-            say(f"length penalty {chosen:g}")
+        if (length_penalty := loop.translator.settings.length_penalty) is not None:
+            report(f"length penalty {length_penalty:g}")
     result = Training(
         loop.translator,
         state.all_epochs(),
@@ -267,9 +267,9 @@ def _result(loop: Loop, pairs: int, fault: TrainingError | None, say: Callable[[
         state.validations,
         loop.scores,
     )
-    if fault is not None:
-        fault.training = result
-        raise fault
+    if error is not None:
+        error.training = result
+        raise error
     return result
 
 
@@ -283,12 +283,12 @@ def _check_without_validation(settings: Settings) -> None:
     for name, needed in needs.items():
         if needed:
             raise SettingsError(
-                f"{name} is {getattr(settings, name)!r}, and there are no validation pairs, which it needs: give some, "
-                f"or leave {name} at its default"
+                f"{name}: got {getattr(settings, name)!r} without validation pairs; expected the default. Give "
+                f"validation pairs, or leave {name} at its default"
             )
 
 
-def _display(settings: Settings, progress: bool | None, batches: int) -> Display:
+def _make_display(settings: Settings, progress: bool | None, batches: int) -> Display:
     if sys.stderr.isatty() if progress is None else progress:
         return Bar(settings.epochs, batches, settings.criterion)
     return (
@@ -296,7 +296,7 @@ def _display(settings: Settings, progress: bool | None, batches: int) -> Display
     )
 
 
-def _texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
+def _learn_texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
     if not sample:
         raise CorpusError("training: got no pairs; expected at least one")
     slots = Slots.learn(sample)
@@ -304,70 +304,70 @@ def _texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Token
         [side.text for side in sides] for sides in zip(*(slots.mask(*pair) for pair in sample), strict=True)
     )
     if settings.tied_embeddings == "three":
-        source = target = _tokenizer(settings, sources + targets, "source or target")
+        source = target = _train_tokenizer(settings, sources + targets, "source or target")
     else:
-        source, target = _tokenizer(settings, sources, "source"), _tokenizer(settings, targets, "target")
+        source, target = _train_tokenizer(settings, sources, "source"), _train_tokenizer(settings, targets, "target")
     return source, target, slots.known(source, target)
 
 
-def _tokenizer(settings: Settings, sentences: Sequence[str], language: str) -> Tokenizer:
+def _train_tokenizer(settings: Settings, sentences: Sequence[str], language: str) -> Tokenizer:
     tokenizer = Tokenizer.train(
         sentences, settings.tokenizer, min_freq=settings.min_freq, vocabulary_size=settings.vocabulary_size
     )
     if len(tokenizer) <= len(SPECIAL_TOKENS):
         raise CorpusError(
-            f"no {language} word occurs {settings.min_freq} times, so that none would be learnt: use a min_freq of 1, "
-            "or a larger corpus"
+            f"no {language} word occurs {settings.min_freq} times, so the vocabulary would be empty: use a min_freq of "
+            "1, or a larger corpus"
         )
     return tokenizer
 
 
-def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
-    """A sample spread evenly over the pairs, of at most `most`, in one pass; and its interval k.
+def evenly(pairs: Iterable[Pair], limit: int) -> tuple[list[Pair], int]:
+    """Return an evenly spread sample of at most `limit` pairs and its interval k, in one pass.
 
-    Every k-th pair is kept; when there are too many, k is doubled and every other one of them goes. Where k is 1, the
-    sample is all pairs.
+    The sample has every k-th pair. When it is full, k is doubled and every other pair is removed. If k is 1, the sample
+    has all pairs.
 
     Example:
-        >>> sample, interval = evenly(((f"{number}", "") for number in range(10)), most=4)
+        >>> sample, interval = evenly(((f"{number}", "") for number in range(10)), limit=4)
         >>> [first for first, _ in sample], interval
         (['0', '4', '8'], 4)
     """
-    kept: list[Pair] = []
+    sample: list[Pair] = []
     interval = 1
     for number, pair in enumerate(pairs):
         if number % interval == 0:
-            if len(kept) == most:
-                kept, interval = kept[::2], 2 * interval
+            if len(sample) == limit:
+                sample, interval = sample[::2], 2 * interval
                 if number % interval:
                     continue
-            kept.append(pair)
-    return kept, interval
+            sample.append(pair)
+    return sample, interval
 
 
-def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
-    """Lines about sizes and device; where the training is resumed, `say_where` has the threads."""
-    copies, validated = learnt.counts.copies, 0 if judged is None else len(judged)
+def _describe_sizes(translator: Translator, store: Store, validated: Store | None, *, resumed: bool) -> Iterator[str]:
+    """Yield lines about sizes and device, without threads if resumed, as `print_resume_point` prints those."""
+    copies, validation_count = store.counts.copies, 0 if validated is None else len(validated)
     added = f" (and {copies:,} copies that practise slots)" if copies else ""
-    yield f"{len(learnt) - copies:,} pairs to learn from{added}, {validated:,} to validate with"
+    yield f"{len(store) - copies:,} training pairs{added}, {validation_count:,} validation pairs"
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
-    parameters = sum(each.numel() for each in translator.model.parameters())
-    place = "the CPU" if device_type() == "cpu" else torch.cuda.get_device_name()
+    parameters = sum(parameter.numel() for parameter in translator.model.parameters())
+    device = "the CPU" if device_type() == "cpu" else torch.cuda.get_device_name()
     yield f"{source:,} source and {target:,} target tokens, {parameters:,} parameters"
     threads = torch.get_num_threads()
-    yield f"on {place}" + ("" if resumed else f", {threads} {'thread' if threads == 1 else 'threads'}")
+    yield f"on {device}" + ("" if resumed else f", {threads} {'thread' if threads == 1 else 'threads'}")
 
 
-def _stored(
-    translator: Translator, corpus: Corpus, purpose: str, say: Callable[[str], object], **options: Any
+def _store(
+    translator: Translator, corpus: Corpus, purpose: str, report: Callable[[str], object], **options: Any
 ) -> Store:
-    said = 0
+    reported = 0
 
     def read(pairs: int) -> None:
-        nonlocal said
-        if pairs >= said + _SAID:
-            said = pairs
-            say(f"{pairs:,} {purpose} pairs read")
+        nonlocal reported
+        if pairs >= reported + _REPORT_INTERVAL:
+            reported = pairs
+            report(f"{pairs:,} {purpose} pairs read")
 
     store = Store.build(
         corpus,
@@ -388,8 +388,7 @@ def _fingerprint(store: Store) -> dict[str, int | str]:
     return fingerprint | ({"copies": store.counts.copies} if store.counts.copies else {})
 
 
-def _judges(translator: Translator, validation: Corpus) -> Iterator[Pair]:
-    """Validation pairs that score the finished translator, of lengths that are learnt."""
+def _select_scoring_pairs(translator: Translator, validation: Corpus) -> Iterator[Pair]:
     sides = translator.source_tokenizer, translator.target_tokenizer
     for pair in evenly(validation, _SCORED_PAIRS)[0]:
         masked = translator.slots.mask(*pair)

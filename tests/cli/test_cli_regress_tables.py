@@ -85,7 +85,7 @@ def test_rows_that_lack_cells(run, homes):
     holes.loc[4, "town"] = None
     holes.to_csv("homes.csv", index=False)
     options = [*SETTINGS, "--ordered", "size=low,mid,high"]
-    refused(run("homes.csv", *options), "column 'town' has 1 of 60 values missing, the first in row 5; take missing")
+    refused(run("homes.csv", *options), "column 'town' has 1 of 60 values missing, the first in row 5; keep rows")
     status, out, err = run("homes.csv", *options, "--missing", "drop")
     assert (status, err) == (0, "dikkat: 2 of 60 rows lack a cell and get no prediction\n")
     assert "rows: 60, 3 left out for missing cells\n" in out
@@ -194,7 +194,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
     homes.assign(size="huge").to_csv("huge.csv", index=False)
     refused(run("huge.csv", *apply), "huge.csv: column 'size' holds 'huge'; expected one of low, mid, high")
     homes.assign(day="soon").to_csv("soon.csv", index=False)
-    refused(run("soon.csv", *apply), "soon.csv: column 'day' holds text ('soon' in row 1); dates are needed")
+    refused(run("soon.csv", *apply), "soon.csv: column 'day' holds text ('soon' in row 1); expected dates")
     homes.assign(price_predicted=1).to_csv("twice.csv", index=False)
     refused(run("twice.csv", *apply), "there is a column 'price_predicted' already")
     refused(run("homes.csv", *apply, "--set", "ridge=1"), "--set is for a fit, and --apply takes a model as it is")

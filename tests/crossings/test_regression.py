@@ -68,7 +68,7 @@ REFUSED_IN_FIT = {
 }
 _TARGETS = {"jackknife+", "local", "split", "quantiles", "sample"}
 REFUSED = {
-    ("split", "cv"): "method: got 'split', whose halves are drawn at random, with cv",
+    ("split", "cv"): "method: got 'split', which draws random halves, with cv",
     ("gradient, error", "metric"): "return_std: got True with metric='linear'",
     ("gradient, error", "one direction"): "return_std: got True with metric='linear'",
     ("log_density", "one direction"): "metric: got 1 directions of 2 columns",

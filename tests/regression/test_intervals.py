@@ -148,7 +148,9 @@ def estimates_without_each_row(x, y, query):
         KernelRegressor(**settings).fit(np.delete(x, i, 0), np.delete(y, i)).predict(query) for i in range(len(x))
     ]
     model = KernelRegressor(**settings).fit(x, y)
-    found = np.concatenate([part for _, part in intervals._left_out(model, intervals.left_out_errors(model)[0], query)])
+    found = np.concatenate(
+        [part for _, part in intervals._estimates_without(model, intervals.left_out_errors(model)[0], query)]
+    )
     return np.array(refits), found.T
 
 

@@ -160,7 +160,7 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
     svg = (tmp_path / "regression/fit.svg").read_text()
     shown, others = chosen(KernelRegressor.load("regression/model.safetensors"), 8)
     assert {name for name in names if f">{name}<" in svg} == {names[j] for j in shown}
-    assert f"not shown, since they move the estimate least: {', '.join(others)}<" in svg
+    assert f"not shown (smallest effects): {', '.join(others)}<" in svg
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 r"""Prediction intervals and distributions of new values, from the leave-one-out errors of the training rows.
 
-**Local.** Let $e_i = y_i - \hat y_{-i}(x_i)$, and $\tilde w_i(x)$ the kernel's weights with twice the bandwidth about the
-weighted mean of the rows near x, 1 at the middle. A new value is $\hat y(x) + c(x)\, e_i$ with the probability
+**Local.** Let $e_i = y_i - \hat y_{-i}(x_i)$, and $\tilde w_i(x)$ the kernel's weights with twice the bandwidth about
+the weighted mean of the rows near x, 1 at the middle. A new value is $\hat y(x) + c(x)\, e_i$ with the probability
 $\tilde w_i / (1 + \sum_l \tilde w_l)$. Each end gets half of the remaining probability $1 / (1 + \sum_l \tilde w_l)$. A
 quantile closer to an end than the whole remaining probability is infinite: there are too few rows. c is 1 among the
 data and grows beyond them as the standard deviation does.

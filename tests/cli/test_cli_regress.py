@@ -7,7 +7,7 @@ import pytest
 from command import command_line, made, refused
 from dikkat.regression import KernelRegressor
 from dikkat.regression.diagnostics import hold_out
-from dikkat.regression.report import chosen
+from dikkat.regression.report import choose_features
 from processes import python
 
 # What the extra "regression" does not bring, nor PyTorch.
@@ -158,7 +158,7 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
         run("t.csv", "--target", "y", "--set", "bandwidth=" + ",".join(str(2 ** (12 - i)) for i in range(12)))[0] == 0
     )
     svg = (tmp_path / "regression/fit.svg").read_text()
-    shown, others = chosen(KernelRegressor.load("regression/model.safetensors"), 8)
+    shown, others = choose_features(KernelRegressor.load("regression/model.safetensors"), 8)
     assert {name for name in names if f">{name}<" in svg} == {names[j] for j in shown}
     assert f"not shown (smallest effects): {', '.join(others)}<" in svg
 

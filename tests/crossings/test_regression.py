@@ -227,7 +227,7 @@ def refitted(case, rows):
     """A fit to some rows, by the same settings and the rows' own folds."""
     model, fitted = clone(case.fresh), case.models["fitted"]
     if case.gaps:  # the levels are those of all rows
-        return Slow(fitted._anew(fitted._rows.take(rows)))
+        return Slow(fitted._refit(fitted._rows.take(rows)))
     if case.slow.folds is not None:
         own = [(np.flatnonzero(f[rows] == 1), np.flatnonzero(f[rows] == 2)) for f in fitted.folds_]
         model.set_params(cv=[each for each in own if len(each[0]) and len(each[1])])

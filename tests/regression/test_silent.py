@@ -137,7 +137,7 @@ def test_weights_are_repeats_where_cells_are_missing():
 def test_rows_held_out_do_not_say_what_stands_in_gaps():
     x = np.column_stack([[0.0, 1, 2, 3, 4, np.nan, 500, 600], np.arange(8.0)])
     model = KernelRegressor(bandwidth=[1.0, 3.0, 0.3], missing="indicator").fit(x, np.arange(8.0) ** 2)
-    fit = model._anew(model._rows.take(np.arange(6)))
+    fit = model._refit(model._rows.take(np.arange(6)))
     assert model.columns_[0].levels == (3.0,)
     assert fit.columns_[0].levels == (2.0,)
     assert fit.X_train_[5, 0] == 2.0

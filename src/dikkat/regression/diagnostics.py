@@ -158,7 +158,7 @@ def hold_out(
             name = type(folds).__name__
             raise ValueError(f"folds: got a {name} that leaves no row to learn from or to predict; expected some")
         # The search starts anew: starting from the bandwidths of all rows would leak the held-out rows.
-        fitted = model._anew(rows.take(rest))
+        fitted = model._refit(rows.take(rest))
         predicted[held] = fitted._answer(refilled(rows.x[held], fitted.columns_)[0])
     return _judged(predicted, rows, joined)
 

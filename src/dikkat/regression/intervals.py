@@ -249,7 +249,7 @@ def _split(model: Any, x: Array, coverage: float, random_state: object, weight: 
     if fold.max() < 1:
         return np.full(len(x), -np.inf), np.full(len(x), np.inf)
     learned, tested = (rows.take(np.flatnonzero(fold == half_index)) for half_index in (0, 1))
-    half_model = model._anew(learned)
+    half_model = model._refit(learned)
     tested = tested._replace(x=refilled(tested.x, half_model.columns_)[0])
     x = refilled(x, half_model.columns_)[0]
     precise, tested_weight = rows.weights == "precision", tested.weight.astype(np.float64)

@@ -109,7 +109,7 @@ class _Cells(NamedTuple):
     ordered: bool = False
 
 
-def find(
+def find_kinds(
     X: Any, categorical: object, ordered: object, names: Sequence[str] | None, periodic: Mapping[Any, float] | None,
     gaps: bool | Array,
 ) -> tuple[Column, ...]:  # fmt: skip

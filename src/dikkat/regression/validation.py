@@ -15,7 +15,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _get_feature_names, _num_samples, check_array, check_X_y, validate_data
 
 from dikkat.regression.bandwidth import Rule, Searched
-from dikkat.regression.columns import Column, columns_of, encoded, find, listed, names_of
+from dikkat.regression.columns import Column, columns_of, encoded, find_kinds, listed, names_of
 from dikkat.regression.joined import Array, Rows, largest
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
@@ -105,7 +105,7 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
     row_weights: Any = np.ones(1)
     if gaps and sample_weight is not None and np.asarray(sample_weight).shape == (_num_samples(X),):
         row_weights = np.asarray(sample_weight, np.float64)
-    columns = () if plain else find(X, *declared, names, periodic, gaps and row_weights)
+    columns = () if plain else find_kinds(X, *declared, names, periodic, gaps and row_weights)
     if estimator.kernel != "gaussian" and any(column.coded for column in columns):
         raise ValueError(
             f"kernel: got {estimator.kernel!r} with categories; expected 'gaussian', the only kernel for categories, "

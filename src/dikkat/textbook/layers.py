@@ -15,7 +15,7 @@ import dikkat
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
 from dikkat.scores import Additive, ScaledDot, Score, is_plain, whole
-from dikkat.textbook.tools import check_heads, first_that_takes, positions
+from dikkat.textbook.tools import call_matching, check_heads, positions
 
 __all__ = [
     "GRU", "AdditiveAttention", "AttentionDecoder", "Decoder", "DotProductAttention", "Encoder", "EncoderDecoder",
@@ -157,7 +157,7 @@ class AdditiveAttention(_Attention, Additive):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        key_size, query_size, num_hiddens, dropout = first_that_takes(
+        key_size, query_size, num_hiddens, dropout = call_matching(
             args,
             kwargs,
             lambda key_size, query_size, num_hiddens, dropout: (key_size, query_size, num_hiddens, dropout),
@@ -246,7 +246,7 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
-        sizes, num_hiddens, self.num_heads, dropout, bias = first_that_takes(
+        sizes, num_hiddens, self.num_heads, dropout, bias = call_matching(
             args,
             kwargs,
             lambda key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False: (

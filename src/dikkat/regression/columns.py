@@ -140,16 +140,16 @@ def find_kinds(
     result = []
     for j in range(count):
         cells = _cells(X, j)
-        typed = cells.levels is not None and not declared[j]
+        is_typed = cells.levels is not None and not declared[j]
         if j in periods:
             result.append(Column("periodic", (periods[j],)))
-        elif in_order[j] or (typed and cells.ordered and _is_dtype(ordered)):
+        elif in_order[j] or (is_typed and cells.ordered and _is_dtype(ordered)):
             result.append(Column("ordered", _ordered_levels(cells, _label(j, names))))
-        elif unordered[j] or (_is_dtype(categorical) and (typed or _holds_text(cells, _label(j, names)))):
+        elif unordered[j] or (_is_dtype(categorical) and (is_typed or _holds_text(cells, _label(j, names)))):
             result.append(Column("category", _levels(cells.values, _label(j, names))))
         elif cells.values.dtype.kind == "M":
-            known = cells.values[~np.isnat(cells.values)]
-            first = known.min() if len(known) else np.datetime64("1970-01-01")
+            dates = cells.values[~np.isnat(cells.values)]
+            first = dates.min() if len(dates) else np.datetime64("1970-01-01")
             result.append(Column("date", origin=str(first.astype("datetime64[us]"))))
         else:
             result.append(Column(origin="bool" if _holds_flags(cells.values) else ""))
@@ -266,12 +266,12 @@ def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> A
     cells = [(_cells(X, j).values, column) for j, column in enumerate(data_columns)]
     result = [_encode(values, column, _label(j, names)) for j, (values, column) in enumerate(cells)]
     dtypes = [values.dtype for values, column in cells if not (column.is_category or column.is_flag)]
-    narrow = np.dtype(np.float32) in dtypes and all(np.can_cast(dtype, np.float32) for dtype in dtypes)
+    is_float32 = np.dtype(np.float32) in dtypes and all(np.can_cast(dtype, np.float32) for dtype in dtypes)
     positions = [int(column.origin) for column in columns[len(data_columns) :]]
     gaps = [np.isnan(result[j]).astype(np.float64) for j in positions]
     for j in positions:
         result[j][np.isnan(result[j])] = data_columns[j].levels[0]
-    return np.column_stack([*result, *gaps]).astype(np.float32 if narrow else np.float64, copy=False)
+    return np.column_stack([*result, *gaps]).astype(np.float32 if is_float32 else np.float64, copy=False)
 
 
 def missing(x: Array, columns: Sequence[Column]) -> NDArray[np.bool_]:

@@ -102,8 +102,8 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
 
 
-def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
-    """Read a file of `write`, and check everything except the settings' values; `known` has their names."""
+def read(path: str | os.PathLike[str], expected: dict[str, Any]) -> Saved:
+    """Read a file of `write`, and check everything except the settings' values; `expected` has their names."""
     from safetensors import SafetensorError, safe_open
 
     Path(path).stat()  # its errors name the file
@@ -113,7 +113,7 @@ def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
     except (SafetensorError, TypeError) as error:  # TypeError: a dtype that NumPy lacks
         raise InputError(f"{path}: truncated, damaged, or not a safetensors file ({error})") from error
     try:
-        return _check(_parse(metadata), tensors, known)
+        return _check(_parse(metadata), tensors, expected)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -137,10 +137,10 @@ def _parse(metadata: dict[str, str]) -> dict[str, Any]:
     return cast(dict[str, Any], content)
 
 
-def _check(content: dict[str, Any], tensors: dict[str, Array], known: dict[str, Any]) -> Saved:
+def _check(content: dict[str, Any], tensors: dict[str, Array], expected: dict[str, Any]) -> Saved:
     """Return the content of a file, or raise if its parts do not fit together."""
-    if content["settings"].keys() != known.keys():
-        raise ValueError(f"got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(known)}")
+    if content["settings"].keys() != expected.keys():
+        raise ValueError(f"got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(expected)}")
     folds, metric = tensors.pop(_FOLDS, None), tensors.pop(_METRIC, None)
     faults = misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor"))
     if not faults:
@@ -192,8 +192,8 @@ def _find_faults(rows: Rows, bandwidth: Array, content: dict[str, Any]) -> list[
         is_rate = [False] * metric.shape[1] + coded
     if y.shape not in ((count,), (count, *y.shape[1:2])) or 0 in y.shape or y.dtype != np.float64:
         faults.append(f"y_train_: got {described(y)}; expected float64 ({count},) or ({count}, outputs)")
-    expected = {"sample_weight_": f"{x.dtype} ({count},)", "bandwidth_": f"float64 ({len(is_rate)},)"}
-    faults += misfits(expected, {"sample_weight_": described(weight), "bandwidth_": described(bandwidth)})
+    layouts = {"sample_weight_": f"{x.dtype} ({count},)", "bandwidth_": f"float64 ({len(is_rate)},)"}
+    faults += misfits(layouts, {"sample_weight_": described(weight), "bandwidth_": described(bandwidth)})
     if folds is not None and not (
         folds.dtype == np.int8 and folds.shape[1:] == (count,) and np.isin(folds, (0, 1, 2)).all()
     ):

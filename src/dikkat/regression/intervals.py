@@ -81,15 +81,15 @@ def unknown(model: Any, x: Array) -> Array:
     query_missing, train_missing = (missing(cells, model.columns_) for cells in (x, rows.x))
     for columns in np.unique(query_missing[query_missing.any(1)], axis=0):
         if (pattern := columns.tobytes()) not in added:
-            known = ~train_missing[:, columns].all(1) & (rows.weight > 0)
-            sample = np.flatnonzero(known)
+            has_cells = ~train_missing[:, columns].all(1) & (rows.weight > 0)
+            sample = np.flatnonzero(has_cells)
             sample = sample[np.linspace(0, len(sample) - 1, min(len(sample), _SAMPLE)).astype(int)]
             if not len(sample):
                 continue
             x_sample, weight = rows.x[sample], rows.weight[sample]
             change = np.asarray(model._answer(x_sample)) - model._answer(without(x_sample, columns, model.columns_))
             square = np.average(change.reshape(len(change), -1) ** 2, axis=0, weights=weight)
-            added[pattern] = square * np.average(known, weights=rows.weight)
+            added[pattern] = square * np.average(has_cells, weights=rows.weight)
         result[(query_missing == columns).all(1)] += added[pattern]
     return result
 
@@ -114,14 +114,14 @@ def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Ar
         for k, level in enumerate(q):
             tail = min(level, 1 - level)
             end_share = np.where(tail < rest, rest, np.minimum(kappa * rest / (1 + (kappa - 1) * rest), tail))  # by κ
-            reached = below * ((1 - end_share) / (1 - rest))[:, None] + end_share[:, None] / 2
-            index = (reached < level - 1e-12).sum(1).clip(max=len(errors) - 1)
+            cumulative = below * ((1 - end_share) / (1 - rest))[:, None] + end_share[:, None] / 2
+            index = (cumulative < level - 1e-12).sum(1).clip(max=len(errors) - 1)
             error = np.where(tail < rest - 1e-12, np.copysign(np.inf, level - 0.5), errors[order][index])
             with np.errstate(invalid="ignore"):
-                known = np.where(np.isinf(growth), np.copysign(np.inf, level - 0.5), growth * error)
+                shift = np.where(np.isinf(growth), np.copysign(np.inf, level - 0.5), growth * error)
             student = stdtrit(_FREEDOM, level) * added[chunk]
-            extra = np.hypot(known, student) - np.where(np.isfinite(known), abs(known), 0)  # known may be infinite
-            result[chunk, k] = mean + known + np.where(student == 0, 0, np.copysign(extra, student))
+            extra = np.hypot(shift, student) - np.where(np.isfinite(shift), abs(shift), 0)  # shift may be infinite
+            result[chunk, k] = mean + shift + np.where(student == 0, 0, np.copysign(extra, student))
     return result
 
 
@@ -131,9 +131,9 @@ def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> A
         raise ValueError("X: got one row in fit; expected at least two, because new values are drawn from their errors")
     result = np.empty((len(x), count))
     for chunk, mean, growth, errors, share in _distribution(model, x):
-        reached = np.cumsum(share, 1)
-        draws = random.uniform(size=(len(share), count)) * reached[:, -1:]
-        chosen = np.array([np.searchsorted(*row, side="right") for row in zip(reached, draws, strict=True)])
+        cumulative = np.cumsum(share, 1)
+        draws = random.uniform(size=(len(share), count)) * cumulative[:, -1:]
+        chosen = np.array([np.searchsorted(*row, side="right") for row in zip(cumulative, draws, strict=True)])
         result[chunk] = mean[:, None] + _scale_errors(growth, errors[chosen.clip(max=len(errors) - 1)])
     if (added := np.sqrt(unknown(model, x))).any():
         result += added * random.standard_t(_FREEDOM, size=result.shape)
@@ -186,7 +186,7 @@ def _estimates_without(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[sl
     weight_share, y = rows.out / joined.weight[rows.unique], rows.y[:, 0]
     other_weight = joined.weight.sum() - rows.out
     other_mean = (joined.weight @ joined.y[:, 0] - rows.out * y) / np.where(other_weight > 0, other_weight, 1)
-    answer = np.asarray(model._answer(x), np.float64).ravel()
+    estimates = np.asarray(model._answer(x), np.float64).ravel()
     for chunk, local in locals_at(smoother, query):
         design, inverse, theta, share = (tensor.numpy() for tensor in _solve(local))
         design, share = design[:, rows.unique], share[:, rows.unique] * weight_share
@@ -207,8 +207,8 @@ def _estimates_without(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[sl
         if (dominates := remaining <= 1e-9).any():  # a row with all of the weight is left out as in a search
             query_of, row_of = np.nonzero(dominates)
             without[dominates] = smoother.without(query[chunk][query_of], rows.unique[row_of], other_mean[row_of])
-        result = without + joined.origin[0]
-        yield chunk, np.where(local.reached.numpy()[:, None], result, answer[chunk, None])
+        shifted = without + joined.origin[0]
+        yield chunk, np.where(local.reached.numpy()[:, None], shifted, estimates[chunk, None])
 
 
 def _solve(local: Local) -> tuple[torch.Tensor, ...]:
@@ -254,10 +254,10 @@ def _split(model: Any, x: Array, coverage: float, random_state: object, weight: 
     x = refilled(x, half_model.columns_)[0]
     precise, tested_weight = rows.weights == "precision", tested.weight.astype(np.float64)
     growth = _growth(half_model, tested.x, tested_weight if precise else None)
-    known = np.isfinite(growth)  # with an infinite growth an error's size is meaningless
-    errors = (np.abs(tested.y.ravel() - np.asarray(half_model._answer(tested.x)).ravel()) / growth)[known]
+    valid = np.isfinite(growth)  # with an infinite growth an error's size is meaningless
+    errors = (np.abs(tested.y.ravel() - np.asarray(half_model._answer(tested.x)).ravel()) / growth)[valid]
     if precise:
         tested_weight, weight = np.ones_like(tested_weight), np.full(len(x), rows.unit) if weight is None else weight
     center = np.asarray(half_model._answer(x), np.float64).ravel()
-    reach = _scale_errors(_growth(half_model, x, weight), _quantile(errors[None], tested_weight[known], coverage))[:, 0]
+    reach = _scale_errors(_growth(half_model, x, weight), _quantile(errors[None], tested_weight[valid], coverage))[:, 0]
     return center - reach, center + reach

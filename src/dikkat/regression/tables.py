@@ -227,7 +227,7 @@ def _guess_suffix(path: Path) -> str:
 
 def _read(path: Path, suffix: str, options: FormOptions) -> Text:
     if path != dialects.STDIN:
-        path.stat()  # whose errors name the file
+        path.stat()  # its errors name the file
     if suffix == _PARQUET:
         # Without Arrow's threads, as in `dialects._parsed`: it starts one to read a file, but none for bytes.
         content = None if path.is_dir() else path.read_bytes()

@@ -98,9 +98,9 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
     names, X, y = _get_feature_names(X), unmasked(X), _numeric(y)
     declared = estimator.categorical_features, estimator.ordered_features
     periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
-    named = any(not (value is None or (isinstance(value, str) and value == "from_dtype")) for value in declared)
+    declares = any(not (value is None or (isinstance(value, str) and value == "from_dtype")) for value in declared)
     plain = isinstance(X, np.ndarray | list | tuple) and not (
-        named or periodic or gaps or (isinstance(X, np.ndarray) and X.dtype == object)
+        declares or periodic or gaps or (isinstance(X, np.ndarray) and X.dtype == object)
     )
     row_weights: Any = np.ones(1)
     if gaps and sample_weight is not None and np.asarray(sample_weight).shape == (_num_samples(X),):

@@ -24,8 +24,8 @@ def check_header(content: Any, format_: str, versions: tuple[int, ...], otherwis
         raise ValueError(f"format: got {reprlib.repr(actual)}; expected {format_!r}. This is another kind of file")
     version = content.get("version")
     if type(version) is not int or version not in versions:
-        known = " or ".join(map(str, versions))
+        allowed = " or ".join(map(str, versions))
         raise ValueError(
-            f"version: got {reprlib.repr(version)}; expected {known}. Use the dikkat that wrote it, or {otherwise}"
+            f"version: got {reprlib.repr(version)}; expected {allowed}. Use the dikkat that wrote it, or {otherwise}"
         )
     return content

@@ -151,8 +151,8 @@ def _hide(queries: Array, keys: Array, values: Array, valid_lens: Array | None) 
     visible = _visible(valid_lens, check_attention(queries.shape, keys.shape, values.shape))
     if visible is None:
         return queries, keys, values, None
-    shown = visible.any(1)[..., None]
-    return _where(visible.any(2)[..., None], queries, 0), _where(shown, keys, 0), _where(shown, values, 0), visible
+    is_seen = visible.any(1)[..., None]
+    return _where(visible.any(2)[..., None], queries, 0), _where(is_seen, keys, 0), _where(is_seen, values, 0), visible
 
 
 def _dense(num_hiddens: int, bias: bool = False) -> nn.Dense:

@@ -61,7 +61,7 @@ def check_metric(metric: object, n_components: object, bandwidth: object) -> Non
     check_name("metric", metric, get_args(Metric))
     check_count("n_components", n_components, or_none=", or None for all")
     if metric == "linear" and not (isinstance(bandwidth, str) and bandwidth in get_args(Searched)):
-        raise ValueError(f"metric: got 'linear' with bandwidth={bandwidth!r}; expected {listed(get_args(Searched))}")
+        raise ValueError(f"metric: got 'linear' with bandwidth={bandwidth!r}; expected bandwidth='auto' or 'loo'")
 
 
 def split(cv: object, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, Any]]:

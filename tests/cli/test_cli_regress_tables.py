@@ -85,7 +85,7 @@ def test_rows_that_lack_cells(run, homes):
     holes.loc[4, "town"] = None
     holes.to_csv("homes.csv", index=False)
     options = [*SETTINGS, "--ordered", "size=low,mid,high"]
-    refused(run("homes.csv", *options), "column 'town' has 1 of 60 values missing, the first in row 5; take missing")
+    refused(run("homes.csv", *options), "column 'town' has 1 of 60 values missing, the first in row 5; keep rows")
     status, out, err = run("homes.csv", *options, "--missing", "drop")
     assert (status, err) == (0, "dikkat: 2 of 60 rows lack a cell and get no prediction\n")
     assert "rows: 60, 3 left out for missing cells\n" in out
@@ -179,7 +179,7 @@ def test_numbers_that_are_categories_may_be_texts_in_another_table(run, homes):
     homes.astype({"town": object}).assign(town=[*homes["town"][:-1], "?"]).to_csv("new.csv", index=False)
     status, _, err = run("new.csv", "--apply", "made/model.safetensors", "-o", "out")
     assert (status, err.count("\n")) == (0, 1)
-    assert "1 of 60 rows of X have a category in column 'town' that was not there in fit" in err
+    assert "1 of 60 rows of X have a category in column 'town' that was not in fit" in err
     found = pd.read_csv("out/predictions.csv")["price_predicted"]
     np.testing.assert_allclose(found[:-1], expected[:-1], rtol=1e-9)
     assert abs(found[59] - expected[59]) > 1e-3
@@ -194,7 +194,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
     homes.assign(size="huge").to_csv("huge.csv", index=False)
     refused(run("huge.csv", *apply), "huge.csv: column 'size' holds 'huge'; expected one of low, mid, high")
     homes.assign(day="soon").to_csv("soon.csv", index=False)
-    refused(run("soon.csv", *apply), "soon.csv: column 'day' holds text ('soon' in row 1); dates are needed")
+    refused(run("soon.csv", *apply), "soon.csv: column 'day' holds text ('soon' in row 1); expected dates")
     homes.assign(price_predicted=1).to_csv("twice.csv", index=False)
     refused(run("twice.csv", *apply), "there is a column 'price_predicted' already")
     refused(run("homes.csv", *apply, "--set", "ridge=1"), "--set is for a fit, and --apply takes a model as it is")
@@ -211,7 +211,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
     assert (status, err) == (0, "")
     homes.assign(town="Izmir").to_csv("new.csv", index=False)
     _, err = made(run("new.csv", *apply))
-    assert "60 of 60 rows of X have a category in column 'town' that was not there in fit" in err
+    assert "60 of 60 rows of X have a category in column 'town' that was not in fit" in err
 
 
 @pytest.mark.parametrize(

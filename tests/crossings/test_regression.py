@@ -59,16 +59,16 @@ SEARCHED = {"searched", "loo", "metric", "one direction"}
 
 # Refused by name, whatever the estimator; the first that holds.
 REFUSED_IN_FIT = {
-    ("epanechnikov", "category"): "kernel: got 'epanechnikov' beside categories",
-    ("epanechnikov", "ordered"): "kernel: got 'epanechnikov' beside categories",
-    ("epanechnikov", "periodic"): "kernel: got 'epanechnikov' beside categories",
-    ("epanechnikov", "gaps"): "kernel: got 'epanechnikov' beside categories",
-    ("silverman", "metric"): "metric: got 'linear' with the bandwidth 'silverman'",
-    ("silverman", "one direction"): "metric: got 'linear' with the bandwidth 'silverman'",
+    ("epanechnikov", "category"): "kernel: got 'epanechnikov' with categories",
+    ("epanechnikov", "ordered"): "kernel: got 'epanechnikov' with categories",
+    ("epanechnikov", "periodic"): "kernel: got 'epanechnikov' with categories",
+    ("epanechnikov", "gaps"): "kernel: got 'epanechnikov' with categories",
+    ("silverman", "metric"): "metric: got 'linear' with bandwidth='silverman'",
+    ("silverman", "one direction"): "metric: got 'linear' with bandwidth='silverman'",
 }
 _TARGETS = {"jackknife+", "local", "split", "quantiles", "sample"}
 REFUSED = {
-    ("split", "cv"): "method: got 'split', whose halves are drawn at random, with cv",
+    ("split", "cv"): "method: got 'split', which draws random halves, with cv",
     ("gradient, error", "metric"): "return_std: got True with metric='linear'",
     ("gradient, error", "one direction"): "return_std: got True with metric='linear'",
     ("log_density", "one direction"): "metric: got 1 directions of 2 columns",
@@ -227,7 +227,7 @@ def refitted(case, rows):
     """A fit to some rows, by the same settings and the rows' own folds."""
     model, fitted = clone(case.fresh), case.models["fitted"]
     if case.gaps:  # the levels are those of all rows
-        return Slow(fitted._anew(fitted._rows.take(rows)))
+        return Slow(fitted._refit(fitted._rows.take(rows)))
     if case.slow.folds is not None:
         own = [(np.flatnonzero(f[rows] == 1), np.flatnonzero(f[rows] == 2)) for f in fitted.folds_]
         model.set_params(cv=[each for each in own if len(each[0]) and len(each[1])])

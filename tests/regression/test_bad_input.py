@@ -125,7 +125,7 @@ def test_numbers_whose_sums_or_squares_would_be_infinite(kernel, order, dtype, n
     given[name][3:5] = huge
     if name != "sample_weight":
         given[name][5] = -huge
-    with pytest.raises(ValueError, match=rf"^{name}: got .*; expected in {np.dtype(dtype)}, the dtype of X and"):
+    with pytest.raises(ValueError, match=rf"^{name}: got .*; expected .*, the limit of {np.dtype(dtype)}"):
         NadarayaWatson(kernel, order=order, bandwidth="loo").fit(**given)
 
 
@@ -138,7 +138,7 @@ def test_a_query_at_the_end_of_all_numbers(kernel, order, dtype):
     model = NadarayaWatson(kernel, order=order, bandwidth=1.0).fit(X.astype(dtype), Y)
     np.testing.assert_allclose(model.predict([[huge], [-huge]]), Y.mean(), rtol=1e-5)
     if dtype == np.float32:
-        with pytest.raises(ValueError, match=r"^X: got 1e\+39; expected in float32"):
+        with pytest.raises(ValueError, match=r"^X: got 1e\+39; expected at most .*, the limit of float32"):
             model.predict([[1e39]])
 
 
@@ -184,7 +184,7 @@ def test_tensors_of_another_device_are_refused():
 
 
 def test_sample_weights():
-    with pytest.raises(ValueError, match="sample_weight: got zeros alone; expected"):
+    with pytest.raises(ValueError, match="sample_weight: got only zeros; expected"):
         NadarayaWatson(bandwidth="loo").fit(X, Y, sample_weight=np.zeros(23))
     with pytest.raises(ValueError, match=r"sample_weight: got -1.0; expected numbers of at least 0"):
         NadarayaWatson(bandwidth="loo").fit(X, Y, sample_weight=np.r_[-1.0, np.ones(22)])
@@ -223,7 +223,7 @@ def test_dates_and_durations_are_no_targets(y, found, missing):
 
 def test_values_whose_squares_are_nothing():
     x = np.arange(9.0)[:, None]
-    with pytest.raises(ValueError, match=r"^y: got values at most 8e-170 apart; expected 1e-150"):
+    with pytest.raises(ValueError, match=r"^y: got values at most 8e-170 apart; expected at least 1e-150"):
         NadarayaWatson().fit(x, 1e-170 * x[:, 0])
 
 

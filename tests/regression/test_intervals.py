@@ -128,7 +128,7 @@ def test_other_halves_by_another_random_state():
 
 def test_weights_that_sum_to_one_are_warned_of():
     x, y, _ = _data()
-    with pytest.warns(UserWarning, match="sample_weight: got weights that sum up to 1"):
+    with pytest.warns(UserWarning, match="sample_weight: got weights that sum to 1"):
         KernelRegressor(bandwidth=1.0).fit(x, y, np.full(ROWS, 1 / ROWS))
 
 
@@ -148,7 +148,9 @@ def estimates_without_each_row(x, y, query):
         KernelRegressor(**settings).fit(np.delete(x, i, 0), np.delete(y, i)).predict(query) for i in range(len(x))
     ]
     model = KernelRegressor(**settings).fit(x, y)
-    found = np.concatenate([part for _, part in intervals._left_out(model, intervals.left_out_errors(model)[0], query)])
+    found = np.concatenate(
+        [part for _, part in intervals._estimates_without(model, intervals.left_out_errors(model)[0], query)]
+    )
     return np.array(refits), found.T
 
 

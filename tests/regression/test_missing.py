@@ -36,7 +36,7 @@ def test_gaps_are_a_category_beside_the_number(tmp_path):
     new, _ = _homes(1, 7)
     new.iloc[0] = None
     new.loc[1, "age"] = None
-    with pytest.warns(UserWarning, match="2 of 7 rows of X have a missing cell in column 'age', of which none was"):
+    with pytest.warns(UserWarning, match="2 of 7 rows of X have a missing cell in column 'age', which had none in fit"):
         answer = model.predict(new)
     assert np.isfinite(answer).all()
     assert np.isfinite(model.gradient(new)[:, :2]).all()
@@ -50,7 +50,9 @@ def test_a_category_that_is_missing_in_queries_alone_is_one_that_was_not_there()
     x, y = _homes()
     x = x.ffill().bfill()
     model = KernelRegressor(bandwidth="scott", missing="indicator").fit(x[:20], y[:20])
-    with pytest.warns(UserWarning, match="1 of 61 rows of X have a missing cell in column 'town', of which none was"):
+    with pytest.warns(
+        UserWarning, match="1 of 61 rows of X have a missing cell in column 'town', which had none in fit"
+    ):
         model.predict(x.assign(town=["Ulm"] * 60 + [None]))
 
 
@@ -93,7 +95,7 @@ def test_rows_without_y_are_left_out_with_their_weights_and_groups():
     lost, y[5:9] = np.isin(np.arange(ROWS), range(5, 9)), np.nan
     groups, weight = np.arange(ROWS) % 7, np.arange(ROWS) % 3 + 1
     model = KernelRegressor(missing="indicator", cv=GroupKFold(3))
-    with pytest.warns(UserWarning, match="y: 4 of 61 rows have none, and are left out"):
+    with pytest.warns(UserWarning, match="y: 4 of 61 rows have no y and are left out"):
         found = clone(model).fit(x, y, weight, groups).predict(x)
     expected = model.fit(x[~lost], y[~lost], weight[~lost], groups[~lost]).predict(x)
     np.testing.assert_array_equal(found, expected)

@@ -92,13 +92,16 @@ def set_to(name, value):
         (put(format="another"), "format: got 'another'; expected 'dikkat kernel regression'"),
         (
             put(columns=[{"kind": "number"}]),
-            "columns: got [{'kind': 'number'}]; expected what each column of X_train_ is",
+            "columns: got [{'kind': 'number'}]; expected a kind for each column of X_train_",
         ),
         (put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3), "expected positive and finite"),
-        (put(target=3), "target: got 3; expected a name, or none"),
+        (put(target=3), "target: got 3; expected a name or null"),
         (put(version=7), "version: got 7; expected 11. Use the dikkat that wrote it"),
         (put(history=None), "settings, feature_names or history are missing"),
-        (put(history=[{"bandwidth": [1.0], "error": 0.5}]), "its history is not one of bandwidths and errors"),
+        (
+            put(history=[{"bandwidth": [1.0], "error": 0.5}]),
+            "history: got an invalid entry; expected bandwidths and errors",
+        ),
         (put(settings={}), "got the settings ; expected bandwidth, categorical_features, cv, kernel, metric, missing"),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),
@@ -135,8 +138,11 @@ def test_content_that_lacks_a_part(tmp_path, name):
         ({"y_train_": np.ones(23, np.float32)}, "y_train_: got float32 (23,)"),
         ({"sample_weight_": np.ones(19)}, "sample_weight_: got float64 (19,); expected float64 (23,)"),
         ({"bandwidth_": np.ones(2)}, "bandwidth_: got float64 (2,); expected float64 (3,)"),
-        ({"X_train_": np.full((23, 3), np.nan)}, "X_train_ is not finite"),
-        ({"sample_weight_": -np.ones(23)}, "sample_weight_: got negative numbers, or zeros alone; expected at least 0"),
+        ({"X_train_": np.full((23, 3), np.nan)}, "X_train_: got NaN or infinity"),
+        (
+            {"sample_weight_": -np.ones(23)},
+            "sample_weight_: got negative numbers, or only zeros; expected at least one",
+        ),
         ({"bandwidth_": np.array([1.0, 0.0, 1.0])}, "expected positive and finite"),
         (
             {"bandwidth_": np.array([1.0, 1e-310, 1.0])},

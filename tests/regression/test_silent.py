@@ -137,7 +137,7 @@ def test_weights_are_repeats_where_cells_are_missing():
 def test_rows_held_out_do_not_say_what_stands_in_gaps():
     x = np.column_stack([[0.0, 1, 2, 3, 4, np.nan, 500, 600], np.arange(8.0)])
     model = KernelRegressor(bandwidth=[1.0, 3.0, 0.3], missing="indicator").fit(x, np.arange(8.0) ** 2)
-    fit = model._anew(model._rows.take(np.arange(6)))
+    fit = model._refit(model._rows.take(np.arange(6)))
     assert model.columns_[0].levels == (3.0,)
     assert fit.columns_[0].levels == (2.0,)
     assert fit.X_train_[5, 0] == 2.0
@@ -197,12 +197,12 @@ MIXED = np.array([[1.0, "a"], [2.0, "b"], [3.0, "a"]], object)
     ({"t": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]}, r"got \[1.0, 2.0\] in column 't'; expected numbers"),
     ({"t": [1.0, [3.0, 4.0], 2.0]}, r"got \[3.0, 4.0\] in column 't'; expected numbers"),
     ({"t": [np.ones(2), np.ones(2), np.ones(2)]}, r"got array\(\[1., 1.\]\) in column 't'; expected numbers"),
-    (MIXED, "got 'a' in column 1; expected numbers, or the column among the categorical_features"),
+    (MIXED, "got 'a' in column 1; expected numbers, or the column in categorical_features"),
     ({"u": [1.0, 2, 3], "t": [1.0, np.inf, 2]}, "got an infinite number in column 't'"),
     (np.array([[1.0, 2], [3, -np.inf], [4, 5]]), "got an infinite number in column 1"),
-    ({"t": ["1.0", "?", "3"]}, r"got '\?' in column 't', of whose 3 texts 2 are numbers; .*pandas.to_numeric"),
-    ({"t": [str(k % 9) for k in range(99)] + ["?"]}, r"got '\?' in column 't', of whose 100 texts 99 are numbers"),
-    ({"t": [f"{k / 7}" for k in range(99)] + ["n/a"]}, r"got 'n/a' in column 't', of whose 100 texts 99 are numbers"),
+    ({"t": ["1.0", "?", "3"]}, r"got '\?' in column 't', where 2 of 3 texts are numbers; .*pandas.to_numeric"),
+    ({"t": [str(k % 9) for k in range(99)] + ["?"]}, r"got '\?' in column 't', where 99 of 100 texts are numbers"),
+    ({"t": [f"{k / 7}" for k in range(99)] + ["n/a"]}, r"got 'n/a' in column 't', where 99 of 100 texts are numbers"),
 ])  # fmt: skip
 def test_messages_name_the_column(X, message):
     X = X if isinstance(X, np.ndarray) else pd.DataFrame({"z": np.arange(float(len(X["t"])))} | X)

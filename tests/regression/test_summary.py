@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from dikkat.regression import KernelRegressor
 from dikkat.regression.columns import written
 from dikkat.regression.diagnostics import hold_out, influence, leave_out
-from dikkat.regression.report import chosen
+from dikkat.regression.report import choose_features
 
 ROWS = 61
 
@@ -64,8 +64,8 @@ def test_what_moves_the_estimate_most_comes_first(homes):
     assert moved[0] == pytest.approx(np.sqrt(np.mean((model.predict(area) - model.predict(frame)) ** 2)))
     assert moved[3] == 0
     assert moved[0] > moved[2] > moved[1]
-    assert chosen(model) == ([0, 2, 1], [])
-    assert chosen(model, 1) == ([0], ["town", "id"])
+    assert choose_features(model) == ([0, 2, 1], [])
+    assert choose_features(model, 1) == ([0], ["town", "id"])
 
 
 def test_effects_of_several_features_are_drawn(homes):
@@ -75,7 +75,7 @@ def test_effects_of_several_features_are_drawn(homes):
     assert [area.get_xlabel(), town.get_ylabel(), number.get_xlabel()] == ["area", "town", "id"]
     with pytest.raises(ValueError, match="ax: got axes for 4 features"):
         homes[2].plot(figure.axes[0])
-    with pytest.raises(ValueError, match="X: got constant features alone"):
+    with pytest.raises(ValueError, match="X: got only constant features"):
         KernelRegressor(bandwidth=1.0).fit(np.ones((5, 2)), np.arange(5)).plot()
 
 
@@ -89,7 +89,7 @@ def test_a_page_has_all_of_it_and_loads_nothing(homes, tmp_path):
     svg = page[page.index("<svg") : page.index("</svg>") + 6]
     assert "area" in "".join(ElementTree.fromstring(svg).itertext())
     worst = np.argmax(np.abs(model.y_train_ - leave_out(model).predicted))
-    assert f"<h3>Row {worst}: {model.y_train_[worst]:.4g}, from the others" in page
+    assert f"<h3>Row {worst}: observed {model.y_train_[worst]:.4g}, predicted" in page
 
 
 @pytest.mark.parametrize(

@@ -58,20 +58,20 @@ def test_parquet_tables_of_every_type_of_number(tmp_path):
     ("content", "columns", "message"),
     [
         ("", ["a"], "cannot be read as UTF-8 with commas"),
-        ("a,b\n", ["a"], "there are no rows in it; at least one is needed"),
+        ("a,b\n", ["a"], "got no rows; expected at least one"),
         ("a,b\n1,2\n3\n", ["a"], "Expected 2 columns, got 1"),
         ("aged,b\n1,2\n", ["age"], "there is no column 'age'; did you mean 'aged'? There are: aged, b"),
         ("q,b\n1,2\n", ["age"], "there is no column 'age'. There are: q, b"),
         (",".join(f"c{i}" for i in range(13)) + "\n" + ",".join("1" * 13) + "\n", ["zz"], "c10, c11, …"),
         ("a,a\n1,2\n", ["a"], "2 columns are called 'a'; rename all but one"),
-        ("a,b\nParis,2\n", ["a"], "column 'a' holds text ('Paris' in row 1); numbers are needed"),
+        ("a,b\nParis,2\n", ["a"], "column 'a' holds text ('Paris' in row 1); expected numbers"),
         ("a\n2020-01-31\n", ["a"], "column 'a' holds date32[day] ('2020-01-31' in row 1)"),
         (
             "a,b\n1,2\n,3\ninf,3\n",
             ["b", "a"],
             "column 'a' has 2 of 3 values missing, NaN or infinite, the first in row 2",
         ),
-        ("a,b\n1,2\n?,3\n4,3\n", ["a"], "column 'a' holds text in 1 of 3 cells ('?' in row 2); numbers are needed"),
+        ("a,b\n1,2\n?,3\n4,3\n", ["a"], "column 'a' holds text in 1 of 3 cells ('?' in row 2); expected numbers"),
         (b"a\x81,b\n1,2\n", ["b"], "got text in an unknown encoding; expected UTF-8, UTF-16"),
         (b"\xff\xfea", ["b"], "got text in an unknown encoding"),
     ],
@@ -269,7 +269,7 @@ def test_a_column_of_numbers_but_for_some_cells_is_not_left_out(table, tmp_path)
 
 def test_what_cannot_be_written_is_known_before(table, tmp_path):
     read = table(TOWNS.encode("cp1252"))
-    with pytest.raises(InputError, match="cannot be written as cp1252, as the table came, since that has no 'ş'"):
+    with pytest.raises(InputError, match="cannot be written as cp1252, the table's encoding, which has no 'ş'"):
         read.check_writable(tmp_path / "out.csv", ["yaş"])
     pq.write_table(pa.table({"n": [1, 2], "list": [[1], [2]]}), tmp_path / "k.parquet")
     lists = Table(tmp_path / "k.parquet")

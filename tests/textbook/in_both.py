@@ -200,7 +200,7 @@ def test_modules_are_reached_through_it(framework):
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("Trainer", "edition 1.0"), ("Seq2SeqAttentionDecoder", "own cell"), ("Updater", "not of the attention chapters")],
+    [("Trainer", "edition 1.0"), ("Seq2SeqAttentionDecoder", "cell of the chapter"), ("Updater", "attention chapters")],
 )
 def test_what_it_does_not_have_it_says(framework, name, why):
     with pytest.raises(AttributeError, match=f"'{framework.d2l.__name__}' has no attribute '{name}': .*{why}"):

@@ -682,7 +682,7 @@ def test_the_loss_of_the_second_generation_counts_no_padding():
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("BERTModel", "not of the attention chapters.*d2l"), ("NWKernelRegression", "own cell")]
+    ("name", "why"), [("BERTModel", "attention chapters.*d2l"), ("NWKernelRegression", "cell of the chapter")]
 )
 def test_what_it_does_not_have_it_says(name, why):
     with pytest.raises(AttributeError, match=f"'dikkat.textbook.torch' has no attribute '{name}': .*{why}"):

@@ -276,7 +276,7 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
 
     there, names = model.sample_weight_ > 0, columns.names_of(model)
     y = model.y_train_[there]
-    shown, others = report.chosen(model, report.PANELS - 1)
+    shown, others = report.choose_features(model, report.PANELS - 1)
     curves = [diagnostics.along(model, c, names[c], coverage) for c in shown]
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")

@@ -1,4 +1,4 @@
-"""Kernel regression: attention pooling over training rows, with a bandwidth that is found from them."""
+"""Kernel regression: attention pooling over training rows, with a learned bandwidth."""
 
 from dikkat.extras import needing
 

@@ -1,4 +1,4 @@
-"""Kinds of columns, and cells as numbers: of a category the index of its level, of a date its day."""
+"""Kinds of columns, and cells as numbers: a category is the index of its level, a date its day."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Array = NDArray[np.floating]
 Kind = Literal["number", "date", "category", "ordered", "periodic"]
 Level = str | int | float | bool
 
-_DAY = 86_400_000_000  # microseconds
+_DAY_US = 86_400_000_000  # microseconds
 MISSING = "(missing)"
-"""The level of missing cells among the others of a category."""
+"""The level of a category's missing cells."""
 MOST_LEVELS = 50
-"""Most different texts that are categories without being declared."""
-_NAMED = 5  # most levels that a message lists
+"""The largest number of different texts that are categories without being declared."""
+_NAMED = 5  # levels in a message, at most
 
 
 class Column(NamedTuple):
     """The kind of one column of X.
 
     Attributes:
-        kind: "number"; "date", which counts as days since `origin`; "category"; "ordered", a category whose levels
-            have an order; or "periodic", a number that comes round.
-        levels: Of a category, its levels: texts, numbers, or yes and no; of an ordered one in their order. Of a
-            periodic number the period alone. Of a number or date what stands in a missing cell, if these are allowed.
-        origin: Of a date, the first one, as ISO 8601 has it. Of a number that was True or False, "bool". Of a category
-            that says where cells of another column are missing, which is behind the columns of X, the position of that.
+        kind: "number"; "date", in days since `origin`; "category"; "ordered", a category whose levels have an order;
+            or "periodic", a number that repeats.
+        levels: The levels of a category (texts, numbers or booleans; sorted by order for "ordered"); the period of a
+            periodic number; the value used for missing cells of a number or date, if these are allowed.
+        origin: The first date, in ISO 8601. For a number that was True or False, "bool". For an indicator of missing
+            cells, a category after the columns of X, the position of its column.
     """
 
     kind: Kind = "number"
@@ -44,26 +44,26 @@ class Column(NamedTuple):
 
     @property
     def coded(self) -> bool:
-        """True of categories, ordered or not, and of periodic numbers: of what has several coordinates and no slope."""
+        """True for categories and periodic numbers, which have several coordinates and no slope."""
         return self.is_category or self.kind == "periodic"
 
     @property
     def is_gap(self) -> bool:
-        """True of a category that says where cells of another column are missing."""
+        """True for the indicator of missing cells of another column."""
         return self.kind == "category" and bool(self.origin)
 
     @property
     def is_category(self) -> bool:
-        """True of categories, ordered or not."""
+        """True for categories, ordered or not."""
         return self.kind in ("category", "ordered")
 
     @property
     def is_flag(self) -> bool:
-        """True of a number that was True or False in fit."""
+        """True for a number that was True or False in fit."""
         return self.kind == "number" and self.origin == "bool"
 
     def shown(self, value: float) -> str:
-        """The cell that a number stands for, as a person reads it; nothing of a missing one."""
+        """Return the cell of a number as text; "" for NaN."""
         if np.isnan(value):
             return ""
         if self.is_category:
@@ -73,7 +73,7 @@ class Column(NamedTuple):
         return str(self.cell(value)) if self.is_flag and value in (0, 1) else written(value)
 
     def cell(self, value: float) -> Any:
-        """The cell that a number stands for; NaN or NaT of a missing one."""
+        """Return the cell of a number; NaN or NaT if it is missing."""
         if np.isnan(value):
             return np.datetime64("NaT") if self.kind == "date" else value
         if self.is_category:
@@ -83,8 +83,8 @@ class Column(NamedTuple):
         return self.moment(value) if self.kind == "date" else value
 
     def moment(self, value: float) -> np.datetime64:
-        """The moment that so many days stand for."""
-        return np.datetime64(self.origin, "us") + np.timedelta64(round(value * _DAY), "us")
+        """Return the date that is `value` days after `origin`."""
+        return np.datetime64(self.origin, "us") + np.timedelta64(round(value * _DAY_US), "us")
 
 
 def names_of(model: Any) -> list[str]:
@@ -109,82 +109,84 @@ class _Cells(NamedTuple):
     ordered: bool = False
 
 
-def find(
+def find_kinds(
     X: Any, categorical: object, ordered: object, names: Sequence[str] | None, periodic: Mapping[Any, float] | None,
     gaps: bool | Array,
 ) -> tuple[Column, ...]:  # fmt: skip
-    """The kinds of the columns; nothing where all are numbers. With `gaps`, weights of rows, cells may be missing."""
+    """Return the columns' kinds, () if all are numbers. `gaps`: False, or the rows' weights if cells may be missing."""
     if hasattr(X, "tocsr"):
-        return ()  # sparse: refused where arrays are checked
+        return ()  # sparse: an error when arrays are checked
     X = _indexed(X)
     if len(X.shape) != 2:
-        return ()  # refused there too
-    size = int(X.shape[1])
-    unordered = _mask("categorical_features", categorical, size, names)
-    in_order = _mask("ordered_features", ordered, size, names)
-    if twice := np.flatnonzero(unordered & in_order).tolist():
-        both = _called(twice[0], names)
-        raise ValueError(f"ordered_features: got {both}, which is in categorical_features too; expected it in one")
-    periods, declared = _periods(periodic or {}, size, names), unordered | in_order
-    if twice := [j for j in periods if declared[j]]:
-        both = _called(twice[0], names)
-        raise ValueError(f"periodic_features: got {both}, which is a category too; expected one kind")
+        return ()  # also an error then
+    count = int(X.shape[1])
+    unordered = _mask("categorical_features", categorical, count, names)
+    in_order = _mask("ordered_features", ordered, count, names)
+    if duplicates := np.flatnonzero(unordered & in_order).tolist():
+        label = _label(duplicates[0], names)
+        raise ValueError(
+            f"ordered_features: got {label}, which is in categorical_features too; expected it in only one"
+        )
+    periods, declared = _periods(periodic or {}, count, names), unordered | in_order
+    if duplicates := [j for j in periods if declared[j]]:
+        label = _label(duplicates[0], names)
+        raise ValueError(f"periodic_features: got {label}, which is a category too; expected one kind")
     has_gaps = gaps is not False
     if not (_is_frame(X) or declared.any() or periods or has_gaps):
-        for j in range(size):
-            if texts := [each for each in X[:, j].tolist() if isinstance(each, str) and not is_number(each)]:
-                raise ValueError(_no_number(texts[0], _called(j, names)))
+        for j in range(count):
+            if texts := [cell for cell in X[:, j].tolist() if isinstance(cell, str) and not is_number(cell)]:
+                raise ValueError(_no_number(texts[0], _label(j, names)))
         return ()
     result = []
-    for j in range(size):
+    for j in range(count):
         cells = _cells(X, j)
-        typed = cells.levels is not None and not declared[j]
+        is_typed = cells.levels is not None and not declared[j]
         if j in periods:
             result.append(Column("periodic", (periods[j],)))
-        elif in_order[j] or (typed and cells.ordered and _is_dtype(ordered)):
-            result.append(Column("ordered", _ordered_levels(cells, _called(j, names))))
-        elif unordered[j] or (_is_dtype(categorical) and (typed or _holds_text(cells, _called(j, names)))):
-            result.append(Column("category", _levels(cells.values, _called(j, names))))
+        elif in_order[j] or (is_typed and cells.ordered and _is_dtype(ordered)):
+            result.append(Column("ordered", _ordered_levels(cells, _label(j, names))))
+        elif unordered[j] or (_is_dtype(categorical) and (is_typed or _holds_text(cells, _label(j, names)))):
+            result.append(Column("category", _levels(cells.values, _label(j, names))))
         elif cells.values.dtype.kind == "M":
-            known = cells.values[~np.isnat(cells.values)]
-            first = known.min() if len(known) else np.datetime64("1970-01-01")
+            dates = cells.values[~np.isnat(cells.values)]
+            first = dates.min() if len(dates) else np.datetime64("1970-01-01")
             result.append(Column("date", origin=str(first.astype("datetime64[us]"))))
         else:
             result.append(Column(origin="bool" if _holds_flags(cells.values) else ""))
     if has_gaps:
-        values = [_encode(_cells(X, j).values, each, _called(j, names)) for j, each in enumerate(result)]
+        values = [_encode(_cells(X, j).values, column, _label(j, names)) for j, column in enumerate(result)]
         result = _with_gaps(result, values, names, np.broadcast_to(gaps, len(values[0])))
-    if not all(each == Column() for each in result):
+    if not all(column == Column() for column in result):
         return tuple(result)
-    for j in range(size):  # refused by name
+    for j in range(count):  # an error names the column
         if (raw := _cells(X, j).values).dtype.kind not in "biuf":
-            _encode(raw, Column(), _called(j, names))
+            _encode(raw, Column(), _label(j, names))
     return ()
 
 
 def _with_gaps(
     columns: Sequence[Column], values: Sequence[Array], names: Sequence[str] | None, weight: Array
 ) -> list[Column]:
-    """The columns with what stands in missing cells, by the rows that count, and behind them where these are."""
-    result, more = [], []
+    """Return the columns with a value for missing cells (medians by `weight`), and then the indicators."""
+    result, indicators = [], []
     for j, (column, cells) in enumerate(zip(columns, values, strict=True)):
-        lost = np.isnan(cells)
+        gaps = np.isnan(cells)
         if column.kind in ("number", "date"):
-            column = column._replace(levels=(median(cells[~lost], weight[~lost]),))
-            more += [Column("category", ("known", "missing"), str(j))] * bool(lost.any())
-        elif column.kind == "category" and lost.any():
+            column = column._replace(levels=(median(cells[~gaps], weight[~gaps]),))
+            indicators += [Column("category", ("known", "missing"), str(j))] * bool(gaps.any())
+        elif column.kind == "category" and gaps.any():
             column = column._replace(levels=(*column.levels, MISSING))
-        elif lost.any():
+        elif gaps.any():
             raise ValueError(
-                f"X: got {lost.sum()} missing cells in {_called(j, names)}, which is {column.kind}; expected none: "
-                "with missing='indicator' they may be missing of numbers, dates and categories without an order"
+                f"X: got {gaps.sum()} missing cells in {_label(j, names)}, which is {column.kind}; expected none. "
+                "missing='indicator' is for numbers, dates and categories without an order"
             )
         result.append(column)
-    return [*result, *more]
+    return [*result, *indicators]
 
 
 def median(values: Array, weight: Array) -> float:
-    """The median of values that each count as often as their weight says; 0 of none."""
+    """Return the median of values repeated by weight; 0 without values."""
     order = np.argsort(values, kind="stable")
     order = order[weight[order] > 0]
     if not len(order):
@@ -195,199 +197,197 @@ def median(values: Array, weight: Array) -> float:
 
 
 def refilled(x: Array, columns: Sequence[Column], weight: Array | None = None) -> tuple[Array, tuple[Column, ...]]:
-    """Rows from `encoded` with medians in missing cells, and columns; with weights the medians are of these rows."""
+    """Return rows from `encoded` with medians in missing cells, and the columns; with `weight`, new medians."""
     x, result = x.copy(), list(columns)
     for j, gap in enumerate(columns):
         if gap.is_gap:
-            lost, own = x[:, j] == 1, int(gap.origin)
+            missing_rows, position = x[:, j] == 1, int(gap.origin)
             if weight is not None:
-                result[own] = columns[own]._replace(levels=(median(x[~lost, own], weight[~lost]),))
-            x[lost, own] = result[own].levels[0]
+                result[position] = columns[position]._replace(
+                    levels=(median(x[~missing_rows, position], weight[~missing_rows]),)
+                )
+            x[missing_rows, position] = result[position].levels[0]
     return x, tuple(result)
 
 
-def _holds_text(cells: _Cells, called: str) -> bool:
-    """True of a column of text with few different ones; refuses one of many, such as names or identifiers."""
+def _holds_text(cells: _Cells, label: str) -> bool:
+    """Return True for a column of few different texts; raise for many, such as names or identifiers."""
     if cells.levels is not None or cells.values.dtype.kind != "O":
         return False
-    there = [each for each in cells.values.tolist() if not _is_missing(each)]
-    if not any(isinstance(each, str) and not is_number(each) for each in there):
+    filled = [cell for cell in cells.values.tolist() if not _is_missing(cell)]
+    if not any(isinstance(cell, str) and not is_number(cell) for cell in filled):
         return False
-    if any(not isinstance(each, str) for each in there):
-        return False  # which is refused where cells become numbers
-    numbers = sum(map(is_number, there))
-    if 2 * numbers > len(there):
-        wrong = next(each for each in there if not is_number(each))
+    if any(not isinstance(cell, str) for cell in filled):
+        return False  # an error when cells become numbers
+    numbers = sum(map(is_number, filled))
+    if 2 * numbers > len(filled):
+        text = next(cell for cell in filled if not is_number(cell))
         raise ValueError(
-            f"X: got {wrong!r} in {called}, of whose {len(there)} texts {numbers} are numbers; expected numbers, by "
-            "pandas.to_numeric(column, errors='coerce') and missing='indicator', or the column among the "
-            "categorical_features"
+            f"X: got {text!r} in {label}, where {numbers} of {len(filled)} texts are numbers; expected numbers (use "
+            "pandas.to_numeric(column, errors='coerce') and missing='indicator'), or the column in categorical_features"
         )
-    count = len(set(there))
-    if count > min(MOST_LEVELS, max(2, len(there) // 2)):
+    count = len(set(filled))
+    if count > min(MOST_LEVELS, max(2, len(filled) // 2)):
         raise ValueError(
-            f"X: got {count} different texts in {len(there)} rows of {called}, such as {there[0]!r}; expected few, as "
-            "categories have: leave it out, name it among the categorical_features, or make dates of texts, by "
-            "pandas.to_datetime"
+            f"X: got {count} different texts in {len(filled)} rows of {label}, such as {filled[0]!r}; expected few: "
+            "leave the column out, name it in categorical_features, or convert dates with pandas.to_datetime"
         )
     return True
 
 
 def _holds_flags(values: NDArray[Any]) -> bool:
-    there = values.tolist() if values.dtype.kind == "O" else []
-    flags = [each for each in there if not _is_missing(each)]
-    return values.dtype.kind == "b" or bool(flags and all(isinstance(each, bool) for each in flags))
+    cells = values.tolist() if values.dtype.kind == "O" else []
+    flags = [cell for cell in cells if not _is_missing(cell)]
+    return values.dtype.kind == "b" or bool(flags and all(isinstance(cell, bool) for cell in flags))
 
 
-def _periods(given: Mapping[Any, float], size: int, names: Sequence[str] | None) -> dict[int, float]:
-    """The periods of columns by their positions."""
-    if not isinstance(given, Mapping):
+def _periods(setting: Mapping[Any, float], size: int, names: Sequence[str] | None) -> dict[int, float]:
+    """Return {position: period}."""
+    if not isinstance(setting, Mapping):
         raise ValueError(
-            f"periodic_features: got {given!r}; expected columns with their periods, such as {{'hour': 24}}"
+            f"periodic_features: got {setting!r}; expected columns with their periods, such as {{'hour': 24}}"
         )
     result = {}
-    for each, period in given.items():
+    for name, period in setting.items():
         if not (is_number(period) and 0 < float(period) < math.inf):
-            raise ValueError(f"periodic_features: got the period {period!r} of {each!r}; expected a positive number")
-        position = int(_mask("periodic_features", [each], size, names).argmax())
+            raise ValueError(f"periodic_features: got the period {period!r} of {name!r}; expected a positive number")
+        position = int(_mask("periodic_features", [name], size, names).argmax())
         result[position] = float(period)
     return result
 
 
 def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> Array:
-    """X (n, d) in its float type: NaN for a missing cell where none was in fit, −1 for a category that was not there.
+    """Return X (n, d) as floats: NaN for a missing cell in a column without any in fit, −1 for an unseen category.
 
-    Categories and bools do not change the float type: it is float32 if X has a float32 column and float32 can hold all
-    numbers. A number between two ordered levels that are numbers has an index between theirs; beyond the last, the last
-    one's.
+    The dtype is float32 if a column is float32 and float32 can hold all numbers (categories and bools do not count). A
+    number between two ordered levels gets an index between theirs, and beyond the last level the last index.
     """
-    X, own = _indexed(X), [each for each in columns if not each.is_gap]
-    cells = [_cells(X, j).values for j in range(len(own))]
-    result = [_encode(values, each, _called(j, names)) for j, (values, each) in enumerate(zip(cells, own, strict=True))]
-    dtypes = [values.dtype for values, each in zip(cells, own, strict=True) if not (each.is_category or each.is_flag)]
-    narrow = np.dtype(np.float32) in dtypes and all(np.can_cast(each, np.float32) for each in dtypes)
-    gaps = [np.isnan(result[int(each.origin)]).astype(np.float64) for each in columns[len(own) :]]
-    for each in columns[len(own) :]:
-        values, column = result[int(each.origin)], own[int(each.origin)]
-        values[np.isnan(values)] = column.levels[0]
-    return np.column_stack([*result, *gaps]).astype(np.float32 if narrow else np.float64, copy=False)
+    X, data_columns = _indexed(X), [column for column in columns if not column.is_gap]
+    cells = [(_cells(X, j).values, column) for j, column in enumerate(data_columns)]
+    result = [_encode(values, column, _label(j, names)) for j, (values, column) in enumerate(cells)]
+    dtypes = [values.dtype for values, column in cells if not (column.is_category or column.is_flag)]
+    is_float32 = np.dtype(np.float32) in dtypes and all(np.can_cast(dtype, np.float32) for dtype in dtypes)
+    positions = [int(column.origin) for column in columns[len(data_columns) :]]
+    gaps = [np.isnan(result[j]).astype(np.float64) for j in positions]
+    for j in positions:
+        result[j][np.isnan(result[j])] = data_columns[j].levels[0]
+    return np.column_stack([*result, *gaps]).astype(np.float32 if is_float32 else np.float64, copy=False)
 
 
 def missing(x: Array, columns: Sequence[Column]) -> NDArray[np.bool_]:
-    """Where cells of rows from `encoded` are missing, (n, d) without the columns that say so."""
-    own = [each for each in columns if not each.is_gap]
-    result = np.isnan(x[:, : len(own)])
-    for j, column in enumerate(own):
+    """Return which cells of rows from `encoded` are missing, (n, d without indicators)."""
+    data_columns = [column for column in columns if not column.is_gap]
+    result = np.isnan(x[:, : len(data_columns)])
+    for j, column in enumerate(data_columns):
         if MISSING in column.levels:
             result[:, j] |= x[:, j] == column.levels.index(MISSING)
-    for j, each in enumerate(columns[len(own) :], start=len(own)):
-        result[:, int(each.origin)] |= x[:, j] == 1
+    for j, gap in enumerate(columns[len(data_columns) :], start=len(data_columns)):
+        result[:, int(gap.origin)] |= x[:, j] == 1
     return result
 
 
-def without(x: Array, lost: NDArray[np.bool_], columns: Sequence[Column]) -> Array:
-    """Rows from `encoded` as if cells of these columns, (d,) of True and False, were missing."""
+def without(x: Array, removed: NDArray[np.bool_], columns: Sequence[Column]) -> Array:
+    """Return rows from `encoded` as if the cells of the columns `removed`, (d,) booleans, were missing."""
     result = x.copy()
-    for j in np.flatnonzero(lost).tolist():
+    for j in np.flatnonzero(removed).tolist():
         result[:, j] = columns[j].levels.index(MISSING) if columns[j].is_category else np.nan
-    for j, each in enumerate(columns):
-        if each.is_gap and lost[int(each.origin)]:
-            result[:, int(each.origin)], result[:, j] = columns[int(each.origin)].levels[0], 1
+    for j, gap in enumerate(columns):
+        if gap.is_gap and removed[int(gap.origin)]:
+            result[:, int(gap.origin)], result[:, j] = columns[int(gap.origin)].levels[0], 1
     return result
 
 
 def warn_of_unseen(query: Array, columns: Sequence[Column], names: Sequence[str] | None) -> None:
-    """Warn of categories in queries that were not there in fit, and of gaps where there were none."""
+    """Warn of categories that were not in fit, and of missing cells in columns that had none."""
     for j, column in enumerate(columns):
-        if (lost := np.isnan(query[:, j])).any():
+        if (gaps := np.isnan(query[:, j])).any():
             warnings.warn(
-                f"{lost.sum()} of {len(query)} rows of X have a missing cell in {_called(j, names)}, of which none was "
-                "missing in fit: "
-                + ("it is equally far from every row" if column.is_category else "the median stands there")
-                + ", and intervals are wider by what it could have said",
+                f"{gaps.sum()} of {len(query)} rows of X have a missing cell in {_label(j, names)}, which had none in "
+                + ("fit: it is equally far from every row" if column.is_category else "fit: the median is used")
+                + ", and intervals are wider",
                 UserWarning,
                 stacklevel=4,
             )
-        if column.kind == "category" and (new := query[:, j] == -1).any():
+        if column.kind == "category" and (unseen := query[:, j] == -1).any():
             warnings.warn(
-                f"{new.sum()} of {len(query)} rows of X have a category in {_called(j, names)} that was not there in "
-                "fit; it is equally far from every row",
+                f"{unseen.sum()} of {len(query)} rows of X have a category in {_label(j, names)} that was not in fit; "
+                "it is equally far from every row",
                 stacklevel=4,
             )
 
 
-def _encode(values: NDArray[Any], column: Column, called: str) -> Array:
+def _encode(values: NDArray[Any], column: Column, label: str) -> Array:
     if column.kind == "date":
         if values.dtype.kind != "M" and all(map(_is_missing, values.tolist())):
             return np.full(len(values), np.nan)
         if values.dtype.kind != "M":
-            raise ValueError(f"X: got {called} without dates; expected dates, as in fit")
+            raise ValueError(f"X: got {label} without dates; expected dates, as in fit")
         days = (values - np.datetime64(column.origin, "us")).astype("timedelta64[us]")
-        return np.asarray(np.where(np.isnat(days), np.nan, days.astype(np.int64) / _DAY))
+        return np.asarray(np.where(np.isnat(days), np.nan, days.astype(np.int64) / _DAY_US))
     if not column.is_category:
         try:
             return values.astype(np.float64, copy=True)
         except (TypeError, ValueError):
-            wrong = next(value for value in values.tolist() if not is_number(value))
-            raise ValueError(_no_number(wrong, called)) from None
+            unreadable = next(value for value in values.tolist() if not is_number(value))
+            raise ValueError(_no_number(unreadable, label)) from None
     index = _indices(column.levels)
-    lost = column.levels.index(MISSING) if MISSING in column.levels else math.nan
-    result = np.array([lost if _is_missing(each) else index(each) for each in values.tolist()], np.float64)
-    new = np.flatnonzero(result == -1)
-    if column.kind == "ordered" and len(new):
-        if any(isinstance(level, str) for level in column.levels) or not all(map(is_number, values[new].tolist())):
-            raise ValueError(f"X: got {values[new[0]]!r} in {called}; expected one of {listed(column.levels)}")
+    missing_level = column.levels.index(MISSING) if MISSING in column.levels else math.nan
+    result = np.array([missing_level if _is_missing(value) else index(value) for value in values.tolist()], np.float64)
+    unseen = np.flatnonzero(result == -1)
+    if column.kind == "ordered" and len(unseen):
+        if any(isinstance(level, str) for level in column.levels) or not all(map(is_number, values[unseen].tolist())):
+            raise ValueError(f"X: got {values[unseen[0]]!r} in {label}; expected one of {listed(column.levels)}")
         levels = np.array(column.levels, np.float64)
-        result[new] = np.interp(values[new].astype(np.float64), levels, np.arange(len(levels)))
+        result[unseen] = np.interp(values[unseen].astype(np.float64), levels, np.arange(len(levels)))
     return result
 
 
-def _no_number(cell: object, called: str) -> str:
+def _no_number(cell: object, label: str) -> str:
     hints = {"total_seconds": ", by .dt.total_seconds()", "to_timestamp": ", dates, by .dt.to_timestamp()"}
     hint = "".join(hint for name, hint in hints.items() if hasattr(cell, name))
-    return f"X: got {cell!r} in {called}; expected numbers{hint}, or the column among the categorical_features"
+    return f"X: got {cell!r} in {label}; expected numbers{hint}, or the column in categorical_features"
 
 
 def _indices(levels: Sequence[Level]) -> Callable[[Level], int]:
-    """The index of a level, −1 of one that is not there.
+    """Return a function from a level to its index, −1 if unknown.
 
-    A column of numbers is one of text in another file as soon as one cell is no number. So where no level is equal, one
-    is taken that is written alike, 1 for "1", if there is but one.
+    If no level is equal, the only level with the same number is taken, 1 for "1": in another file a column of numbers
+    is text if one cell is not a number.
     """
     exact = {level: index for index, level in enumerate(levels)}
-    counts = Counter(map(_alike, levels))
-    alike = {_alike(level): index for level, index in exact.items() if counts[_alike(level)] == 1}
-    return lambda level: exact[level] if level in exact else alike.get(_alike(level), -1)
+    counts = Counter(map(_as_number, levels))
+    by_number = {_as_number(level): index for level, index in exact.items() if counts[_as_number(level)] == 1}
+    return lambda level: exact[level] if level in exact else by_number.get(_as_number(level), -1)
 
 
-def _alike(level: Level) -> float | str:
-    """The number that a level is or is written as, or its text."""
+def _as_number(level: Level) -> float | str:
+    """Return the number that a level is or reads as, else its text."""
     try:
         return float(level)
     except (TypeError, ValueError, OverflowError):
         return str(level)
 
 
-def _levels(values: NDArray[Any], called: str) -> tuple[Level, ...]:
-    """The levels that occur, sorted: numbers, and then texts."""
+def _levels(values: NDArray[Any], label: str) -> tuple[Level, ...]:
+    """Return the levels that occur, sorted: numbers, then texts."""
     cells = (value.item() if isinstance(value, np.generic) else value for value in values.tolist())
-    result = set(_checked([value for value in cells if not _is_missing(value)], called))
+    result = set(_checked([value for value in cells if not _is_missing(value)], label))
     return tuple(sorted(result, key=lambda value: (isinstance(value, str), value)))
 
 
-def _checked(levels: Sequence[Any], called: str) -> Sequence[Level]:
-    if wrong := [level for level in levels if not isinstance(level, str | int | float)]:
-        raise ValueError(f"X: got {wrong[0]!r} in {called}; expected texts or numbers as categories")
+def _checked(levels: Sequence[Any], label: str) -> Sequence[Level]:
+    if invalid := [level for level in levels if not isinstance(level, str | int | float)]:
+        raise ValueError(f"X: got {invalid[0]!r} in {label}; expected texts or numbers as categories")
     return levels
 
 
-def _ordered_levels(cells: _Cells, called: str) -> tuple[Level, ...]:
+def _ordered_levels(cells: _Cells, label: str) -> tuple[Level, ...]:
     if cells.levels is not None and cells.ordered:
-        return tuple(_checked(cells.levels, called))
-    levels = _levels(cells.values, called)
+        return tuple(_checked(cells.levels, label))
+    levels = _levels(cells.values, label)
     if any(isinstance(level, str) for level in levels):
         raise ValueError(
-            f"ordered_features: got {called}, which holds text ({listed(levels)}) that has no order; expected "
+            f"ordered_features: got {label}, which holds text ({listed(levels)}) that has no order; expected "
             "numbers, or a type with an order, such as pandas.CategoricalDtype(['low', 'high'], ordered=True)"
         )
     return levels
@@ -409,7 +409,7 @@ def _of_pandas(series: Any) -> _Cells:
         return _Cells(series.to_numpy(dtype="datetime64[us]"))
     if isinstance(kind, np.dtype) and kind.kind in "biuf":
         return _Cells(series.to_numpy())
-    cells = [None if lost else value for value, lost in zip(series.tolist(), series.isna(), strict=True)]
+    cells = [None if is_missing else value for value, is_missing in zip(series.tolist(), series.isna(), strict=True)]
     values, levels = _objects(cells), getattr(kind, "categories", None)
     return _Cells(values) if levels is None else _Cells(values, tuple(levels.tolist()), bool(kind.ordered))
 
@@ -432,9 +432,9 @@ def _objects(cells: list[Any]) -> NDArray[Any]:
 
 
 def _indexed(X: Any) -> Any:
-    """A frame as it is; all else as an array."""
+    """Return a frame as it is, and anything else as an array."""
     if hasattr(X, "tocsr"):
-        raise TypeError("X: got a sparse matrix beside categories or dates; expected an array or a frame")
+        raise TypeError("X: got a sparse matrix with categories or dates; expected an array or a frame")
     return X if _is_frame(X) else np.asarray(X, dtype=None if isinstance(X, np.ndarray) else object)
 
 
@@ -442,34 +442,33 @@ def _is_frame(X: Any) -> bool:
     return any(hasattr(X, name) for name in ("iloc", "to_series", "column_names"))
 
 
-def _mask(name: str, given: object, size: int, names: Sequence[str] | None) -> NDArray[np.bool_]:
-    """(d,): the columns that a setting names."""
+def _mask(name: str, setting: object, size: int, names: Sequence[str] | None) -> NDArray[np.bool_]:
     mask = np.zeros(size, bool)
-    if given is None or _is_dtype(given):
+    if setting is None or _is_dtype(setting):
         return mask
-    requested = np.asarray(given, dtype=object)
+    requested = np.asarray(setting, dtype=object)
     if requested.ndim != 1:
         raise ValueError(
-            f"{name}: got {given!r}; expected 'from_dtype', None, or a list of names or positions, or a mask"
+            f"{name}: got {setting!r}; expected 'from_dtype', None, or a list of names or positions, or a mask"
         )
-    if requested.size and all(isinstance(each, bool | np.bool_) for each in requested):
+    if requested.size and all(isinstance(item, bool | np.bool_) for item in requested):
         if len(requested) != size:
             raise ValueError(f"{name}: got a mask of {len(requested)}; expected {size}, one for each column of X")
         return requested.astype(bool)
-    for each in requested:
-        if isinstance(each, str):
-            if names is None or each not in names:
-                there = "no names" if names is None else listed(list(names))
-                raise ValueError(f"{name}: got {each!r}; expected a column of X, which has {there}")
-            each = list(names).index(each)
-        elif not (isinstance(each, Integral) and -size <= int(each) < size):
-            raise ValueError(f"{name}: got {each!r}; expected a name, or a position below {size}, the columns of X")
-        mask[int(each)] = True
+    for item in requested:
+        if isinstance(item, str):
+            if names is None or item not in names:
+                available = "no names" if names is None else listed(list(names))
+                raise ValueError(f"{name}: got {item!r}; expected a column of X, which has {available}")
+            item = list(names).index(item)
+        elif not (isinstance(item, Integral) and -size <= int(item) < size):
+            raise ValueError(f"{name}: got {item!r}; expected a name, or a position below {size}, the columns of X")
+        mask[int(item)] = True
     return mask
 
 
-def _is_dtype(given: object) -> bool:
-    return isinstance(given, str) and given == "from_dtype"
+def _is_dtype(setting: object) -> bool:
+    return isinstance(setting, str) and setting == "from_dtype"
 
 
 def _is_missing(value: object) -> bool:
@@ -477,14 +476,14 @@ def _is_missing(value: object) -> bool:
 
 
 def written(value: float) -> str:
-    """A number of four digits, or a whole one, without a power of ten up to twelve places."""
+    """Return a number as text with four digits, or a larger one rounded to an integer, with an exponent from 10¹²."""
     if not 1e4 <= abs(value) < 1e12:
         return f"{value:.4g}"
     return f"{value if value == round(value) else float(f'{value:.4g}'):,.0f}"
 
 
 def is_number(value: object) -> bool:
-    """True for what reads as a number, and for nothing."""
+    """Return True for a number, a text that reads as one, and None."""
     try:
         float(value)  # type: ignore[arg-type]  # of any type
     except (TypeError, ValueError):
@@ -492,10 +491,10 @@ def is_number(value: object) -> bool:
     return True
 
 
-def _called(j: int, names: Sequence[str] | None) -> str:
+def _label(j: int, names: Sequence[str] | None) -> str:
     return f"column {names[j]!r}" if names is not None else f"column {j}"
 
 
 def listed(levels: Sequence[object]) -> str:
-    """The first of some levels or names, for a message."""
+    """Return the first levels or names, for a message."""
     return ", ".join(reprlib.repr(level) for level in levels[:_NAMED]) + (", …" if len(levels) > _NAMED else "")

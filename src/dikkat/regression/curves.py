@@ -94,7 +94,7 @@ def smooth(
         >>> len(curve.x), bool(np.all(curve.lower < curve.upper))
         (201, True)
     """
-    check_count("robust", robust, least=0)
+    check_count("robust", robust, minimum=0)
     values, origin = _column("y", y), _first_date(x)
     points = _column("x", x, origin)
     model = KernelRegressor(**settings).fit(points[:, None], values, sample_weight)
@@ -136,7 +136,7 @@ def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3) -> Arra
         >>> lowess(2 * x, x, frac=0.8)[:, 1].round(6)
         array([0., 2., 4., 6., 8.])
     """
-    check_count("it", it, least=0)
+    check_count("it", it, minimum=0)
     if not (isinstance(frac, Real) and 0 <= frac <= 1):
         raise ValueError(f"frac: got {frac!r}; expected a number from 0 to 1, such as 0.67")
     points, values = _column("x", x), _column("y", y)

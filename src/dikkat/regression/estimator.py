@@ -1,4 +1,4 @@
-"""The estimator: scikit-learn's interface to kernel regression."""
+"""The scikit-learn estimators `KernelRegressor` and `NadarayaWatson`."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
 
 
 class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
-    r"""Kernel regression: attention pooling over the training rows, with a bandwidth that is found from them.
+    r"""Kernel regression: attention pooling over the training rows, with a learned bandwidth.
 
     $$ \hat y(x) = \frac{\sum_j w_j K(r_j)\, y_j}{\sum_j w_j K(r_j)}, \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
 
-    is the estimate of order "constant" (Nadaraya and Watson): the weighted mean of the values about x. The estimate of
-    order "linear" is the height at x of the line fitted with the same weights: it has no bias at the border of the data
-    or where rows are uneven, and reproduces straight lines exactly.
+    is the estimate of order "constant" (Nadaraya and Watson): the weighted mean of the values near x. The estimate of
+    order "linear" is the value at x of the line fitted with these weights. It has no bias at the border of the data or
+    among unevenly spaced rows, and reproduces straight lines exactly.
 
     Memory is linear in the rows, and so is the time of a prediction. The time of a search is quadratic; for one feature
-    it is linear except for a sort. If that is too slow, pass the `bandwidth_` that was found for a part of the rows.
+    it is linear except for a sort. If that is too slow, search with a sample of the rows and pass its `bandwidth_`.
 
     Args:
         kernel: K as a function of the scaled distance r: "gaussian", e^(−r²/2); or "epanechnikov", 1 − r² below 1.
         bandwidth: σ in the units of X: a positive number, or (d,) numbers, one for each feature; "silverman" or
             "scott", rules of thumb from the features' spreads (Epanechnikov's kernel gets the radius with the same
             standard deviation); "auto", for each feature the one with the least leave-one-out squared error with a
-            penalty on degrees of freedom; or "loo", without the penalty. Copies, rows equal in X and y, are left out
-            together. Both searches allow 0.8 degrees of freedom a row. With several outputs the mean error counts.
+            penalty on degrees of freedom; or "loo", without the penalty. Copies (rows equal in X and y) are left out
+            together. Both searches allow 0.8 degrees of freedom a row. Several outputs are averaged.
         order: "constant" or "linear".
         ridge: ρ of the order "linear": the line is drawn to the slope of a plane through all rows as if ρ more rows,
             one bandwidth away (or one standard deviation, if shorter), had that slope. Among many rows this changes
             little; beyond the data and in gaps the line continues as the plane does. The plane has a step for each
             level of a category if that predicts rows better. A number of at least 0 (0 is the plain local line), or
-            "auto": what the search finds, from 0.001 on, and 0.25 without a search.
+            "auto": searched for, from 0.001 on, and 0.25 without a search.
         metric: "diagonal", a bandwidth for each column; or "linear", learned directions with a bandwidth each, for
             effects of sums and differences of columns. "linear" needs a searched bandwidth and takes up to seven times
             as long. Categories stay as they are.
@@ -84,12 +84,12 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             missing cells, λ of the indicators follows.
         bandwidth_names_: The feature or direction of each bandwidth.
         ridge_: ρ; 0 for the order "constant".
-        kernel_: What `kernel` was in `fit`.
-        order_: What `order` was in `fit`.
+        kernel_: The `kernel` of `fit`.
+        order_: The `order` of `fit`.
         history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion, for
             "loo" the leave-one-out mean squared error}; empty without a search.
         metric_: (numbers, k), the directions of a metric, by which numbers are multiplied; or None.
-        columns_: A `dikkat.regression.columns.Column` each; empty if all are numbers. Dates count in days.
+        columns_: A `dikkat.regression.columns.Column` for each feature; empty if all are numbers. Dates count in days.
         n_features_in_: d.
         feature_names_in_: (d,), if X was a frame whose columns have names.
         n_outputs_: Number of outputs.
@@ -97,7 +97,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         X_train_: (n, d), of X's float type, as answers are. A category is the index of its level.
         y_train_: (n,) or (n, outputs), float64.
         sample_weight_: (n,).
-        weights_: What `weights` was in `fit`.
+        weights_: The `weights` of `fit`.
         row_labels_: (n,), the index of the frame in `fit`; None for an array, and in a loaded model.
         folds_: (folds, n), int8, with `cv`: 1 for rows to learn from, 2 for tested rows. Else None.
 
@@ -182,13 +182,13 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     @overload
     def predict(self, X: ArrayLike, return_std: bool) -> Array | tuple[Array, Array]: ...
     def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        r"""The estimate at each query.
+        r"""Return the estimate at each query.
 
         Args:
             X: (n, d).
-            return_std: Whether to return the standard deviation of single values from the estimate too, from the
-                left-out errors of the rows near the query; it grows beyond the data. The error of the estimate itself
-                is in `confidence_interval`.
+            return_std: Whether to return the standard deviation of single values about the estimate too, from the
+                leave-one-out errors of rows near the query; it grows beyond the data. For the error of the estimate see
+                `confidence_interval`.
 
         Returns:
             (n,) or (n, outputs), or the pair (estimate, standard deviation); lazy Dask arrays for a Dask collection.
@@ -207,35 +207,35 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return self._answer(self._cells(X, warns=return_std), return_std)
 
     def _answer(self, x: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """The estimates, and with `return_std` the deviations, at rows like `X_train_`."""
+        """Return the estimates, and with `return_std` the deviations, at rows like `X_train_`."""
         query, smoother = self._coordinates(x), self._smoother
         mean, reached = smoother.estimate(query)
-        lost = query[~reached]
-        if len(lost):
-            mean[~reached] = smoother.nearest(lost) @ smoother.joined.y + smoother.joined.origin
+        far_query = query[~reached]
+        if len(far_query):
+            mean[~reached] = smoother.nearest(far_query) @ smoother.joined.y + smoother.joined.origin
         if not return_std:
             return self._output(mean)
         deviation = np.hypot(self._deviations(x, reached)[0], np.sqrt(intervals.unknown(self, x)))
         return self._output(mean), self._output(deviation)
 
     def _deviations(self, x: Array, reached: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
-        """How far single values lie from the estimates, (n, v), and for the first output the growth, (n,)."""
+        """Return the deviation of single values, (n, v), and its growth beyond the data for the first output, (n,)."""
         query, smoother = self._coordinates(x), self._smoother
         reached = smoother.estimate(query)[1] if reached is None else reached
         deviation, growth = smoother.deviation(query)
-        if len(lost := np.flatnonzero(~reached)):
-            deviation[lost], growth[lost] = smoother.nearest_deviation(query[lost])
+        if len(far_rows := np.flatnonzero(~reached)):
+            deviation[far_rows], growth[far_rows] = smoother.nearest_deviation(query[far_rows])
         return deviation, growth[:, 0]
 
     def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
-        r"""The derivative of the estimate with respect to each number, its marginal effect.
+        r"""Return the derivative of the estimate with respect to each number, its marginal effect.
 
         With it, $\hat y(x + h e_c) = \hat y(x) + h\, \partial\hat y/\partial x_c + O(h^2)$ for `predict`'s answer.
 
         Args:
             X: (n, d).
-            return_std: Whether to return the standard error from the noise in y too. The bias of smoothing is not in
-                it. Rows beyond the data warn.
+            return_std: Whether to return the standard error from the noise in y too, without the bias of smoothing.
+                Rows beyond the data warn.
 
         Returns:
             (n, d) or (n, d, outputs), in units of y over those of X (over a day for dates), NaN for categories and out
@@ -259,17 +259,17 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return effects.by_columns(self, self._cells(X, warns=return_std), return_std)
 
     def confidence_interval(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
-        r"""Pointwise confidence intervals for the regression function.
+        r"""Return pointwise confidence intervals for the regression function.
 
         Their middle is not `predict`'s estimate but a local line with half the bandwidth (in d dimensions half the
-        volume), whose bias is a small part of its error. So they hold the function itself about as often as they say.
-        The noise is measured by the errors with which nearby rows are predicted from the others, with Student's
-        quantile of their degrees of freedom. With `cv` the intervals are wider if errors of a fold are alike; beyond
-        the data they grow with the distance.
+        volume), whose bias is small compared with its error. So they contain the function with about the chance
+        `level`. The noise is measured by the leave-one-out errors of nearby rows, with Student's quantile of their
+        degrees of freedom. With `cv` the intervals are wider if errors of a fold are correlated. Beyond the data they
+        grow with the distance.
 
         Args:
             X: (n, d).
-            level: The chance, between 0 and 1, that the interval holds its value.
+            level: The chance, between 0 and 1, that an interval contains the function's value.
 
         Returns:
             The lower and the upper ends, each of the shape of `predict`'s answer; infinite if too few rows are near.
@@ -287,10 +287,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
             (True, [0.2, 8.2])
         """
-        return self._interval(self._cells(X, warns=True), validation.checked_share("level", level, such_as=0.95))
+        return self._interval(self._cells(X, warns=True), validation.checked_share("level", level, example=0.95))
 
     def _interval(self, x: Array, level: float = 0.95) -> tuple[Array, Array]:
-        """The ends of the confidence intervals at rows like `X_train_`."""
         confidence, reached = self._smoother.confidence(self._coordinates(x))
         error = np.hypot(confidence.error, np.sqrt(intervals.unknown(self, x)))
         center, half = confidence.center, confidence._replace(error=error).half(level)
@@ -301,35 +300,35 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         self, X: ArrayLike, coverage: float = 0.9, method: intervals.Method = "jackknife+", random_state: object = 0,
         sample_weight: ArrayLike | None = None,
     ) -> tuple[Array, Array]:  # fmt: skip
-        r"""Intervals that hold single new values, and are made of the errors with which rows are predicted from others.
+        r"""Return prediction intervals for single new values, from the errors of rows predicted without themselves.
 
-        - "jackknife+": symmetric, and about as wide everywhere. For exchangeable rows it holds at least
+        - "jackknife+": symmetric, with about the same width everywhere. For exchangeable rows it contains at least
           1 − 2(1 − coverage) of the new values on average, and usually about `coverage`. A searched bandwidth depends
           on y a little, so the guarantee is not exact.
         - "local": the quantiles (1 ∓ coverage)/2 of the distribution near the query: wider where y varies more, with as
-          many misses above as below. It holds `coverage` in the limit of many rows near each query.
+          many misses above as below. It contains `coverage` in the limit of many rows near each query.
         - "split": one half of the rows is fitted, with its own search, and the errors of the other half give the width.
-          For exchangeable rows it holds at least `coverage` on average, whatever the noise and the search. It is wider,
-          since it learns from fewer rows, and takes as long as a fit.
+          For exchangeable rows it contains at least `coverage` on average, for any noise and search. It is wider,
+          because it learns from fewer rows, and takes as long as a fit.
 
-        For dependent rows they need `cv` ("jackknife+" is then CV+). No guarantee holds at a single place. Beyond the
-        data all grow with the standard deviation that `predict` returns, without a guarantee: rows beyond a column's
-        range by more than a tenth of it warn.
+        For dependent rows they need `cv` ("jackknife+" is then CV+). The guarantees are averages over queries. Beyond
+        the data all intervals grow with the standard deviation that `predict` returns, without a guarantee: rows beyond
+        a column's range by more than a tenth of it warn.
 
         Args:
             X: (n, d).
-            coverage: The share of new values that the intervals should hold, between 0 and 1.
+            coverage: The share of new values that the intervals should contain, between 0 and 1.
             method: "jackknife+", "local" or "split".
             random_state: Seed of the halves of "split", as in scikit-learn.
             sample_weight: (n,) or a number: with weights="precision" the precisions of the new values, in the unit of
                 `fit`; None for their mean.
 
         Returns:
-            The lower and the upper ends, (n,) each, in units of y; infinite where rows are too few to tell.
+            The lower and the upper ends, (n,) each, in units of y; infinite with too few rows.
 
         Raises:
             ValueError: As for `predict`; a coverage that is not between 0 and 1, another method, several targets;
-                "split" beside `cv`; a `sample_weight` that is not positive, or without weights="precision".
+                "split" with `cv`; a `sample_weight` that is not positive, or without weights="precision".
 
         Source: Barber, Candès, Ramdas and Tibshirani 2021; the formulas are in `dikkat.regression.intervals`.
 
@@ -349,7 +348,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> Array:
-        """Quantiles of a single new value at each query, by the errors of the rows near it.
+        """Return quantiles of a single new value at each query, from the errors of nearby rows.
 
         They never cross. Their guarantee is that of `predict_interval` with the method "local".
 
@@ -358,7 +357,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             q: (k,) numbers between 0 and 1, in any order.
 
         Returns:
-            (n, k), in units of y, in the order of q; infinite where rows are too few to tell.
+            (n, k), in units of y, in the order of q; infinite with too few rows.
 
         Raises:
             ValueError: As for `predict`; a q that is not between 0 and 1, several targets.
@@ -375,18 +374,18 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return intervals.quantiles(self, self._cells(X, warns=True), levels).astype(self.X_train_.dtype)
 
     def sample(self, X: ArrayLike, n_samples: int = 1, random_state: object = None) -> Array:
-        """New values at each query, drawn at random by the same distribution as `predict_quantiles`.
+        """Draw random new values at each query, from the distribution of `predict_quantiles`.
 
         Args:
             X: (n, d).
-            n_samples: k, how many at each query; at least 1.
-            random_state: Where the random numbers begin, as scikit-learn takes it.
+            n_samples: k, the number of values at each query, at least 1.
+            random_state: Seed, as in scikit-learn.
 
         Returns:
             (n, k), in units of y.
 
         Raises:
-            ValueError: As for `predict`; several targets, or fewer than two rows, which have no errors.
+            ValueError: As for `predict`; several targets, or fewer than two rows.
 
         Example:
             >>> x = np.linspace(0, 5, 50)
@@ -398,9 +397,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return drawn.astype(self.X_train_.dtype)
 
     def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes | Figure:
-        """Draw the estimate and the intervals that hold new values: along the only feature, or along each of several.
+        """Draw the estimate and the prediction intervals along the only feature, or along each of several.
 
-        With several features each of the nine that move the estimate most has a panel, in which the others are at their
+        With several features, the nine with the largest effects have a panel each, with the other features at their
         medians or most frequent categories.
 
         Args:
@@ -411,34 +410,33 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             The axes; with several features or a category, the figure.
 
         Raises:
-            ValueError: A coverage that is none; several targets; features that are all constant; an `ax` for several
-                features.
+            ValueError: An invalid coverage, several targets, only constant features, or an `ax` for several features.
         """
         check_is_fitted(self)
         return report.plot(self, ax, validation.checked_share("coverage", coverage))
 
     @property
     def bandwidth_names_(self) -> list[str]:
-        """(d,), what each of `bandwidth_` is of: the names of the features, or of a metric's directions."""
+        """(d,), the feature, or direction of a metric, of each number in `bandwidth_`."""
         check_is_fitted(self)
         if self.metric_ is None:
             return names_of(self)
         coding = self._rows.coding
-        directions = [f"direction {each}" for each in range(1, coding.numbers + 1)]
+        directions = [f"direction {number}" for number in range(1, coding.numbers + 1)]
         return [*directions, *(names_of(self)[j] for j in coding.coded)]
 
     def summary(self, folds: int = 5) -> Summary:
-        """The fit in words, as `dikkat regress` prints it: a table of the features, and how well rows are predicted.
+        """Return the summary that `dikkat regress` prints: a table of the features, and how well rows are predicted.
 
         Args:
-            folds: In how many parts the rows are held out, each of which takes as long as a fit; 0 for none.
+            folds: The number of folds that are held out in turn, each of which takes as long as a fit; 0 for none.
 
         Returns:
             A `dikkat.regression.summary.Summary`, which prints as text and shows as a table in notebooks.
 
         Raises:
             NotFittedError: It is not fitted.
-            ValueError: Folds that are none.
+            ValueError: An invalid number of folds.
 
         Example:
             >>> x = np.linspace(0, 5, 50)
@@ -449,11 +447,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return summarised(self, folds)
 
     def nearest(self, X: ArrayLike, k: int = 5) -> DataFrame:
-        """The training rows that count most at each query: what is comparable.
+        """Return the training rows of the largest weights at each query.
 
         Args:
             X: (n, d).
-            k: How many rows for each query, at least 1.
+            k: The number of rows for each query, at least 1.
 
         Returns:
             A pandas frame with k rows for each query, by weight and then by similarity: the query's position, the row's
@@ -462,7 +460,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
         Raises:
             ImportError: pandas is not installed.
-            ValueError: As for `predict`; a k that is none.
+            ValueError: As for `predict`; an invalid k.
 
         Example:
             >>> model = KernelRegressor(bandwidth=1.0).fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0])
@@ -473,9 +471,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return report.nearest(self, X, int(k))
 
     def report(self, path: str | os.PathLike[str], folds: int = 5, coverage: float = 0.9) -> None:
-        """Write a page with the summary, the effects with their intervals, and the rows that are predicted worst.
+        """Write a page with the summary, the effects with their intervals, and the worst predicted rows.
 
-        The page is one HTML file without scripts that loads nothing.
+        The page is one HTML file without scripts or external files.
 
         Args:
             path: The file, which is replaced if it exists.
@@ -484,14 +482,14 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
         Raises:
             NotFittedError: It is not fitted.
-            ValueError: Several targets; features that are all constant; folds or a coverage that are none.
+            ValueError: Several targets, only constant features, or invalid folds or coverage.
             OSError: The system could not write.
         """
         check_is_fitted(self)
         report.write_page(self, path, folds, validation.checked_share("coverage", coverage))
 
     def effective_degrees_of_freedom(self) -> float:
-        """The trace of the smoother matrix over the training rows.
+        """Return the trace of the smoother matrix over the training rows.
 
         Returns:
             From 1 (the mean of all; 1 + d for a plane) to the number of unique rows. Slopes of the plane count too.
@@ -507,7 +505,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return self._smoother.trace()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the fitted estimator in one `.safetensors` file, whole or not at all.
+        """Save the fitted estimator in one `.safetensors` file, written atomically.
 
         Args:
             path: The file, which is replaced if it exists.
@@ -515,7 +513,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         Raises:
             NotFittedError: It is not fitted.
             ValueError: A setting that is not allowed.
-            OSError: The system could not write; a file there is as it was.
+            OSError: The system could not write; an existing file stays as it was.
 
         Example:
             >>> import tempfile
@@ -556,18 +554,18 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         if self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
             diagnostics.warn_of_dependence(self)
 
-    def _anew(self, rows: Rows) -> Self:
-        """Return an estimator with the fitted kernel and order that chooses everything else from other rows."""
+    def _refit(self, rows: Rows) -> Self:
+        """Return an estimator with the fitted kernel and order, and the rest learned from `rows`."""
         x, columns = refilled(rows.x, rows.columns, rows.weight)
-        other: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        return other._fit_rows(rows._replace(x=x, columns=columns, metric=None))
+        model: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
+        return model._fitted(rows._replace(x=x, columns=columns, metric=None))
 
-    def _find_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
-        coding, given = rows.coding, validation.checked_bandwidth(self.bandwidth, rows.columns)
-        numbers, degree = bool(rows.columns) and not isinstance(given, str), int(self.order == "linear")
-        bandwidth, folds = coding.widths(given) if numbers else given, folds_of(rows, joined)
+    def _found(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+        coding, checked = rows.coding, validation.checked_bandwidth(self.bandwidth, rows.columns)
+        is_fixed, degree = bool(rows.columns) and not isinstance(checked, str), int(self.order == "linear")
+        bandwidth, folds = coding.widths(checked) if is_fixed else checked, folds_of(rows, joined)
         chosen = chosen_bandwidths(joined, bandwidth, self.ridge, self.kernel, degree, folds)
-        widths = given if numbers else coding.bandwidths(chosen.bandwidth)
+        widths = checked if is_fixed else coding.bandwidths(chosen.bandwidth)
         return {"bandwidth_": widths, "ridge_": chosen.ridge, "history_": history_of(coding, chosen.steps)}
 
     def _output(self, answer: Array) -> Array:
@@ -576,7 +574,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
 
 class NadarayaWatson(KernelRegressor):
-    """`KernelRegressor` of the constant order by default: the weighted mean, as the textbook has it.
+    """`KernelRegressor` with the order "constant" by default: the weighted mean, as in the textbook.
 
     Example:
         >>> NadarayaWatson(bandwidth=1.0).fit([[0.0], [1.0]], [2.0, 4.0]).predict([[0.5]])

@@ -1,4 +1,4 @@
-"""The textbook's experiment: the same fifty points pooled in three ways."""
+"""The textbook's experiment: three poolings of the same fifty points."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ _NOISE = 0.5  # standard deviation of the noise
 
 
 class Pooling(NamedTuple):
-    """One of the three ways."""
+    """One of the three poolings."""
 
     name: str
     model: NadarayaWatson  # fitted
@@ -24,10 +24,10 @@ class Pooling(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """The points that were drawn, and the three poolings of them.
+    """The random points, and their three poolings.
 
-    Average pooling answers with the mean wherever it is asked; then the Gaussian kernel with σ = 1; and with the
-    bandwidth of the least leave-one-out error.
+    The poolings are the mean of all points, the Gaussian kernel with σ = 1, and the Gaussian kernel with the bandwidth
+    of the least leave-one-out error.
     """
 
     x: Array  # (m,), the training points, ascending
@@ -38,14 +38,14 @@ class Experiment(NamedTuple):
 
 
 def run_experiment(seed: int) -> Experiment:
-    r"""Draw the points and pool them in three ways.
+    r"""Draw random points and pool them in three ways.
 
     $$ y = 2 \sin x + x^{0.8} + \varepsilon, \qquad \varepsilon \sim N(0, 0.5^2), \quad x \sim U[0, 5), $$
 
     fifty points to learn from, and the truth at 0, 0.1, …, 4.9 to compare with.
 
     Args:
-        seed: Where the random numbers begin; at least 0.
+        seed: Seed of the random numbers, at least 0.
 
     Example:
         >>> average, fixed, learned = run_experiment(0).poolings

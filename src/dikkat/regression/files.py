@@ -1,4 +1,4 @@
-"""Fitted estimators in a file: one `.safetensors`, whole or not at all, loaded without unpickling anything."""
+"""Saving and loading fitted estimators: one `.safetensors` file, written atomically, without pickle."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Array = NDArray[Any]
 FORMAT = "dikkat kernel regression"
 VERSION = 11
 
-_KEY = "dikkat"  # the metadata key; metadata hold texts alone, so its value is JSON
+_KEY = "dikkat"  # the metadata key; its value is JSON, because metadata are text
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
-_FOLDS, _METRIC = "folds_", "metric_"  # of models with `cv`, or a learned metric, alone
-_WRONG_COLUMNS = "columns: got {}; expected what each column of X_train_ is"
+_FOLDS, _METRIC = "folds_", "metric_"  # only in models with `cv`, or with a learned metric
+_BAD_COLUMNS = "columns: got {}; expected a kind for each column of X_train_"
 _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 class Saved(NamedTuple):
-    """The content of a file: arrays are tensors, the rest is JSON, under the names of the estimator's attributes."""
+    """The content of a file, by the names of the estimator's attributes: arrays as tensors, the rest as JSON."""
 
     settings: dict[str, Any]
     rows: Rows
@@ -76,24 +76,24 @@ def load_model(kind: type[Any], path: str | os.PathLike[str]) -> Any:
 
 
 def _settings_of(model: Any) -> dict[str, Any]:
-    """The settings as JSON has them; of a fitted model those that its answers have."""
+    """Return the settings as JSON values; for a fitted model those of its answers."""
     settings = model.get_params()
-    settings.pop("periodic_features", None)  # which the columns have
-    fitted = settings.keys() & {"kernel", "order", "weights"}  # a derived class may lack some
+    settings.pop("periodic_features", None)  # they are in the columns
+    fitted = settings.keys() & {"kernel", "order", "weights"}  # a subclass may lack some
     settings |= {name: getattr(model, f"{name}_", settings[name]) for name in fitted}
     if not isinstance(settings.get("cv"), Integral | str | None):
-        settings["cv"] = type(settings["cv"]).__name__  # which `fit` refuses
+        settings["cv"] = type(settings["cv"]).__name__  # an error in `fit`
     return {
-        name: each if isinstance(each, str | None) else np.asarray(each).tolist() for name, each in settings.items()
+        name: value if isinstance(value, str | None) else np.asarray(value).tolist() for name, value in settings.items()
     }
 
 
 def write(path: str | os.PathLike[str], saved: Saved) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     from safetensors.numpy import save
 
     arrays = saved.rows[:3]
-    content = header(FORMAT, VERSION) | saved._asdict() | {"columns": [each._asdict() for each in saved.rows.columns]}
+    content = header(FORMAT, VERSION) | saved._asdict() | {"columns": [*map(Column._asdict, saved.rows.columns)]}
     del content["rows"], content["bandwidth"]
     tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, (*arrays, saved.bandwidth)), strict=True))
     for name, array in ((_FOLDS, saved.rows.folds), (_METRIC, saved.rows.metric)):
@@ -102,24 +102,24 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
 
 
-def read(path: str | os.PathLike[str], known: dict[str, Any]) -> Saved:
-    """Read what `write` wrote, after checking everything but the settings' values."""
+def read(path: str | os.PathLike[str], expected: dict[str, Any]) -> Saved:
+    """Read a file of `write`, and check everything except the settings' values; `expected` has their names."""
     from safetensors import SafetensorError, safe_open
 
-    Path(path).stat()  # whose errors name the file
+    Path(path).stat()  # its errors name the file
     try:
         with safe_open(path, framework="numpy") as file:
             metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, TypeError) as error:  # TypeError: a dtype that NumPy has not
+    except (SafetensorError, TypeError) as error:  # TypeError: a dtype that NumPy lacks
         raise InputError(f"{path}: truncated, damaged, or not a safetensors file ({error})") from error
     try:
-        return _checked(_content(metadata), tensors, known)
+        return _check(_parse(metadata), tensors, expected)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def _content(metadata: dict[str, str]) -> dict[str, Any]:
-    """All but the tensors."""
+def _parse(metadata: dict[str, str]) -> dict[str, Any]:
+    """Return the JSON content of the metadata, partly checked."""
     try:
         content = json.loads(metadata.get(_KEY, "null"))
     except json.JSONDecodeError as error:
@@ -127,38 +127,38 @@ def _content(metadata: dict[str, str]) -> dict[str, Any]:
     check_header(content, FORMAT, (VERSION,), "fit again")
     settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
     if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
-        raise ValueError("settings, feature_names or history are missing or not what they should be")
+        raise ValueError("settings, feature_names or history are missing or of a wrong type. Save the model again")
     ridge = content.get("ridge", "nothing")
     if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
         raise ValueError(f"ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
     if not isinstance(content.get("target", 0), str | None):
         got = reprlib.repr(content["target"]) if "target" in content else "nothing"
-        raise ValueError(f"target: got {got}; expected a name, or none")
+        raise ValueError(f"target: got {got}; expected a name or null")
     return cast(dict[str, Any], content)
 
 
-def _checked(content: dict[str, Any], tensors: dict[str, Array], known: dict[str, Any]) -> Saved:
-    """All that a file has, checked to fit together."""
-    if content["settings"].keys() != known.keys():
-        raise ValueError(f"got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(known)}")
+def _check(content: dict[str, Any], tensors: dict[str, Array], expected: dict[str, Any]) -> Saved:
+    """Return the content of a file, or raise if its parts do not fit together."""
+    if content["settings"].keys() != expected.keys():
+        raise ValueError(f"got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(expected)}")
     folds, metric = tensors.pop(_FOLDS, None), tensors.pop(_METRIC, None)
     faults = misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor"))
     if not faults:
         x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
         rows = Rows(x, y, weight, _columns(content.get("columns")), metric, folds)
-        faults = _faults(rows, bandwidth, content)
+        faults = _find_faults(rows, bandwidth, content)
     if faults:
         raise ValueError(f"{'; '.join(faults)}. Save the model again")
-    others = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target")}
-    return Saved(rows=rows, bandwidth=bandwidth, **others)
+    fields = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target")}
+    return Saved(rows=rows, bandwidth=bandwidth, **fields)
 
 
 def _columns(saved: Any) -> tuple[Column, ...]:
-    """The kinds of the columns; nothing where all are numbers."""
+    """Return the columns' kinds; () if all are numbers."""
     try:
-        return tuple(Column(each["kind"], tuple(each["levels"]), each["origin"]) for each in saved)
+        return tuple(Column(column["kind"], tuple(column["levels"]), column["origin"]) for column in saved)
     except (TypeError, KeyError):
-        raise ValueError(_WRONG_COLUMNS.format(reprlib.repr(saved))) from None
+        raise ValueError(_BAD_COLUMNS.format(reprlib.repr(saved))) from None
 
 
 def _is_column(column: Column, values: Array) -> bool:
@@ -176,14 +176,14 @@ def _is_column(column: Column, values: Array) -> bool:
     return texts and len(set(column.levels)) == len(indices) > 0 and bool(np.isin(values, indices).all())
 
 
-def _faults(rows: Rows, bandwidth: Array, content: dict[str, Any]) -> list[str]:
-    """The faults of the rows and of what was found for them, one by one and together."""
+def _find_faults(rows: Rows, bandwidth: Array, content: dict[str, Any]) -> list[str]:
+    """Return messages about invalid rows, bandwidths, names or history."""
     x, y, weight, columns, metric, folds, _ = rows
     if x.ndim != 2 or 0 in x.shape or x.dtype not in _DTYPES:
-        return [f"X_train_: got {described(x)}; expected float32 or float64 (rows, features), with some of both"]
+        return [f"X_train_: got {described(x)}; expected float32 or float64 (rows, features), not empty"]
     count, size = x.shape
     fits = len(columns) in (0, size) and all(map(_is_column, columns, x.T))
-    faults = [] if fits else [_WRONG_COLUMNS.format(reprlib.repr(content["columns"]))]
+    faults = [] if fits else [_BAD_COLUMNS.format(reprlib.repr(content["columns"]))]
     is_rate = [column.is_category for column in columns] or [False] * size
     if metric is not None:
         coded = [column.is_category for column in columns if column.coded]
@@ -192,26 +192,25 @@ def _faults(rows: Rows, bandwidth: Array, content: dict[str, Any]) -> list[str]:
         is_rate = [False] * metric.shape[1] + coded
     if y.shape not in ((count,), (count, *y.shape[1:2])) or 0 in y.shape or y.dtype != np.float64:
         faults.append(f"y_train_: got {described(y)}; expected float64 ({count},) or ({count}, outputs)")
-    expected = {"sample_weight_": f"{x.dtype} ({count},)", "bandwidth_": f"float64 ({len(is_rate)},)"}
-    faults += misfits(expected, {"sample_weight_": described(weight), "bandwidth_": described(bandwidth)})
+    layouts = {"sample_weight_": f"{x.dtype} ({count},)", "bandwidth_": f"float64 ({len(is_rate)},)"}
+    faults += misfits(layouts, {"sample_weight_": described(weight), "bandwidth_": described(bandwidth)})
     if folds is not None and not (
         folds.dtype == np.int8 and folds.shape[1:] == (count,) and np.isin(folds, (0, 1, 2)).all()
     ):
         faults.append(f"{_FOLDS}: got {described(folds)}; expected int8 (folds, {count}) of 0, 1 and 2")
     finite = {"X_train_": x, "y_train_": y, "sample_weight_": weight} | ({} if metric is None else {_METRIC: metric})
-    faults += [f"{name} is not finite" for name, each in finite.items() if not np.isfinite(each).all()]
+    infinite = [name for name, array in finite.items() if not np.isfinite(array).all()]
+    faults += [f"{name}: got NaN or infinity; expected finite numbers" for name in infinite]
     if not (weight >= 0).all() or not weight.any():
-        faults.append(
-            "sample_weight_: got negative numbers, or zeros alone; expected at least 0, and positive somewhere"
-        )
+        faults.append("sample_weight_: got negative numbers, or only zeros; expected at least one positive number")
     low, high = (np.where(is_rate, *ends) for ends in ((0, np.finfo(x.dtype).tiny), (1, np.finfo(x.dtype).max)))
     if bandwidth.shape == low.shape and not ((bandwidth >= low) & (bandwidth <= high)).all():
         faults.append(f"bandwidth_: got {reprlib.repr(bandwidth.tolist())}; expected positive and finite in {x.dtype}")
-    names, given = content["feature_names"], size - sum(column.is_gap for column in columns)
-    if names is not None and (len(names) != given or not all(isinstance(name, str) for name in names)):
-        faults.append(f"feature_names: got {reprlib.repr(names)}; expected {given} texts")
+    names, feature_count = content["feature_names"], size - sum(column.is_gap for column in columns)
+    if names is not None and (len(names) != feature_count or not all(isinstance(name, str) for name in names)):
+        faults.append(f"feature_names: got {reprlib.repr(names)}; expected {feature_count} texts")
     if not all(_is_step(step, len(is_rate)) for step in content["history"]):
-        faults.append("its history is not one of bandwidths and errors")
+        faults.append("history: got an invalid entry; expected bandwidths and errors")
     return faults
 
 

@@ -1,4 +1,4 @@
-"""A progress bar for a long computation over pairs of rows."""
+"""A progress bar for long computations over pairs of rows."""
 
 import sys
 import time
@@ -10,12 +10,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from dikkat.regression.moments import launch
 
-_EVERY = 30.0  # seconds between lines, where there is no terminal for a bar
+_EVERY = 30.0  # seconds between lines, without a terminal
 
 
 @contextmanager
-def working(name: str, total: int | None, once: int) -> Iterator[None]:
-    """A bar of the pairs of rows that are compared within, or a line every half a minute; `once` is all pairs."""
+def working(name: str, total: int | None, all_pairs: int) -> Iterator[None]:
+    """Show a bar of the compared pairs of rows (`all_pairs` in one pass), or a line every 30 s without a terminal."""
     console, done = Console(stderr=True), 0
     begin = last = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[text]}"))
@@ -28,7 +28,7 @@ def working(name: str, total: int | None, once: int) -> Iterator[None]:
     def count(pairs: int) -> None:
         nonlocal done, last
         done += pairs
-        text = f"{done / once:.1f} times over all pairs of rows"
+        text = f"{done / all_pairs:.1f} times over all pairs of rows"
         if total is not None:
             text = f"{min(100 * done / total, 100):.0f}%"
         bar.update(task, completed=done, text=text)

@@ -1,4 +1,4 @@
-"""Tables in files: columns of numbers by their names, and columns added to what was read."""
+"""Tables in files: reading typed columns by name, and writing the table with added columns."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from dikkat.storage.files import write_whole
 
 _PARQUET = ".parquet"
 _ENDINGS = ".csv, .tsv, .txt, .dat (each may be followed by .gz) or .parquet; save a sheet of a workbook as CSV"
-_NAMED = 12  # most columns that a message lists
+_NAMED = 12  # columns in a message, at most
 _IDENTIFIER = re.compile(r"(?i:^|[\W_])(?i:id|uuid)$|[a-z]I[dD]$|^(?i:index)$")
-_CELLS = 3  # most cells that a message lists
+_CELLS = 3  # cells in a message, at most
 
 
 class Table:
-    """A table as its file has it: of text or Parquet, a folder of Parquet files, or -, text from standard input.
+    """A table from a file of text or Parquet, a folder of Parquet files, or -, text from standard input.
 
-    Its `suffix` is ".csv", ".tsv", ".txt", ".dat" or ".parquet"; for all else `dialects.Text` has what is what.
+    `suffix` is ".csv", ".tsv", ".txt", ".dat" or ".parquet"; `dialects.Text` explains the other attributes.
     """
 
     def __init__(self, path: str | os.PathLike[str], options: FormOptions = FormOptions()) -> None:  # noqa: B008  # a constant
         self.path = Path(path)
-        self.suffix = _kind(self.path)
+        self.suffix = _guess_suffix(self.path)
         self.form, self.columns, self.typed, self._doubts, self._identifiers = _read(self.path, self.suffix, options)
         if not self.columns.num_rows:
-            raise InputError(f"{self.path}: there are no rows in it; at least one is needed")
+            raise InputError(f"{self.path}: got no rows; expected at least one")
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -53,51 +53,51 @@ class Table:
         return list(self.columns.column_names)
 
     def numeric(self) -> list[str]:
-        """The names of the columns that hold numbers, or yes and no, which count as 1 and 0."""
+        """Return the names of the columns of numbers and booleans."""
         return [field.name for field in self.typed.schema if holds_numbers(field.type)]
 
     def kind(self, name: str) -> str:
-        """The kind of a column: "number", "date", or "category"."""
-        kind = self._known(name).type
+        """Return the kind of a column: "number", "date", or "category"."""
+        kind = self._typed_column(name).type
         return "number" if holds_numbers(kind) else "date" if _holds_dates(kind) else "category"
 
     def holds_text(self, name: str) -> bool:
-        """True for a column of text."""
-        return _holds_text(self._known(name).type)
+        """Return True for a column of text."""
+        return _holds_text(self._typed_column(name).type)
 
     def usable(self, *used: str) -> tuple[list[str], dict[str, str]]:
-        """The columns to predict from, without those that are used, and the others, with what they hold instead.
+        """Return the columns to predict from, without `used`, and {other column: reason}.
 
-        Those are numbers, dates, and texts that are categories: at most 50 different ones, each there twice on average.
+        Usable are numbers, dates, and texts with at most 50 different values that occur twice or more on average.
         """
-        result, others = [], {}
+        result, left_out = [], {}
         for index, name in enumerate(self.names):
             if name in used:
                 continue
-            if fault := self._fault(index) or self._numbered(index):
-                others[name] = fault
+            if fault := self._find_fault(index) or self._identifier_reason(index):
+                left_out[name] = fault
             else:
                 result.append(name)
-        return result, others
+        return result, left_out
 
-    def _numbered(self, index: int) -> str:
-        """The reason why a column of different whole numbers that is called an identifier tells nothing."""
+    def _identifier_reason(self, index: int) -> str:
+        """Return a reason to leave out a column of distinct integers that is named like an identifier, else ""."""
         column = self.typed.column(index)
         if not types.is_integer(column.type) or not _IDENTIFIER.search(self.names[index]):
             return ""
         return "numbers the rows" if 1 < compute.count_distinct(column).as_py() == len(column) else ""
 
     def check_usable(self, name: str) -> None:
-        """Refuse a column whose type must be declared (category, ordered, number) before it can be used."""
+        """Raise for a column that cannot be used without declaring its type (category, ordered, number)."""
         self.check_once(name)
-        if fault := self._fault(self.names.index(name)):
-            named = f", or --categorical {name} too" if self.holds_text(name) else ""
+        if fault := self._find_fault(self.names.index(name)):
+            hint = f", or --categorical {name} too" if self.holds_text(name) else ""
             raise InputError(
-                f"{self.path}: column {name!r} {fault}; expected numbers, dates or few different texts{named}"
+                f"{self.path}: column {name!r} {fault}; expected numbers, dates or few different texts{hint}"
             )
 
-    def _fault(self, index: int) -> str:
-        """The reason why a column cannot be used without a declaration; nothing where it can."""
+    def _find_fault(self, index: int) -> str:
+        """Return the reason why a column cannot be used without declaring its type, else ""."""
         column, name = self.typed.column(index), self.names[index]
         if not name:
             return "has no name"
@@ -105,103 +105,102 @@ class Table:
             return "is empty"
         if holds_numbers(column.type) or _holds_dates(column.type):
             return ""
-        held = _Held.of(column)
-        if index not in self._identifiers and (held.numbers or index in self._doubts):
+        content = _Content.of(column)
+        if index not in self._identifiers and (content.numbers or index in self._doubts):
             raise InputError(
-                f"{self.path}: column {name!r} {self._doubts.get(index, held)}; correct it, leave it out with "
+                f"{self.path}: column {name!r} {self._doubts.get(index, content)}; correct it, leave it out with "
                 f"--without, or take its cells as categories with --categorical {name}"
             )
-        count, rows = len({value for _, value in held.cells}) if _holds_text(column.type) else 0, len(held.cells)
+        count, rows = len({value for _, value in content.cells}) if _holds_text(column.type) else 0, len(content.cells)
         if not 1 < count <= min(MOST_LEVELS, rows // 2):
             if index in self._identifiers:
-                return f"holds identifiers ({_shown(held.cells[:1])})"
-            return f"{held}, the same in all rows" if count == 1 else str(held)
+                return f"holds identifiers ({_list_cells(content.cells[:1])})"
+            return f"{content}, the same in all rows" if count == 1 else str(content)
         return ""
 
     def numbers(self, *names: str, missing: bool = False) -> NDArray[np.float64]:
-        """Columns of finite numbers, (rows, columns); with `missing` NaN for cells that lack."""
+        """Return columns of finite numbers, (rows, columns); with `missing`, NaN for missing cells."""
         return np.column_stack([self._column(name, missing) for name in names])
 
     def frame(
         self, kinds: Mapping[str, str], missing: bool, orders: Mapping[str, list[str]], texts: Collection[str]
     ) -> pyarrow.Table:
-        """Columns by the kinds that they are taken as; `orders` has levels of ordered texts, `texts` are no numbers."""
+        """Return columns as `kinds`; `orders` has the levels of ordered categories, `texts` are kept as text."""
 
-        def made(name: str, kind: str) -> Any:
+        def convert(name: str, kind: str) -> Any:
             if kind == "number":
                 return pyarrow.array(self._column(name, missing))
-            column = self._known(name)
+            column = self._typed_column(name)
             if kind == "date":
                 if not _holds_dates(column.type):
-                    raise InputError(f"{self.path}: column {name!r} {_Held.of(column)}; dates are needed")
+                    raise InputError(f"{self.path}: column {name!r} {_Content.of(column)}; expected dates")
                 result = column.cast(pyarrow.timestamp("us", getattr(column.type, "tz", None)), safe=False)
             else:
                 is_text = _holds_text(column.type) or (name in texts and self.kind(name) != "category")
                 result = dialects.clean_text(column.cast(pyarrow.string())) if is_text else column
-            lost = np.flatnonzero(np.asarray(result.is_null()))
-            if len(lost) and not missing:
-                raise _lacking(self.path, name, lost, len(result), "missing")
+            missing_rows = np.flatnonzero(np.asarray(result.is_null()))
+            if len(missing_rows) and not missing:
+                raise _missing_error(self.path, name, missing_rows, len(result), "missing")
             return self._ordered(name, result, orders[name]) if name in orders else result
 
-        return pyarrow.table({name: made(name, kind) for name, kind in kinds.items()})
+        return pyarrow.table({name: convert(name, kind) for name, kind in kinds.items()})
 
     def _ordered(self, name: str, column: Any, levels: list[str]) -> Any:
-        """A column as categories with these levels in this order."""
+        """Return a column as categories with ordered levels."""
         cells = [None if cell is None else str(cell) for cell in column.to_pylist()]
-        if new := [cell for cell in cells if cell is not None and cell not in levels]:
-            raise InputError(f"{self.path}: column {name!r} holds {new[0]!r}; expected one of {', '.join(levels)}")
+        if unknown := [cell for cell in cells if cell is not None and cell not in levels]:
+            raise InputError(f"{self.path}: column {name!r} holds {unknown[0]!r}; expected one of {', '.join(levels)}")
         indices = pyarrow.array([None if cell is None else levels.index(cell) for cell in cells], pyarrow.int32())
         return pyarrow.DictionaryArray.from_arrays(indices, levels, ordered=True)
 
     def check_writable(self, path: str | os.PathLike[str], names: Sequence[str]) -> None:
-        """Refuse columns that could not be written, before there is anything to put in them."""
-        if there := [name for name in names if name in self.names]:
-            raise InputError(f"{self.path}: there is a column {there[0]!r} already; rename it, or leave it out")
-        self._with(dict.fromkeys(names, np.zeros(1)), path, rows=1)
+        """Raise if the table cannot be written to `path` with further columns."""
+        if existing := [name for name in names if name in self.names]:
+            raise InputError(f"{self.path}: there is a column {existing[0]!r} already; rename it, or leave it out")
+        self._to_bytes(dict.fromkeys(names, np.zeros(1)), path, rows=1)
 
-    def write(self, path: str | os.PathLike[str], more: Mapping[str, Array]) -> None:
-        """Write the table, with columns added on the right, whole or not at all; text is written as it came."""
-        write_whole(path, self._with(more, path))
+    def write(self, path: str | os.PathLike[str], added: Mapping[str, Array]) -> None:
+        """Write the table with columns added on the right; text cells stay as they were."""
+        write_whole(path, self._to_bytes(added, path))
 
-    def _with(self, more: Mapping[str, Array], path: str | os.PathLike[str], rows: int | None = None) -> bytes:
-        """The first rows with columns added, as a file's bytes: in Parquet with their types, else as they came."""
+    def _to_bytes(self, added: Mapping[str, Array], path: str | os.PathLike[str], rows: int | None = None) -> bytes:
+        """Return the first rows with added columns as a file: typed for Parquet, else the original cells."""
         columns = (self.typed if _suffix(Path(path)) == _PARQUET else self.columns).slice(0, rows)
-        for name, values in more.items():
+        for name, values in added.items():
             columns = columns.append_column(name, pyarrow.array(values, from_pandas=True))
-        return _encoded(path, columns, self.form)
+        return _encode(path, columns, self.form)
 
-    def _column(self, name: str, lacking: bool = False) -> NDArray[np.float64]:
-        column = self._known(name)
+    def _column(self, name: str, may_miss: bool = False) -> NDArray[np.float64]:
+        column = self._typed_column(name)
         if not holds_numbers(column.type) and column.null_count < len(column):
-            raise InputError(f"{self.path}: column {name!r} {_Held.of(column)}; numbers are needed")
-        # Not safe: integers past 2^53 are rounded, as in any computation with them.
+            raise InputError(f"{self.path}: column {name!r} {_Content.of(column)}; expected numbers")
+        # Not safe: integers above 2⁵³ are rounded.
         result = column.cast(float64(), safe=False).to_numpy()
-        missing = np.flatnonzero(np.isinf(result) if lacking else ~np.isfinite(result))
-        if len(missing):
-            raise _lacking(self.path, name, missing, len(result), "missing, NaN or infinite")
+        missing_rows = np.flatnonzero(np.isinf(result) if may_miss else ~np.isfinite(result))
+        if len(missing_rows):
+            raise _missing_error(self.path, name, missing_rows, len(result), "missing, NaN or infinite")
         return np.asarray(result, np.float64)
 
-    def _known(self, name: str) -> Any:
-        """The cells of the only column of this name."""
+    def _typed_column(self, name: str) -> Any:
         self.check_once(name)
         return self.typed.column(name)
 
     def check_once(self, name: str) -> None:
-        """Refuse a name that no column has, or several."""
-        times = self.names.count(name)
-        if times > 1:
-            raise InputError(f"{self.path}: {times} columns are called {name!r}; rename all but one")
-        if not times:
-            near = difflib.get_close_matches(name, self.names, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else "."
-            shown = ", ".join(self.names[:_NAMED]) + (", …" if len(self.names) > _NAMED else "")
-            raise InputError(f"{self.path}: there is no column {name!r}{meant} There are: {shown}")
+        """Raise unless exactly one column has this name."""
+        count = self.names.count(name)
+        if count > 1:
+            raise InputError(f"{self.path}: {count} columns are called {name!r}; rename all but one")
+        if not count:
+            similar = difflib.get_close_matches(name, self.names, n=1)
+            hint = f"; did you mean {similar[0]!r}?" if similar else "."
+            available = ", ".join(self.names[:_NAMED]) + (", …" if len(self.names) > _NAMED else "")
+            raise InputError(f"{self.path}: there is no column {name!r}{hint} There are: {available}")
 
 
 def write_columns(path: str | os.PathLike[str], columns: Mapping[str, Array]) -> None:
     """Write columns as a table, whole or not at all."""
     table = pyarrow.table({name: pyarrow.array(values, from_pandas=True) for name, values in columns.items()})
-    write_whole(path, _encoded(path, table, Form()))
+    write_whole(path, _encode(path, table, Form()))
 
 
 def _suffix(path: Path) -> str:
@@ -210,17 +209,17 @@ def _suffix(path: Path) -> str:
         return _PARQUET
     if suffix in DELIMITERS or (suffix == _PARQUET and path.suffix.lower() != ".gz"):
         return suffix
-    raise InputError(f"{path}: got a name that does not say what kind of table it is; expected the ending {_ENDINGS}")
+    raise InputError(f"{path}: got an unknown type of table; expected the ending {_ENDINGS}")
 
 
-def _kind(path: Path) -> str:
-    """The suffix of what a file is by its name, or by its first bytes where that says nothing."""
+def _guess_suffix(path: Path) -> str:
+    """Return a file's suffix by its name, else by its first bytes."""
     if path == dialects.STDIN:
         return ".csv"
     try:
         return _suffix(path)
     except InputError:
-        if not path.is_file():  # a pipe, which can be read once
+        if not path.is_file():  # a pipe can be read only once
             return ".csv"
         with path.open("rb") as file:
             return _PARQUET if file.read(4) == b"PAR1" else ".csv"
@@ -228,9 +227,9 @@ def _kind(path: Path) -> str:
 
 def _read(path: Path, suffix: str, options: FormOptions) -> Text:
     if path != dialects.STDIN:
-        path.stat()  # whose errors name the file
+        path.stat()  # its errors name the file
     if suffix == _PARQUET:
-        # Without Arrow's threads, as in `_parsed`: to read a file itself it would start one, but not to read bytes.
+        # Without Arrow's threads, as in `dialects._parsed`: it starts one to read a file, but none for bytes.
         content = None if path.is_dir() else path.read_bytes()
         try:
             if content is None:
@@ -239,20 +238,19 @@ def _read(path: Path, suffix: str, options: FormOptions) -> Text:
                 columns = parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
             columns = columns.rename_columns([" ".join(name.split()) for name in columns.column_names])
             return Text(Form(), columns, dialects.with_nulls(columns, options.na), {})
-        except (pyarrow.ArrowInvalid, OSError) as error:  # OSError where it is damaged, without the file's name
+        except (pyarrow.ArrowInvalid, OSError) as error:  # a damaged file raises OSError without its name
             raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from error
     return dialects.read(path, suffix, options)
 
 
-def _lacking(path: Path, name: str, rows: NDArray[np.intp], count: int, what: str) -> InputError:
+def _missing_error(path: Path, name: str, rows: NDArray[np.intp], count: int, reason: str) -> InputError:
     return InputError(
-        f"{path}: column {name!r} has {len(rows):,} of {count:,} values {what}, the first in row {rows[0] + 1:,}; "
-        "take missing ones as they are with --missing indicator, leave them out with --missing drop, or fill them in"
+        f"{path}: column {name!r} has {len(rows):,} of {count:,} values {reason}, the first in row {rows[0] + 1:,}; "
+        "keep rows with missing values (--missing indicator), leave them out (--missing drop), or fill them in"
     )
 
 
-def _encoded(path: str | os.PathLike[str], columns: pyarrow.Table, form: Form) -> bytes:
-    """A table as its file's bytes."""
+def _encode(path: str | os.PathLike[str], columns: pyarrow.Table, form: Form) -> bytes:
     suffix = _suffix(Path(path))
     try:
         if suffix == _PARQUET:
@@ -270,18 +268,18 @@ def _encoded(path: str | os.PathLike[str], columns: pyarrow.Table, form: Form) -
     except UnicodeEncodeError as error:
         letter = error.object[error.start]
         raise InputError(
-            f"{path}: cannot be written as {form.encoding}, as the table came, since that has no {letter!r}; save the "
+            f"{path}: cannot be written as {form.encoding}, the table's encoding, which has no {letter!r}; save the "
             "table as UTF-8"
         ) from error
 
 
 def _as_texts(columns: pyarrow.Table, decimal: str) -> list[list[str | None]]:
-    """The cells of each column, of fractions with this mark before their decimals."""
+    """Return the cells of each column as text, fractions with this decimal mark."""
     result = []
     for column in columns.columns:
         cells = column.cast(string())
-        is_marked = decimal != "." and types.is_floating(column.type)
-        result.append((compute.replace_substring(cells, ".", decimal) if is_marked else cells).to_pylist())
+        replaces_point = decimal != "." and types.is_floating(column.type)
+        result.append((compute.replace_substring(cells, ".", decimal) if replaces_point else cells).to_pylist())
     return result
 
 
@@ -294,16 +292,16 @@ def _holds_text(kind: Any) -> bool:
     return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
 
 
-class _Held(NamedTuple):
-    """The cells of a column that does not hold numbers."""
+class _Content(NamedTuple):
+    """The cells of a column that is not numeric."""
 
-    kind: str  # the type of its cells, as pyarrow calls it but for text
-    cells: list[tuple[int, object]]  # (row, cell) of those that are not empty
-    faults: list[tuple[int, object]]  # of these, those that do not read as numbers
+    kind: str  # "text", or pyarrow's name of the type
+    cells: list[tuple[int, object]]  # (row, cell) of the cells that are not empty
+    faults: list[tuple[int, object]]  # the cells that do not read as numbers
 
     @classmethod
-    def of(cls, column: Any) -> _Held:
-        """The cells of a column; text that stands for nothing is missing."""
+    def of(cls, column: Any) -> _Content:
+        """Return the content of a column; texts such as "NA" are missing."""
         if _holds_text(column.type):
             column = dialects.clean_text(column.cast(string()))
         cells = [(row, value) for row, value in enumerate(column.to_pylist(), start=1) if value is not None]
@@ -312,20 +310,20 @@ class _Held(NamedTuple):
 
     @property
     def numbers(self) -> bool:
-        """True where most cells read as numbers."""
+        """True if most cells read as numbers."""
         return 2 * len(self.faults) < len(self.cells)
 
     def __str__(self) -> str:
         if not self.cells:
             return "is empty"
         if not self.faults:
-            return f"holds numbers as {self.kind} ({_shown(self.cells[:1])})"
+            return f"holds numbers as {self.kind} ({_list_cells(self.cells[:1])})"
         if not self.numbers:
-            return f"holds {self.kind} ({_shown(self.faults[:1])})"
-        more = ", …" if len(self.faults) > _CELLS else ""
-        some = f"in {len(self.faults):,} of {len(self.cells):,} cells"
-        return f"holds {self.kind} {some} ({_shown(self.faults[:_CELLS])}{more})"
+            return f"holds {self.kind} ({_list_cells(self.faults[:1])})"
+        ellipsis = ", …" if len(self.faults) > _CELLS else ""
+        count = f"in {len(self.faults):,} of {len(self.cells):,} cells"
+        return f"holds {self.kind} {count} ({_list_cells(self.faults[:_CELLS])}{ellipsis})"
 
 
-def _shown(cells: list[tuple[int, object]]) -> str:
+def _list_cells(cells: list[tuple[int, object]]) -> str:
     return ", ".join(f"{str(value)!r} in row {row:,}" for row, value in cells)

@@ -1,4 +1,4 @@
-"""The folder for what can be made or fetched again."""
+"""The cache folder, for files that can be computed or downloaded again."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ VARIABLE = "DIKKAT_CACHE"
 
 
 def cache_folder(*names: str) -> Path:
-    """A folder within the cache: that of DIKKAT_CACHE, or else the system's for dikkat. It is made if need be.
+    """Return a folder in the cache (DIKKAT_CACHE, else the system's cache folder for dikkat), created if missing.
 
     Example:
         >>> import os, tempfile
@@ -33,8 +33,8 @@ def cache_folder(*names: str) -> Path:
 
 
 @contextmanager
-def writing(what: str, folder: Path) -> Iterator[None]:
-    """A context in which an error of the system's also says what could not be written, where, and what helps.
+def writing(label: str, folder: Path) -> Iterator[None]:
+    """Add to an `OSError` which file (`label`) cannot be written, in which folder, and the remedy.
 
     Example:
         >>> with writing("the list", Path("cache")):
@@ -48,37 +48,37 @@ on another disk with the environment variable DIKKAT_CACHE: 'cache'
         yield
     except OSError as error:
         message = (
-            f"{what} cannot be written ({error.strerror or error}): free some space, or name a folder on another disk "
+            f"{label} cannot be written ({error.strerror or error}): free some space, or name a folder on another disk "
             f"with the environment variable {VARIABLE}"
         )
         raise OSError(error.errno, message, str(folder)) from error
 
 
 @contextmanager
-def made(path: Path, what: str) -> Iterator[BinaryIO]:
-    """A file of the cache to be written, called `.part` until it is on the disk; `what` is its name in errors."""
-    part = path.with_name(f"{path.name}.part")
+def create_file(path: Path, label: str) -> Iterator[BinaryIO]:
+    """Yield a new file of the cache, named `.part` until it is on the disk; `label` is its name in errors."""
+    part_path = path.with_name(f"{path.name}.part")
     try:
-        with writing(what, path.parent):
-            file = part.open("wb")
+        with writing(label, path.parent):
+            file = part_path.open("wb")
         try:
             yield file
-            with writing(what, path.parent):
+            with writing(label, path.parent):
                 file.flush()
                 os.fsync(file.fileno())
         finally:
-            with suppress(OSError):  # where a write failed, which was said, closing tries it again
+            with suppress(OSError):  # after a failed write, which has raised already, closing tries it again
                 file.close()
-        with writing(what, path.parent):
-            publish(part, path)
+        with writing(label, path.parent):
+            publish(part_path, path)
     finally:
-        part.unlink(missing_ok=True)
+        part_path.unlink(missing_ok=True)
 
 
 @contextmanager
-def waited_for(path: Path, what: str) -> Iterator[None]:
-    """A lock for processes that make the same file `what`: one works, and the others wait."""
+def wait_for_lock(path: Path, label: str) -> Iterator[None]:
+    """Hold the lock of the file `label`, so that one process writes it while others wait."""
     with ExitStack() as stack:
-        with writing(what, path.parent):
+        with writing(label, path.parent):
             stack.enter_context(locked(path, wait=True))
         yield

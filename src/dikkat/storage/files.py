@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and strict reading of files that anybody may have written."""
+"""Atomic writing of files, and strict reading of files from untrusted sources."""
 
 import errno
 import json
@@ -17,9 +17,8 @@ __all__ = ["check_replaceable", "flush_folder", "parse_json", "publish", "read_r
 def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part.
 
-    The bytes go to a new file in the same folder, are flushed to the disk, and take the name in one step. A failure on
-    the way (disk full, interrupt) leaves an existing file as it was, and nothing beside it. A file that is replaced
-    passes its permissions on.
+    The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed. A failure (disk full,
+    interrupt) leaves an existing file as it was and no temporary file. The new file keeps the old file's permissions.
 
     Example:
         >>> import tempfile
@@ -33,31 +32,31 @@ def write_whole(path: str | os.PathLike[str], data: bytes | str) -> None:
         raise TypeError(f"data: got {type(data).__name__}; expected bytes or str")
     target = Path(path).resolve()
     mode = check_replaceable(path)
-    aside = target.with_name(f".{secrets.token_hex(8)}.part")
+    temporary = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         if mode is not None:
-            aside.chmod(mode)
-        publish(aside, target)
+            temporary.chmod(mode)
+        publish(temporary, target)
     except BaseException as error:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            error.filename = os.fspath(path)  # and not the name of the part, which nobody gave
+            error.filename = os.fspath(path)  # the caller's path, not the temporary one
         raise
 
 
-def publish(part: Path, path: Path) -> None:
-    """Give a file that was written and flushed to the disk its name, in one step that lasts through a power cut."""
-    os.replace(part, path)  # noqa: PTH105  (the step that tests break; one name for it)
+def publish(temporary: Path, path: Path) -> None:
+    """Rename a flushed file to `path` in one step that survives a power cut."""
+    os.replace(temporary, path)  # noqa: PTH105  (tests patch this function)
     flush_folder(path.parent)
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> int | None:
-    """Check that `write_whole` may write a file: for before the work, and not after it."""
+    """Return the permissions of a file to replace (None: a new file), or raise if `write_whole` could not write it."""
     target = Path(path).resolve()
     if target.parent.is_dir() and not os.access(target.parent, os.W_OK):
         raise PermissionError(errno.EACCES, f"{str(target)!r} cannot be written: its folder is read-only")
@@ -76,7 +75,7 @@ def check_replaceable(path: str | os.PathLike[str]) -> int | None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make new names in a folder last through a power cut, where the system can flush a folder."""
+    """Make new names in a folder survive a power cut, if the system can flush a folder."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -90,7 +89,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def read_regular(path: str | os.PathLike[str], *, most: int, first: int | None = None) -> bytes:
-    """Read a stranger's file: never a pipe or a device, which may have no end, and never more than is sensible.
+    """Return the bytes of an untrusted file of at most `most` bytes; a pipe or device, which may never end, raises.
 
     Example:
         >>> read_regular(os.devnull, most=10)
@@ -98,7 +97,7 @@ def read_regular(path: str | os.PathLike[str], *, most: int, first: int | None =
             ...
         dikkat.errors.InputError: /dev/null: not a regular file (a folder, a pipe or a device). Put a file in its place
     """
-    # Without O_NONBLOCK, opening a pipe waits until somebody writes into it.
+    # Without O_NONBLOCK, opening a pipe waits for a writer.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags)
     try:
@@ -117,7 +116,7 @@ def read_regular(path: str | os.PathLike[str], *, most: int, first: int | None =
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse a stranger's JSON strictly: UTF-8, no key twice, no NaN or infinity, no nesting without end.
+    """Parse untrusted JSON strictly: UTF-8, no repeated key, no NaN or infinity, no excessive nesting.
 
     Example:
         >>> parse_json(b'{"seed": 1, "seed": 2}')
@@ -149,4 +148,4 @@ def _finite(text: str) -> float:
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number that JSON has")
+    raise ValueError(f"{text} is not allowed in JSON; expected a finite number")

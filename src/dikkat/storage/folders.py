@@ -1,4 +1,4 @@
-"""Folders of files that appear whole or not at all, with the sums by which a reader knows each file again."""
+"""Atomic writing of folders of files, with a SHA-256 checksum of each file."""
 
 import hashlib
 import secrets
@@ -18,10 +18,10 @@ SUMS = "SHA256SUMS"
 
 
 def write_folder(folder: Path, content: Mapping[str, bytes], *, replace: bool = False) -> None:
-    """Write a folder of files, and their sums in `SHA256SUMS`, whole or not at all.
+    """Write a folder of files and their checksums (`SHA256SUMS`), whole or not at all.
 
-    The files are written to a new folder beside it and flushed to the disk; then that takes the name. An old folder
-    of that name is renamed before and removed behind; where the system stops in between, `recover` puts it back.
+    The files go to a temporary folder, which is flushed to the disk and renamed. An old folder is first renamed, and
+    removed at the end. If the system stops in between, `recover` restores the old folder.
 
     Example:
         >>> import tempfile
@@ -31,26 +31,26 @@ def write_folder(folder: Path, content: Mapping[str, bytes], *, replace: bool = 
         ['SHA256SUMS', 'note.txt']
     """
     sums = "".join(f"{digest(data)}  {name}\n" for name, data in content.items())
-    part = _part(folder)
+    new_folder = _temporary_name(folder)
     try:
-        part.mkdir()
+        new_folder.mkdir()
         for name, data in {**content, SUMS: sums.encode()}.items():
-            write_whole(part / name, data)
+            write_whole(new_folder / name, data)
         if replace and folder.exists():
-            _exchange(part, folder)
+            _exchange(new_folder, folder)
         else:
-            part.rename(folder)
+            new_folder.rename(folder)
             flush_folder(folder.parent)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(new_folder, ignore_errors=True)
 
 
-def _exchange(part: Path, folder: Path) -> None:
-    """Rename `part` to `folder`; the old folder is removed only after the new one has the name."""
+def _exchange(new_folder: Path, folder: Path) -> None:
+    """Rename `new_folder` to `folder`; the old folder is removed only after that."""
     old = set_aside(folder)
     folder.rename(old)
     try:
-        part.rename(folder)
+        new_folder.rename(folder)
     except BaseException:
         old.rename(folder)
         raise
@@ -61,9 +61,9 @@ def _exchange(part: Path, folder: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Finish what a stopped `write_folder` began: put the old folder back if no new one has its name, or remove it.
+    """Clean up after a stopped `write_folder`: restore the old folder if there is no new one, else remove it.
 
-    For writers alone: between the two renames of one that is at work, readers find the old folder by `set_aside`.
+    Only for writers: while another process is between the two renames, readers find the old folder by `set_aside`.
     """
     old = set_aside(folder)
     if not old.is_dir():
@@ -75,45 +75,45 @@ def recover(folder: Path) -> None:
 
 
 def check_free(folder: Path) -> None:
-    """Check that a folder could be written: make and remove one beside it, and its parents if need be."""
+    """Raise `OSError` if a folder cannot be created there; creates its parents."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    trial = _part(folder)
+    trial = _temporary_name(folder)
     trial.mkdir()
     trial.rmdir()
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder, which is there whole or not at all whenever the removal is cut short."""
-    gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
-    folder.rename(gone)
-    shutil.rmtree(gone)
+    """Remove a folder; if the removal is interrupted, no incomplete folder has its name."""
+    renamed = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
+    folder.rename(renamed)
+    shutil.rmtree(renamed)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove from a folder what a killed process had not finished writing, or removing."""
+    """Remove the temporary files and folders that a killed process left in a folder."""
     for entry in folder.glob(".*"):
         if entry.suffix in (".part", ".old"):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 in hexadecimal digits."""
+    """Return the SHA-256 in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def parse_sums(data: bytes) -> dict[str, str]:
-    """The SHA-256 of each file by its name, from the content of `SHA256SUMS`."""
+    """Return {file name: SHA-256} from the content of `SHA256SUMS`."""
     lines = [line.split("  ", 1) for line in data.decode("ascii").splitlines()]
     sums = {name: value for value, name in lines}
     if len(sums) != len(lines):
-        raise ValueError("a name is there twice")
+        raise ValueError("a file name occurs twice")
     return sums
 
 
-def _part(folder: Path) -> Path:
+def _temporary_name(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
 
 
 def set_aside(folder: Path) -> Path:
-    """The name of a folder while a new one takes its own."""
+    """Return the temporary path of an old folder while `write_folder` replaces it."""
     return folder.with_name(f".{folder.name}.old")

@@ -1,7 +1,7 @@
-r"""Weights in int8, one scale a row: the numbers that are stored, and that the compiled search multiplies with.
+r"""Weights in int8 with one scale for each row, as model files store them and the compiled search uses them.
 
 A row's weights are $w_j \approx s\,q_j$ with whole $|q_j| \le 127$. The scale s is max|w| / 127, rounded up to 16
-significant bits: so s·q, of at most 24 bits, is a float32 without rounding, and what is quantised again is the same.
+significant bits: so s·q, of at most 24 bits, is exact in float32, and quantising again gives the same numbers.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Rows(NamedTuple):
 
 
 def quantized(weight: Tensor) -> Rows:
-    """A matrix of finite numbers (R, C) in int8; a row of zeros, or of numbers too small for a scale, becomes zeros.
+    """Return a finite matrix (R, C) in int8; a row of zeros, or of numbers too small for a scale, becomes zeros.
 
     Example:
         >>> rows = quantized(torch.tensor([[1.0, -0.5], [0.0, 0.0]]))
@@ -30,16 +30,16 @@ def quantized(weight: Tensor) -> Rows:
         >>> torch.equal(quantized(dequantized(rows)).numbers, rows.numbers)
         True
     """
-    wide = weight.detach().double()
-    peak = wide.abs().amax(1) if wide.shape[1] else wide.new_zeros(len(wide))
+    weight64 = weight.detach().double()
+    peak = weight64.abs().amax(1) if weight64.shape[1] else weight64.new_zeros(len(weight64))
     mantissa, exponent = torch.frexp(peak / MOST)
     scales = torch.ldexp(torch.ceil(torch.ldexp(mantissa, torch.tensor(_BITS))), exponent - _BITS)
-    # Where s·q would leave the normal numbers of float32, whose digits are fewer.
+    # A smaller scale would make s·q subnormal in float32, with fewer digits.
     scales = torch.where(scales < torch.finfo(torch.float32).tiny, 0.0, scales)
-    by = torch.where(scales == 0, 0.0, 1 / scales).unsqueeze(1)
-    return Rows((wide * by).round().to(torch.int8), scales.float())
+    inverse_scales = torch.where(scales == 0, 0.0, 1 / scales).unsqueeze(1)
+    return Rows((weight64 * inverse_scales).round().to(torch.int8), scales.float())
 
 
 def dequantized(rows: Rows) -> Tensor:
-    """The matrix (R, C) float32 that int8 numbers stand for, exactly."""
+    """Return the float32 matrix (R, C) of scale × number, exactly."""
     return rows.numbers.float() * rows.scales.unsqueeze(1)

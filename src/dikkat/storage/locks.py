@@ -1,4 +1,4 @@
-"""One process at a time; the system releases a lock when its process ends, however it ends."""
+"""Locks between processes. The system releases a lock when its process ends, even by a crash."""
 
 import os
 import socket
@@ -8,16 +8,16 @@ from pathlib import Path
 
 
 class LockedError(Exception):
-    """Another process holds the lock; the message names it, as far as that is known."""
+    """Another process holds the lock; the message names the process if it is known."""
 
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[None]:
-    """Hold a lock."""
+    """Hold a lock; if it is taken, wait, or raise `LockedError` without `wait`."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
-    # Not in the lock's file: some systems let nobody read a locked file, and older versions of filelock empty it.
+    # Not in the lock's file: on some systems a locked file cannot be read, and older versions of filelock empty it.
     holder = path.with_name(f"{path.name}.holder")
     try:
         lock.acquire(blocking=wait)

@@ -9,22 +9,22 @@ import torch
 Array = np.ndarray[Any, Any]
 
 
-def misfits(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
-    """The tensors that are missing, too many, or of another shape or type, by descriptions of each.
+def misfits(expected: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
+    """Return a message for each missing, unexpected or different tensor, from {name: `described`}.
 
     Example:
         >>> misfits({"a": "(3,)", "b": "()"}, {"a": "(2,)", "c": "()"})
         ['a: got (2,); expected (3,)', 'b: got nothing; expected ()', 'c: got (); expected nothing']
     """
     return [
-        f"{name}: got {found.get(name, 'nothing')}; expected {expected.get(name, 'nothing')}"
-        for name in (*expected, *sorted(found.keys() - expected.keys()))
-        if found.get(name) != expected.get(name)
+        f"{name}: got {actual.get(name, 'nothing')}; expected {expected.get(name, 'nothing')}"
+        for name in (*expected, *sorted(actual.keys() - expected.keys()))
+        if actual.get(name) != expected.get(name)
     ]
 
 
 def described(tensor: Array | torch.Tensor) -> str:
-    """Type and shape, as `misfits` compares them.
+    """Return dtype and shape as text, as `misfits` compares them.
 
     Example:
         >>> described(torch.zeros(3, 5))
@@ -34,5 +34,5 @@ def described(tensor: Array | torch.Tensor) -> str:
 
 
 def joined(faults: Sequence[str]) -> str:
-    """The first five faults, as one text."""
+    """Return the first five faults as one text."""
     return "; ".join(faults[:5]) + (" …" if faults[5:] else "")

@@ -1,4 +1,4 @@
-"""TOML: reading what a person wrote, and writing it in a line."""
+"""Reading TOML documents, and writing a value as TOML in one line."""
 
 import json
 import tomllib
@@ -9,7 +9,7 @@ from dikkat.errors import InputError
 
 
 def read(text: str, where: str) -> dict[str, Any]:
-    """The values of a TOML document by their keys; `where` is what an error calls it.
+    """Return the values of a TOML document by key; `where` is its name in errors.
 
     Example:
         >>> read("epochs 20", "mine.toml")
@@ -22,17 +22,17 @@ expected TOML, lines such as `epochs = 20`, and no key twice
         return tomllib.loads(text)
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
-    except ValueError as error:  # also of a number with 5,000 digits, which Python does not read
+    except ValueError as error:  # also for a number of 5,000 digits, which Python does not parse
         raise InputError(f"{where}: {error}; expected TOML, lines such as `epochs = 20`, and no key twice") from error
 
 
 def written(value: str | float | Mapping[str, Any]) -> str:
-    """A value as TOML has it in a line.
+    """Return a value as one line of TOML.
 
     Example:
         >>> print(written({"tsv": "letters of 1890.tsv", "first": 600}))
         {tsv = "letters of 1890.tsv", first = 600}
     """
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {written(each)}" for key, each in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # but for that letter, JSON's are TOML's
+        return "{" + ", ".join(f"{key} = {written(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # allowed in JSON, but not in TOML

@@ -1,4 +1,4 @@
-"""The textbook's layers on PyTorch: attention, encoders and decoders. `dikkat.textbook.torch` has them all.
+"""The textbook's layers on PyTorch: attention, encoders and decoders.
 
 In the shapes, B is the batch, T and m are steps, n queries, h features of a state.
 """
@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import dikkat
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
-from dikkat.scores import Additive, ScaledDot, Score, check_size, is_plain
-from dikkat.textbook.tools import check_heads, first_that_takes, positions
+from dikkat.scores import Additive, ScaledDot, Score, is_plain, whole
+from dikkat.textbook.tools import call_matching, check_heads, positions
 
 __all__ = [
     "GRU", "AdditiveAttention", "AttentionDecoder", "Decoder", "DotProductAttention", "Encoder", "EncoderDecoder",
@@ -27,11 +27,11 @@ __all__ = [
 
 
 def _integers(name: str, X: Tensor) -> Tensor:
-    """Whole numbers of any type, as integers."""
+    """Return whole numbers of any dtype as int64."""
     if X.is_floating_point():
-        wrong = X[X.frac() != 0]  # NaN and infinities among them, whose fraction is NaN
-        if wrong.numel():
-            raise ValueError(f"{name}: got {wrong[0].item()}; expected whole numbers, as integers or as floats")
+        fractional = X[X.frac() != 0]  # also NaN and infinities
+        if fractional.numel():
+            raise ValueError(f"{name}: got {fractional[0].item()}; expected whole numbers, as integers or as floats")
     return X.long()
 
 
@@ -40,26 +40,26 @@ def _lengths(valid_lens: Tensor | None, keys: int) -> Tensor | None:
 
 
 def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
-    """A copy in which another value stands behind each sequence's length.
+    """Return a copy with `value` after each sequence's length.
 
     Args:
         X: (B, T, ...).
         valid_len: (B,) whole numbers.
-        value: What stands there.
+        value: The value of padding.
 
     Raises:
         ValueError: A length that is not whole.
     """
-    behind = torch.arange(X.shape[1], device=X.device) >= _integers("valid_len", valid_len)[:, None]
-    return X.masked_fill(behind.reshape(*behind.shape, *[1] * (X.ndim - 2)), value)
+    is_padding = torch.arange(X.shape[1], device=X.device) >= _integers("valid_len", valid_len)[:, None]
+    return X.masked_fill(is_padding.reshape(*is_padding.shape, *[1] * (X.ndim - 2)), value)
 
 
 def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
-    """The softmax over the first entries of each row; weights 0 in a row that has none.
+    """Return the softmax over the first entries of each row; weights 0 in a row of length 0.
 
     Args:
-        X: (B, n, m) scores; they stay as they are.
-        valid_lens: (B,) or (B, n) whole numbers, those above m meaning m; None: all entries take part.
+        X: (B, n, m) scores, not changed.
+        valid_lens: (B,) or (B, n) whole numbers; above m counts as m; None: all entries.
 
     Returns:
         (B, n, m).
@@ -81,9 +81,9 @@ def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
 
 
 def _hide(queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The three with 0 for queries that see no key, and for keys and values that no query sees.
+    """Return the inputs with 0 for queries without a visible key, and for keys and values without a query.
 
-    Before the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
+    This precedes the projections: a hidden NaN would reach their weights' gradients as 0 · NaN.
     """
     if valid_lens is None:
         return queries, keys, values
@@ -96,19 +96,19 @@ def _hide(queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | No
 
 
 class _Attention(Score):
-    """A layer that attends with a score of its own, and keeps what it looked at last."""
+    """A layer that is its own score, and stores the last attention weights."""
 
     dropout: nn.Module
     attention_weights: Tensor
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None) -> Tensor:
-        """Attend.
+        """Return the attention output.
 
         Args:
             queries: (B, n, d_q).
             keys: (B, m, d_k).
             values: (B, m, d_v).
-            valid_lens: (B,) or (B, n), how many keys count; None: all.
+            valid_lens: (B,) or (B, n), the number of visible keys; None: all.
 
         Returns:
             (B, n, d_v).
@@ -123,25 +123,25 @@ class _Attention(Score):
                 queries, keys, values, score=self, valid_lens=lens, dropout=p, return_weights=True
             )
             return output
-        # A module that a reader has put in, or hooked to, is called with what the book's layer calls it with.
+        # Replaced or hooked submodules are called with the arguments of the book's layer.
         queries, keys, values = _hide(queries, keys, values, lens)
         self.attention_weights = masked_softmax(self._scores(queries, keys), lens)
         return cast(Tensor, dropout(self.attention_weights) @ values)
 
     def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """(B, n, m), step by step."""
+        """Return the scores (B, n, m), computed by the submodules."""
         raise NotImplementedError
 
 
 class AdditiveAttention(_Attention, Additive):
-    """Additive attention, of the score Σ_h v_h tanh((W_q q)_h + (W_k k)_h) with the layers `W_q`, `W_k` and `w_v`.
+    """Additive attention with the score Σ_h v_h tanh((W_q q)_h + (W_k k)_h) and the layers `W_q`, `W_k`, `w_v`.
 
     `AdditiveAttention(key_size, query_size, num_hiddens, dropout)` as in edition 0.17; as in 1.0,
-    `AdditiveAttention(num_hiddens, dropout)`, which takes the other sizes from the first call.
+    `AdditiveAttention(num_hiddens, dropout)`, which infers the other sizes from the first call.
 
     Args:
         *args: `key_size` and `query_size`, features of a key and of a query; `num_hiddens`, those of both projections;
-            `dropout`, the probability with which a weight is dropped in training.
+            `dropout`, the probability of dropping a weight in training.
         **kwargs: The same by their names.
 
     Attributes:
@@ -157,7 +157,7 @@ class AdditiveAttention(_Attention, Additive):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        key_size, query_size, num_hiddens, dropout = first_that_takes(
+        key_size, query_size, num_hiddens, dropout = call_matching(
             args,
             kwargs,
             lambda key_size, query_size, num_hiddens, dropout: (key_size, query_size, num_hiddens, dropout),
@@ -174,7 +174,7 @@ class AdditiveAttention(_Attention, Additive):
         """(B, n, query_size), (B, m, key_size), (B, m, d_v), lengths (B,) or (B, n), None for all -> (B, n, d_v)."""
         for layer, features in ((self.W_q, queries), (self.W_k, keys)):
             if isinstance(layer, nn.LazyLinear):
-                layer(features[..., :1, :])  # from which it takes its size
+                layer(features[..., :1, :])  # infers its size
         return super().forward(queries, keys, values, valid_lens)
 
     def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -183,17 +183,17 @@ class AdditiveAttention(_Attention, Additive):
 
 
 def _linear(name: str, size: int | None, num_hiddens: int, bias: bool = False) -> nn.Linear:
-    """A linear layer; without a size, one that takes its size from the first input."""
+    """Return a linear layer; without a size, it is inferred from the first input."""
     if size is None:
         return nn.LazyLinear(num_hiddens, bias=bias)
     return nn.Linear(check_size(name, size), num_hiddens, bias=bias)
 
 
 class DotProductAttention(_Attention, ScaledDot):
-    """Scaled dot-product attention, of the score ⟨q, k⟩ / √d.
+    """Scaled dot-product attention with the score ⟨q, k⟩ / √d.
 
     Args:
-        dropout: The probability with which a weight is dropped, in training.
+        dropout: The probability of dropping a weight in training.
 
     Attributes:
         attention_weights: The last call's, before dropout; (B, n, m).
@@ -210,24 +210,24 @@ class DotProductAttention(_Attention, ScaledDot):
 
 
 def transpose_qkv(X: Tensor, num_heads: int) -> Tensor:
-    """(B, n, heads · d) -> (B · heads, n, d): a batch element of each head."""
+    """Reshape (B, n, heads · d) to (B · heads, n, d), one batch element for each head."""
     return X.unflatten(-1, (num_heads, -1)).transpose(1, 2).flatten(0, 1)
 
 
 def transpose_output(X: Tensor, num_heads: int) -> Tensor:
-    """(B · heads, n, d) -> (B, n, heads · d), the reverse of `transpose_qkv`."""
+    """Reshape (B · heads, n, d) to (B, n, heads · d), the inverse of `transpose_qkv`."""
     return X.unflatten(0, (-1, num_heads)).transpose(1, 2).flatten(2)
 
 
 class MultiHeadAttention(nn.Module):
-    """Several scaled dot-product attentions, each on its share of the projected features.
+    """Multi-head scaled dot-product attention; each head uses a part of the projected features.
 
     `MultiHeadAttention(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False)` as in edition
-    0.17; as in 1.0 without the first three, which are then those of the first call.
+    0.17; as in 1.0 without the first three, which are inferred from the first call.
 
     Args:
-        *args: `key_size`, `query_size`, `value_size`, features of what comes in; `num_hiddens`, those of the
-            projections and of the output; `num_heads`; `dropout` of weights; `bias`, whether the projections have one.
+        *args: `key_size`, `query_size`, `value_size`, features of the inputs; `num_hiddens`, features of the
+            projections and of the output; `num_heads`; `dropout` of weights; `bias`, whether projections have a bias.
         **kwargs: The same by their names.
 
     Attributes:
@@ -246,7 +246,7 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
-        sizes, num_hiddens, self.num_heads, dropout, bias = first_that_takes(
+        sizes, num_hiddens, self.num_heads, dropout, bias = call_matching(
             args,
             kwargs,
             lambda key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False: (
@@ -283,11 +283,11 @@ class MultiHeadAttention(nn.Module):
 
 
 class PositionalEncoding(nn.Module):
-    """Adds to each position sines and cosines of its own, `dikkat.textbook.tools.positions`.
+    """Adds the sines and cosines of `dikkat.textbook.tools.positions`.
 
     Args:
         num_hiddens: Features.
-        dropout: The probability with which a feature is dropped, in training.
+        dropout: The probability of dropping a feature in training.
         max_len: Positions.
 
     Attributes:
@@ -316,10 +316,10 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The interface of decoders: `forward` makes outputs of inputs and a state, and returns them with the new state."""
+    """The interface of decoders: `forward` maps inputs and a state to outputs and the new state."""
 
     def init_state(self, enc_outputs: Any, *args: Any) -> Any:
-        """The state before the first step, made of what the encoder returned; the decoder's own."""
+        """Return the state before the first step from the encoder's outputs; defined by subclasses."""
         raise NotImplementedError
 
 
@@ -328,48 +328,48 @@ class AttentionDecoder(Decoder):
 
     @property
     def attention_weights(self) -> Any:
-        """The attention weights of the last call; the decoder's own."""
+        """The attention weights of the last call; defined by subclasses."""
         raise NotImplementedError
 
 
 class EncoderDecoder(nn.Module):
-    """An encoder, and a decoder that begins with what it found."""
+    """An encoder, and a decoder that starts with the encoder's outputs."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
 
     def forward(self, enc_X: Tensor, dec_X: Tensor, *args: Any) -> Any:
-        """The decoder's outputs and its state; `args`, such as lengths, go to the encoder and to `init_state`."""
+        """Return the decoder's outputs and state; `args`, such as lengths, go to the encoder and to `init_state`."""
         return self.decoder(dec_X, cast(Decoder, self.decoder).init_state(self.encoder(enc_X, *args), *args))
 
 
 class GRU(nn.Module):
-    """A GRU of several layers, steps first.
+    """A GRU of several layers, with steps in the first dimension.
 
     Args:
         num_inputs: Features of an input.
         num_hiddens: Features of a state.
         num_layers: Layers.
-        dropout: The probability with which a feature is dropped between layers, in training.
+        dropout: The probability of dropping a feature between layers in training.
     """
 
     def __init__(self, num_inputs: int, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
         super().__init__()
-        self.rnn = nn.GRU(num_inputs, num_hiddens, num_layers, dropout=_between_layers(num_layers, dropout))
+        self.rnn = nn.GRU(num_inputs, num_hiddens, num_layers, dropout=_layer_dropout(num_layers, dropout))
 
     def forward(self, inputs: Tensor, H: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(T, B, num_inputs) and a state (layers, B, h) -> states (T, B, h), the last state."""
+        """Return the states (T, B, h) and the last state of inputs (T, B, num_inputs) and a state (layers, B, h)."""
         return cast(tuple[Tensor, Tensor], self.rnn(inputs, H))
 
 
-def _between_layers(num_layers: int, dropout: float) -> float:
-    """The dropout between layers, which the book takes for a single one too."""
+def _layer_dropout(num_layers: int, dropout: float) -> float:
+    """Return the dropout between layers; the book passes it for a single layer too, where PyTorch warns."""
     return dropout if num_layers > 1 else 0.0
 
 
 def init_seq2seq(module: nn.Module) -> None:
-    """Xavier-uniform matrices for linear and recurrent layers: for `net.apply(init_seq2seq)`."""
+    """Initialise matrices of linear and recurrent layers Xavier-uniformly: `net.apply(init_seq2seq)`."""
     recurrent = isinstance(module, nn.RNNBase | AttentionalGRU)
     if isinstance(module, nn.LazyLinear) or not (recurrent or isinstance(module, nn.Linear)):
         return
@@ -379,37 +379,37 @@ def init_seq2seq(module: nn.Module) -> None:
 
 
 class Seq2SeqEncoder(Encoder):
-    """An embedding and a GRU. Given lengths, it reads no padding.
+    """An embedding and a GRU. With lengths, it reads no padding.
 
-    Another network may stand in the place of `rnn`: one of PyTorch's, in one or both directions, reads no padding
-    either; a module of a reader's own is called with (T, B, embed_size) alone, and reads all steps, as in the book.
-    Weights that were saved with the book's library load, those of both editions.
+    `rnn` may be replaced. A recurrent network of PyTorch, in one or both directions, reads no padding either. Another
+    module is called only with (T, B, embed_size), and reads all steps, as in the book. Weights saved with the book's
+    library, of both editions, can be loaded.
 
     Args:
         vocab_size: Tokens.
         embed_size: Features of an embedding.
         num_hiddens: Features of a state.
         num_layers: GRU layers.
-        dropout: The probability with which a feature is dropped between layers, in training.
+        dropout: The probability of dropping a feature between layers in training.
     """
 
     def __init__(self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, embed_size)
-        self.rnn: nn.Module = nn.GRU(embed_size, num_hiddens, num_layers, dropout=_between_layers(num_layers, dropout))
+        self.rnn: nn.Module = nn.GRU(embed_size, num_hiddens, num_layers, dropout=_layer_dropout(num_layers, dropout))
         self.apply(init_seq2seq)
-        self.register_load_state_dict_pre_hook(_of_edition_1)
+        self.register_load_state_dict_pre_hook(_convert_edition_1)
 
     def forward(self, X: Tensor, valid_len: Tensor | None = None, *args: Any) -> tuple[Tensor, Any]:
-        """Encode.
+        """Return the states of the top layer, and the last states.
 
         Args:
             X: (B, T) token ids.
-            valid_len: (B,), how many of them are read; None: all.
-            *args: What else `EncoderDecoder` gives to both, of which an encoder makes nothing.
+            valid_len: (B,), the number of tokens to read; None: all.
+            *args: Further arguments of `EncoderDecoder`, ignored.
 
         Returns:
-            The top layer's states (T, B, h), 0 behind a length; each layer's last state (layers, B, h).
+            The top layer's states (T, B, h), 0 for padding; each layer's last state (layers, B, h).
 
         Raises:
             ValueError: A token id or a length that is not whole, or a length that is less than 1.
@@ -419,7 +419,7 @@ class Seq2SeqEncoder(Encoder):
             return cast(tuple[Tensor, Any], rnn(embedded.transpose(0, 1)))
         lens = _integers("valid_len", valid_len).clamp(max=X.shape[1])
         if lens.numel() and can_read_values(lens) and int(lens.min()) < 1:
-            raise ValueError(f"valid_len: got {int(lens.min())}; expected 1 at least")
+            raise ValueError(f"valid_len: got {int(lens.min())}; expected at least 1")
         if type(rnn) is nn.GRU and not rnn.bidirectional:
             outputs, state = GRUEncoder.of(rnn)(embedded, lens)
             return outputs.transpose(0, 1), state
@@ -428,47 +428,47 @@ class Seq2SeqEncoder(Encoder):
         return pad_packed_sequence(outputs, total_length=X.shape[1])[0], state
 
 
-def _of_edition_1(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Rename the weights of the book's encoder of edition 1.0, which has a `GRU` in the place of PyTorch's."""
+def _convert_edition_1(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Rename the weights of the book's encoder of edition 1.0, which has a `GRU` instead of PyTorch's."""
     if not isinstance(module.rnn, GRU):
         for name in [name for name in state_dict if name.startswith(f"{prefix}rnn.rnn.")]:
             state_dict[prefix + name.removeprefix(f"{prefix}rnn.")] = state_dict.pop(name)
 
 
 class Seq2SeqAttentionDecoder(AttentionDecoder):
-    """A GRU that looks at the encoder's states before every step, by additive attention.
+    """A GRU with additive attention on the encoder's states before every step.
 
-    Another of the chapters' attentions may be set as `attention`, and an `AttentionalLSTM` of `dikkat.recurrent` as
-    `rnn`. Weights of the decoder that the chapter's cell defines load, with its layers' names.
+    `attention` may be replaced by another of the chapters' attentions, and `rnn` by an `AttentionalLSTM` of
+    `dikkat.recurrent`. Weights of the decoder in the chapter's cell can be loaded.
 
     Args:
         vocab_size: Tokens.
         embed_size: Features of an embedding.
         num_hiddens: Features of a state, and of the encoder's.
-        num_layers: GRU layers, as the encoder has.
-        dropout: The probability with which an attention weight, or a feature between layers, is dropped, in training.
+        num_layers: GRU layers, as in the encoder.
+        dropout: The probability of dropping an attention weight, or a feature between layers, in training.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3; as in *Dive into Deep Learning*, section "Bahdanau Attention".
     """
 
-    _looked_at: Tensor | None = None  # (B, T, m) of the last call
+    _last_weights: Tensor | None = None  # (B, T, m) of the last call
 
     def __init__(self, vocab_size: int, embed_size: int, num_hiddens: int, num_layers: int, dropout: float = 0) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, embed_size)
-        h, between = num_hiddens, _between_layers(num_layers, dropout)
+        h, between = num_hiddens, _layer_dropout(num_layers, dropout)
         self.rnn = AttentionalGRU(embed_size, h, h, Additive(h, h, h), num_layers, between, weight_dropout=dropout)
         self.dense = nn.Linear(num_hiddens, vocab_size)
         self.apply(init_seq2seq)
-        self.register_load_state_dict_pre_hook(_of_the_cell)
+        self.register_load_state_dict_pre_hook(_convert_chapter)
 
     def init_state(self, enc_outputs: Any, enc_valid_lens: Tensor | None = None, *args: Any) -> tuple[Any, ...]:
-        """The encoder's states, batch first; its last state; the lengths, None for no padding."""
+        """Return the encoder's states (batch first), its last state, and the lengths (None without padding)."""
         outputs, state = enc_outputs
         return outputs.transpose(0, 1), state, enc_valid_lens
 
     def forward(self, X: Tensor, state: Any) -> tuple[Tensor, list[Any]]:
-        """Run some steps.
+        """Return the token scores of some steps, and the new state.
 
         Args:
             X: (B, T) token ids.
@@ -480,20 +480,20 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
         encoded, hidden, lens = state
         memory = self.rnn.prepare(encoded, _lengths(lens, encoded.shape[1]))
         embedded = self.embedding(_integers("X", X))
-        outputs, _, self._looked_at, hidden = self.rnn(embedded, memory, hidden, return_weights=True)
+        outputs, _, self._last_weights, hidden = self.rnn(embedded, memory, hidden, return_weights=True)
         return self.dense(outputs), [encoded, hidden, lens]
 
     @property
     def attention(self) -> Score:
-        """The attention by which `rnn` compares states; another of the chapters' attentions may be set in its place."""
+        """The attention of `rnn`, which may be replaced by another of the chapters' attentions."""
         return self.rnn.score
 
     def __setattr__(self, name: str, value: Any) -> None:
-        fits: Any = {"attention": (AdditiveAttention, DotProductAttention), "rnn": (AttentionalGRU, AttentionalLSTM)}
-        if not isinstance(value, fits.get(name, (object,))):
+        allowed: Any = {"attention": (AdditiveAttention, DotProductAttention), "rnn": (AttentionalGRU, AttentionalLSTM)}
+        if not isinstance(value, allowed.get(name, (object,))):
             raise TypeError(
-                f"{name}: got {type(value).__name__}; expected {' or '.join(each.__name__ for each in fits[name])}. "
-                "What else is a module goes into the chapter's own cell, which defines this decoder"
+                f"{name}: got {type(value).__name__}; expected {' or '.join(kind.__name__ for kind in allowed[name])}. "
+                "For another module define the decoder in a cell, as the chapter does"
             )
         if name == "attention":
             self.rnn.score, self.rnn.weight_dropout = value, getattr(value.dropout, "p", 0.0)
@@ -503,34 +503,34 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
     @property
     def attention_weights(self) -> list[Tensor]:
         """The weights of each step of the last call, (B, 1, m) each; empty before the first call."""
-        return [] if self._looked_at is None else list(self._looked_at.unsqueeze(2).unbind(1))
+        return [] if self._last_weights is None else list(self._last_weights.unsqueeze(2).unbind(1))
 
 
-def _of_the_cell(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Rename the weights of the chapter's decoder, which reads the context before the embedding, and not behind it."""
-    score = f"{prefix}attention."
-    names = [name for name in state_dict if name.startswith(score)]
+def _convert_chapter(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Rename the weights of the chapter's decoder, whose inputs are the context and then the embedding."""
+    old_prefix = f"{prefix}attention."
+    names = [name for name in state_dict if name.startswith(old_prefix)]
     for name in names:
-        state_dict[f"{prefix}rnn.score.{name.removeprefix(score)}"] = state_dict.pop(name)
+        state_dict[f"{prefix}rnn.score.{name.removeprefix(old_prefix)}"] = state_dict.pop(name)
     if names:
         weight = state_dict[f"{prefix}rnn.weight_ih_l0"]
         state_dict[f"{prefix}rnn.weight_ih_l0"] = weight.roll(-cast(AttentionalGRU, module.rnn).hidden_size, 1)
 
 
 class MaskedSoftmaxCELoss(nn.CrossEntropyLoss):
-    """Cross-entropy of the labels that are no padding.
+    """The cross-entropy of labels without padding.
 
     Args:
-        weight: (vocab_size,), what a token's loss counts; None: all 1.
-        ignore_index: A label that does not count wherever it stands.
-        label_smoothing: The part of each label that is shared out among all tokens, 0 to 1.
+        weight: (vocab_size,), weights of the tokens' losses; None: all 1.
+        ignore_index: A label without loss.
+        label_smoothing: The share of each label that is spread over all tokens, 0 to 1.
     """
 
     def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, label_smoothing: float = 0.0) -> None:
         super().__init__(weight, ignore_index=ignore_index, reduction="none", label_smoothing=label_smoothing)
 
     def forward(self, pred: Tensor, label: Tensor, valid_len: Tensor) -> Tensor:  # type: ignore[override]
-        """The sum over each sequence's real tokens, divided by all its positions.
+        """Return the sum of losses over each sequence's tokens, divided by its number of positions.
 
         Args:
             pred: (B, T, vocab_size) scores.

@@ -1,4 +1,4 @@
-"""Training of the textbook's translators on PyTorch, as in both editions. `dikkat.textbook.torch` has it all."""
+"""Training of the textbook's translators on PyTorch, for both editions."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -24,17 +24,17 @@ __all__ = [
 
 
 def cpu() -> torch.device:
-    """The CPU."""
+    """Return the CPU."""
     return torch.device("cpu")
 
 
 def gpu(i: int = 0) -> torch.device:
-    """The i-th GPU."""
+    """Return the i-th GPU."""
     return torch.device(f"cuda:{i}")
 
 
 def num_gpus() -> int:
-    """The number of GPUs."""
+    """Return the number of GPUs."""
     return torch.cuda.device_count()
 
 
@@ -45,21 +45,21 @@ try_gpu, try_all_gpus = devices(cpu, gpu, num_gpus)
 
 
 def load_array(data_arrays: Sequence[Tensor], batch_size: int, is_train: bool = True) -> DataLoader[Any]:
-    """Batches of tensors that belong together row by row, in another order each time if `is_train`.
+    """Return batches of matching rows of tensors, shuffled in each epoch if `is_train`.
 
     Args:
-        data_arrays: Tensors with as many rows each.
+        data_arrays: Tensors with the same number of rows.
         batch_size: Rows of a batch; the last one may have fewer.
         is_train: Whether the rows are shuffled.
     """
     dataset = TensorDataset(*data_arrays)
     order = RandomSampler(dataset) if is_train else SequentialSampler(dataset)
-    # A batch is taken out of each tensor at once, where the loader itself would take its rows one by one.
+    # A batch is indexed from each tensor at once; the loader's default takes rows one by one.
     return DataLoader(dataset, sampler=BatchSampler(order, batch_size, drop_last=False), batch_size=None)
 
 
 def build_array_nmt(lines: Sequence[Sequence[str]], vocab: Vocab, num_steps: int) -> tuple[Tensor, Tensor]:
-    """`dikkat.textbook.text.build_array_nmt` as tensors: token ids (sentences, num_steps), lengths (sentences,)."""
+    """Return token ids (sentences, num_steps) and lengths (sentences,) of `text.build_array_nmt` as tensors."""
     ids, lens = text.build_array_nmt(lines, vocab, num_steps)
     return torch.from_numpy(ids), torch.from_numpy(lens)
 
@@ -67,39 +67,39 @@ def build_array_nmt(lines: Sequence[Sequence[str]], vocab: Vocab, num_steps: int
 def load_data_nmt(
     batch_size: int, num_steps: int, num_examples: int | None = 600
 ) -> tuple[DataLoader[Any], Vocab, Vocab]:
-    """Batches of the corpus's first sentence pairs, and the vocabularies of both languages.
+    """Return batches of the corpus's first sentence pairs, and the vocabularies of both languages.
 
     Args:
         batch_size: Pairs of a batch.
-        num_steps: Tokens of a sentence, `<eos>` among them.
-        num_examples: How many pairs of `read_data_nmt` to take; None: all.
+        num_steps: Tokens of a sentence, including `<eos>`.
+        num_examples: The number of pairs of `read_data_nmt`; None: all.
 
     Returns:
         Batches of sources, their lengths, targets and their lengths; the vocabulary of the sources, of the targets.
     """
     arrays, source_vocab, target_vocab = text.load_data_nmt(num_steps, num_examples)
-    return load_array([torch.from_numpy(each) for each in arrays], batch_size), source_vocab, target_vocab
+    return load_array([torch.from_numpy(array) for array in arrays], batch_size), source_vocab, target_vocab
 
 
 # --- edition 0.17
 
 
 def grad_clipping(net: Any, theta: float) -> None:
-    """Shrink the gradients of a module, or of an object's `params`, to a norm of theta if it is larger."""
+    """Scale the gradients of a module, or of an object's `params`, to the norm theta if theirs is larger."""
     nn.utils.clip_grad_norm_(net.parameters() if isinstance(net, nn.Module) else net.params, theta)
 
 
 def train_seq2seq(net: nn.Module, data_iter: Any, lr: float, num_epochs: int, tgt_vocab: Vocab, device: Any) -> None:
-    """Train an `EncoderDecoder` on sentence pairs: Adam, gradients of norm 1 at most, weights of `init_seq2seq`.
+    """Train an `EncoderDecoder` from `init_seq2seq` with Adam and gradients clipped to norm 1.
 
-    It prints the last epoch's loss a token and how many target tokens a second it read, and draws the loss.
+    It draws the loss, and prints the last epoch's loss per token and target tokens per second.
 
     Args:
         net: `net(X, dec_X, lengths)` returns scores and a state.
         data_iter: Batches of sources, their lengths, targets and their lengths.
         lr: The learning rate.
-        num_epochs: How often to go through the data.
-        tgt_vocab: Of the targets, for `<bos>`.
+        num_epochs: Number of passes over the data.
+        tgt_vocab: The targets' vocabulary, for `<bos>`.
         device: Where to train.
     """
     net.apply(init_seq2seq)
@@ -107,10 +107,10 @@ def train_seq2seq(net: nn.Module, data_iter: Any, lr: float, num_epochs: int, tg
     optimizer, loss = torch.optim.Adam(net.parameters(), lr=lr), MaskedSoftmaxCELoss()
 
     def step(batch: Sequence[Tensor]) -> tuple[float, float]:
-        X, X_lens, Y, Y_lens = (each.to(device) for each in batch)
-        read = torch.cat([torch.full_like(Y[:, :1], tgt_vocab["<bos>"]), Y[:, :-1]], dim=1)
+        X, X_lens, Y, Y_lens = (tensor.to(device) for tensor in batch)
+        dec_input = torch.cat([torch.full_like(Y[:, :1], tgt_vocab["<bos>"]), Y[:, :-1]], dim=1)
         optimizer.zero_grad()
-        scores, _ = net(X, read, X_lens)
+        scores, _ = net(X, dec_input, X_lens)
         total = loss(scores, Y, Y_lens).sum()
         total.backward()
         grad_clipping(net, 1)
@@ -124,59 +124,59 @@ def predict_seq2seq(
     net: nn.Module, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, num_steps: int, device: Any,
     save_attention_weights: bool = False,
 ) -> tuple[str, list[Any]]:  # fmt: skip
-    """Translate a sentence, the likeliest word at each step.
+    """Return a greedy translation of a sentence: the most probable word at each step.
 
     Args:
-        net: As it was trained; it is left in evaluation mode.
+        net: A trained network; it is set to evaluation mode.
         src_sentence: Words and punctuation marks with spaces between them.
-        src_vocab: Of the source.
-        tgt_vocab: Of the target.
-        num_steps: To which the source is padded, and how many words are said at most.
-        device: Where the net is.
+        src_vocab: The source's vocabulary.
+        tgt_vocab: The target's vocabulary.
+        num_steps: The source's padded length, and the largest number of words.
+        device: The device of the net.
         save_attention_weights: Whether to return the decoder's `attention_weights` of each step.
 
     Returns:
-        The translation, and the attention weights of each step, that of `<eos>` among them, if asked for.
+        The translation, and the attention weights of each step including `<eos>` (empty if not saved).
     """
-    X, lens = (each.to(device) for each in build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps))
+    X, lens = (tensor.to(device) for tensor in build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps))
     begin, end = torch.tensor([[tgt_vocab["<bos>"]]], device=device), tgt_vocab["<eos>"]
-    said, looked_at = _likeliest(net, X, lens, begin, num_steps, save_attention_weights, end)
-    words = said[0].tolist()
-    return " ".join(tgt_vocab.to_tokens(words[:-1] if words[-1] == end else words)), looked_at
+    tokens, weights = _decode_greedily(net, X, lens, begin, num_steps, save_attention_weights, end)
+    words = tokens[0].tolist()
+    return " ".join(tgt_vocab.to_tokens(words[:-1] if words[-1] == end else words)), weights
 
 
-def _likeliest(
-    net: Any, X: Tensor, lens: Tensor, begin: Tensor, num_steps: int, keep: bool, end: int | None = None
+def _decode_greedily(
+    net: Any, X: Tensor, lens: Tensor, begin: Tensor, num_steps: int, save_weights: bool, end: int | None = None
 ) -> tuple[Tensor, list[Any]]:
-    """The likeliest token at each step, (B, steps), until all are `end`; what the decoder looked at, if kept."""
+    """Return the most probable tokens (B, steps), until all are `end`, and the saved attention weights."""
     net.eval()
     with torch.no_grad():
         token, state = begin, net.decoder.init_state(net.encoder(X, lens), lens)
-        said, looked_at = [], []
+        tokens, weights = [], []
         for _ in range(num_steps):
             scores, state = net.decoder(token, state)
             token = scores.argmax(dim=2)
-            said.append(token)
-            if keep:
-                looked_at.append(net.decoder.attention_weights)
+            tokens.append(token)
+            if save_weights:
+                weights.append(net.decoder.attention_weights)
             if end is not None and bool((token == end).all()):
                 break
-    return torch.cat(said, dim=1), looked_at
+    return torch.cat(tokens, dim=1), weights
 
 
 # --- edition 1.0
 
 
 class Module(nn.Module, HyperParameters):
-    """A model that draws how it learns; `net` is its network, unless it has a `forward` of its own.
+    """A model that draws its training curves; `net` is its network unless it overrides `forward`.
 
     Args:
-        plot_train_per_epoch: Points an epoch of what training says.
-        plot_valid_per_epoch: Points an epoch of what validation says.
+        plot_train_per_epoch: Points of training curves per epoch.
+        plot_valid_per_epoch: Points of validation curves per epoch.
 
     Attributes:
-        board: On which `plot` draws.
-        trainer: Set by the trainer that fits the model.
+        board: The `ProgressBoard` of `plot`.
+        trainer: The trainer that fits the model.
     """
 
     net: nn.Module
@@ -191,19 +191,19 @@ class Module(nn.Module, HyperParameters):
         self.board = ProgressBoard()
 
     def forward(self, *inputs: Any) -> Any:
-        """The output of `net`."""
+        """Return the output of `net`."""
         return self.net(*inputs)
 
     def loss(self, y_hat: Tensor, y: Tensor) -> Tensor:
-        """The number that training makes small; the model's own."""
+        """Return the loss to minimise; defined by subclasses."""
         raise NotImplementedError
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Stochastic gradient descent with the learning rate `lr`."""
+        """Return stochastic gradient descent with the learning rate `lr`."""
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
     def apply_init(self, inputs: Sequence[Any], init: Any = None) -> None:
-        """Run the model once, so that every layer has a size, and draw the weights by `init`."""
+        """Run the model once, so that every layer has a size, and initialise weights with `init`."""
         self(*inputs)
         if init is not None:
             self.net.apply(init)
@@ -212,20 +212,20 @@ class Module(nn.Module, HyperParameters):
         """Add a point to the board's curve `train_key` or `val_key`.
 
         Raises:
-            RuntimeError: No trainer fits this model.
+            RuntimeError: The model has no trainer.
         """
         trainer = getattr(self, "trainer", None)
         if trainer is None:
-            raise RuntimeError("the model has no trainer; plot is for the steps of Trainer.fit")
-        kind, batches, points = (
+            raise RuntimeError("plot: got a model without a trainer; call it from the steps of Trainer.fit")
+        prefix, batches, points = (
             ("train", trainer.train_batches, self.plot_train_per_epoch)
             if train
             else ("val", trainer.val_batches, self.plot_valid_per_epoch)
         )
-        self.board.draw(trainer.progress, value, f"{kind}_{key}", every_n=len(batches) // points)
+        self.board.draw(trainer.progress, value, f"{prefix}_{key}", every_n=len(batches) // points)
 
     def training_step(self, batch: Sequence[Any]) -> Tensor:
-        """The loss of a batch, whose last tensor is what to say; it is drawn."""
+        """Return and draw the loss of a batch, whose last tensor is the label."""
         loss = self.loss(self(*batch[:-1]), batch[-1])
         self.plot("loss", loss, train=True)
         return loss
@@ -236,11 +236,11 @@ class Module(nn.Module, HyperParameters):
 
 
 class DataModule(HyperParameters):
-    """Batches to learn from and to validate with.
+    """Batches for training and validation.
 
     Args:
-        root: Kept as an attribute, as by the book's class.
-        num_workers: Kept as an attribute too.
+        root: Stored as an attribute, as in the book's class.
+        num_workers: Stored as an attribute.
     """
 
     batch_size: int
@@ -249,19 +249,19 @@ class DataModule(HyperParameters):
         self.save_hyperparameters()
 
     def get_dataloader(self, train: bool) -> Any:
-        """Batches of either kind; the data's own."""
+        """Return batches for training or validation; defined by subclasses."""
         raise NotImplementedError
 
     def get_tensorloader(self, tensors: Sequence[Tensor], train: bool, indices: slice = slice(0, None)) -> Any:
-        """Batches of `batch_size` of some rows of tensors."""
-        return load_array([each[indices] for each in tensors], self.batch_size, train)
+        """Return batches of `batch_size` rows of tensors."""
+        return load_array([tensor[indices] for tensor in tensors], self.batch_size, train)
 
     def train_dataloader(self) -> Any:
-        """Batches to learn from."""
+        """Return training batches."""
         return self.get_dataloader(train=True)
 
     def val_dataloader(self) -> Any:
-        """Batches to validate with; None where there are none."""
+        """Return validation batches, or None."""
         return self.get_dataloader(train=False)
 
 
@@ -269,15 +269,15 @@ class MTFraEng(DataModule):
     """English sentences and their French translations in batches, those of `dikkat.textbook.text.raw_corpus`.
 
     Args:
-        batch_size: Pairs a batch.
-        num_steps: Tokens of a sentence, `<eos>` among them.
-        num_train: The first pairs, to learn from.
-        num_val: The next ones, to validate with.
+        batch_size: Pairs of a batch.
+        num_steps: Tokens of a sentence, including `<eos>`.
+        num_train: Training pairs, the first of the corpus.
+        num_val: Validation pairs, the next.
 
     Attributes:
-        arrays: Sources, what the decoder reads, the sources' lengths, what the decoder is to say.
-        src_vocab: Of English.
-        tgt_vocab: Of French.
+        arrays: Sources, decoder inputs, the sources' lengths, labels.
+        src_vocab: The English vocabulary.
+        tgt_vocab: The French vocabulary.
     """
 
     def __init__(self, batch_size: int, num_steps: int = 9, num_train: int = 512, num_val: int = 128) -> None:
@@ -290,15 +290,15 @@ class MTFraEng(DataModule):
         self.arrays = tuple(torch.from_numpy(array) for array in arrays)
 
     def get_dataloader(self, train: bool) -> Any:
-        """Batches of one of the two parts."""
+        """Return training or validation batches."""
         begin, pairs = (0, self.num_train) if train else (self.num_train, self.num_val)
         return self.get_tensorloader(self.arrays, train, slice(begin, begin + pairs))
 
     def build(self, src_sentences: Sequence[str], tgt_sentences: Sequence[str]) -> tuple[Tensor, ...]:
-        """The tensors of other sentences, by the same vocabularies.
+        """Return the tensors of other sentences, with these vocabularies.
 
         Raises:
-            ValueError: Not as many of one kind as of the other.
+            ValueError: Different numbers of sources and targets.
         """
         if len(src_sentences) != len(tgt_sentences):
             raise ValueError(
@@ -311,19 +311,19 @@ class MTFraEng(DataModule):
 
 
 class Trainer(HyperParameters):
-    """Goes through the data, epoch by epoch; on the first GPU if it may use one and there is one.
+    """Trains a model for some epochs, on the first GPU if it may use one and there is one.
 
     Args:
-        max_epochs: How often.
-        num_gpus: How many GPUs it may use.
-        gradient_clip_val: The norm to which a batch's gradients are shrunk; 0: not at all.
+        max_epochs: Number of epochs.
+        num_gpus: GPUs that it may use.
+        gradient_clip_val: The norm to which a batch's gradients are clipped; 0: no clipping.
 
     Attributes:
-        model: What is trained.
-        optimizer: The model's own.
-        train_batches: To learn from.
-        val_batches: To validate with.
-        steps: Batches learned from so far.
+        model: The trained model.
+        optimizer: The model's optimizer.
+        train_batches: Training batches.
+        val_batches: Validation batches.
+        steps: Training steps so far.
     """
 
     max_epochs: int
@@ -335,7 +335,7 @@ class Trainer(HyperParameters):
 
     @property
     def progress(self) -> float:
-        """Epochs so far, the part of the present one among them."""
+        """Epochs so far, including the fraction of the current one."""
         return self.steps / len(self.train_batches)
 
     def fit(self, model: Any, data: Any) -> None:
@@ -346,14 +346,14 @@ class Trainer(HyperParameters):
             self.fit_epoch()
 
     def prepare_data(self, data: Any) -> None:
-        """Take the batches; a kind that the data does not have is of none."""
+        """Set the training and validation batches; () if the data have none."""
         self.steps = 0
         self.train_batches, self.val_batches = (
             () if batches is None else batches for batches in (data.train_dataloader(), data.val_dataloader())
         )
 
     def prepare_model(self, model: Any) -> None:
-        """Take the model to the device, and what it learns with."""
+        """Move the model to the device, and create its optimizer."""
         self.device = try_gpu() if self.num_gpus else cpu()
         self.model = model.to(self.device)
         self.optimizer = model.configure_optimizers()
@@ -361,11 +361,11 @@ class Trainer(HyperParameters):
         model.board.xlabel, model.board.xlim = "epoch", [0, self.max_epochs]
 
     def prepare_batch(self, batch: Sequence[Tensor]) -> list[Tensor]:
-        """A batch where the model is."""
-        return [each.to(self.device) for each in batch]
+        """Return a batch on the model's device."""
+        return [tensor.to(self.device) for tensor in batch]
 
     def fit_epoch(self) -> None:
-        """Go through the data once: learn from the one kind of batches, then validate with the other."""
+        """Train on all training batches, then validate."""
         self.model.train()
         for batch in self.train_batches:
             self.optimizer.zero_grad()
@@ -385,8 +385,8 @@ class Seq2Seq(EncoderDecoder, Module):
 
     Args:
         encoder: `encoder(X, lengths)`.
-        decoder: With `init_state`.
-        tgt_pad: The padding token's number, whose loss does not count.
+        decoder: A decoder with `init_state`.
+        tgt_pad: The number of the padding token, which has no loss.
         lr: The learning rate.
     """
 
@@ -397,31 +397,31 @@ class Seq2Seq(EncoderDecoder, Module):
         self.save_hyperparameters()
 
     def forward(self, enc_X: Tensor, dec_X: Tensor, *args: Any) -> Tensor:
-        """The decoder's scores (B, T, vocab_size), without its state."""
+        """Return the decoder's scores (B, T, vocab_size), without its state."""
         return cast(Tensor, super().forward(enc_X, dec_X, *args)[0])
 
     def loss(self, Y_hat: Tensor, Y: Tensor) -> Tensor:
-        """The mean cross-entropy of the tokens that are no padding."""
+        """Return the mean cross-entropy of the tokens without padding."""
         return F.cross_entropy(Y_hat.flatten(0, 1), Y.flatten(), ignore_index=self.tgt_pad)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam with the learning rate `lr`."""
+        """Return Adam with the learning rate `lr`."""
         return torch.optim.Adam(self.parameters(), lr=self.lr)
 
     def predict_step(
         self, batch: Sequence[Tensor], device: Any, num_steps: int, save_attention_weights: bool = False
     ) -> tuple[Tensor, list[Any]]:
-        """Translate a batch, the likeliest token at each step.
+        """Return greedy translations of a batch: the most probable token at each step.
 
         Args:
-            batch: Sources, what the decoder reads, of which the first tokens count, and the sources' lengths.
-            device: Where to.
-            num_steps: How many tokens to say, whether `<eos>` was among them or not.
+            batch: Sources, decoder inputs (only the first tokens are used), and the sources' lengths.
+            device: The device to use.
+            num_steps: The number of tokens, also after `<eos>`.
             save_attention_weights: Whether to return the decoder's `attention_weights` of each step.
 
         Returns:
-            Tokens (B, num_steps), and the attention weights of each step, if they were asked for.
+            Tokens (B, num_steps), and the attention weights of each step (empty if not saved).
         """
         self.to(device)
-        X, read, lens = (each.to(device) for each in batch[:3])
-        return _likeliest(self, X, lens, read[:, :1], num_steps, save_attention_weights)
+        X, dec_input, lens = (tensor.to(device) for tensor in batch[:3])
+        return _decode_greedily(self, X, lens, dec_input[:, :1], num_steps, save_attention_weights)

@@ -1,9 +1,9 @@
 """The textbook's helper library on Apache MXNet: `from dikkat.textbook import mxnet as d2l`.
 
-Names, signatures and shapes are those of the book's edition 0.17 and of its second Chinese edition. As there,
-`npx.set_np()` comes before arrays and blocks are made, and `np.array([2, 3])` is of floats: whole numbers are taken as
-lengths and token ids in any type.
-`dikkat.textbook.torch` lists what differs from the book, because it is right.
+Names, signatures and shapes are those of the book's edition 0.17 and of its second Chinese edition. As in the book,
+call `npx.set_np()` before creating arrays and blocks. `np.array([2, 3])` has floats, so lengths and token ids may be
+whole numbers of any dtype.
+`dikkat.textbook.torch` lists the corrections of the book.
 """
 
 import math
@@ -22,28 +22,28 @@ from dikkat.textbook.common import Vocab, absent, devices, run_epochs
 from dikkat.textbook.tools import check_attention, check_heads, positions
 
 
-def _refuse(reason: str) -> ImportError:
+def _import_error(reason: str) -> ImportError:
     return ImportError(
         f"dikkat.textbook.mxnet: {reason}; expected MXNet 1.9.1, its last release, with Python 3.11 or older and numpy "
-        "1.23.5. In an environment of its own with Python 3.11, run: pip install '.[textbook-mxnet]'"
+        "1.23.5. In a separate environment with Python 3.11, run: pip install '.[textbook-mxnet]'"
     )
 
 
 if sys.version_info[:2] > (3, 11):
-    raise _refuse(f"got Python {sys.version_info[0]}.{sys.version_info[1]}")
+    raise _import_error(f"got Python {sys.version_info[0]}.{sys.version_info[1]}")
 if find_spec("mxnet") is None:
-    raise _refuse("got no MXNet")
-if tuple(int(part) for part in onp.__version__.split(".")[:2]) > (1, 23):
-    raise _refuse(f"got numpy {onp.__version__}, without names that MXNet uses")
+    raise _import_error("got no MXNet")
+if tuple(int(number) for number in onp.__version__.split(".")[:2]) > (1, 23):
+    raise _import_error(f"got numpy {onp.__version__}, without names that MXNet uses")
 try:
-    with warnings.catch_warnings():  # of 2022, it imports what Python and NumPy have since advised against
+    with warnings.catch_warnings():  # MXNet, of 2022, imports names that are deprecated since
         warnings.simplefilter("ignore", DeprecationWarning)
         from mxnet import autograd, context, gluon, init, np, npx
         from mxnet.gluon import nn, rnn
 except OSError as error:
-    raise _refuse(
-        f"MXNet's library does not load ({error}). Of the system it needs libgomp1 and libquadmath0, as Debian and "
-        "Ubuntu call them, or libgomp and libquadmath, as Fedora does"
+    raise _import_error(
+        f"got an MXNet library that does not load ({error}). Install libgomp1 and libquadmath0 (Debian, Ubuntu) or "
+        "libgomp and libquadmath (Fedora)"
     ) from error
 
 __getattr__ = partial(absent, __name__)
@@ -68,12 +68,12 @@ reduce_sum, reduce_mean, argmax, swapaxes = _method.sum, _method.mean, _method.a
 
 
 def size(a: Array) -> int:
-    """The number of elements of an array."""
+    """Return the number of elements of an array."""
     return int(a.size)
 
 
 def transpose(a: Array) -> Array:
-    """An array with its dimensions in the reverse order."""
+    """Return an array with its dimensions in reverse order."""
     return a.T
 
 
@@ -88,54 +88,54 @@ try_gpu, try_all_gpus = devices(cpu, gpu, num_gpus)
 # --- attention
 
 
-def _whole(name: str, X: Array) -> text.Ids:
-    """Whole numbers of any type, as NumPy's integers."""
+def _integers(name: str, X: Array) -> text.Ids:
+    """Return whole numbers of any dtype as NumPy's int64."""
     values = X.asnumpy()
-    wrong = values[~onp.isfinite(values) | (values != onp.floor(values))]
-    if wrong.size:
-        raise ValueError(f"{name}: got {wrong[0]}; expected whole numbers, as integers or as floats")
+    invalid = values[~onp.isfinite(values) | (values != onp.floor(values))]
+    if invalid.size:
+        raise ValueError(f"{name}: got {invalid[0]}; expected whole numbers, as integers or as floats")
     return values.astype(onp.int64)
 
 
 def _where(condition: Any, X: Array, value: float) -> Array:
-    # With a number in the place of its second array, MXNet's `where` has the gradient of the other branch.
+    # With a number as the second branch, MXNet's `where` has the gradient of the wrong branch.
     return np.where(np.array(condition, dtype="bool", ctx=X.ctx), X, np.full((), value, dtype=X.dtype, ctx=X.ctx))
 
 
 def sequence_mask(X: Array, valid_len: Array, value: float = 0) -> Array:
-    """A copy of X (B, T, ...) in which another value stands behind each sequence's length (B,).
+    """Return a copy of X (B, T, ...) with `value` after each sequence's length (B,).
 
     Raises:
         ValueError: A length that is not whole.
     """
-    inside = onp.arange(X.shape[1]) < _whole("valid_len", valid_len)[:, None]
+    inside = onp.arange(X.shape[1]) < _integers("valid_len", valid_len)[:, None]
     return _where(inside.reshape(*inside.shape, *[1] * (X.ndim - 2)), X, value)
 
 
 def _visible(valid_lens: Array | None, scores: Sequence[int]) -> Any:
-    """The pairs that take part, NumPy's booleans (B, n or 1, m), for scores of this shape; None where all do."""
+    """Return the visible pairs, NumPy booleans (B, n or 1, m), for scores of this shape; None for all."""
     if valid_lens is None:
         return None
     if len(scores) != 3:
         raise ValueError(f"X: got shape {tuple(scores)}; expected (batch, queries, keys)")
     batch, queries, keys = scores
-    lens = _whole("valid_lens", valid_lens)
+    lens = _integers("valid_lens", valid_lens)
     if lens.shape not in ((batch,), (batch, queries)):
         raise ValueError(f"valid_lens: got shape {lens.shape}; expected ({batch},) or ({batch}, {queries})")
     if lens.size and lens.min() < 0:
-        raise ValueError(f"valid_lens: got {lens.min()}; expected 0 at least")
+        raise ValueError(f"valid_lens: got {lens.min()}; expected at least 0")
     return onp.arange(keys) < lens.reshape(batch, -1, 1)
 
 
 def _softmax(scores: Array, visible: Any) -> Array:
-    """Weights over the visible keys; 0 in a row that sees none, which MXNet's softmax makes NaN."""
+    """Return weights over the visible keys; 0 in a row without any, where MXNet's softmax is NaN."""
     if visible is None:
         return npx.softmax(scores, axis=-1)
     return _where(visible, npx.softmax(_where(visible, scores, -onp.inf), axis=-1), 0.0)
 
 
 def masked_softmax(X: Array, valid_lens: Array | None) -> Array:
-    """The softmax over the first entries of each row, `dikkat.textbook.layers.masked_softmax`.
+    """Return the softmax over the first entries of each row, as `dikkat.textbook.layers.masked_softmax`.
 
     Example:
         >>> npx.set_np()
@@ -147,12 +147,12 @@ def masked_softmax(X: Array, valid_lens: Array | None) -> Array:
 
 
 def _hide(queries: Array, keys: Array, values: Array, valid_lens: Array | None) -> tuple[Array, Array, Array, Any]:
-    """`dikkat.textbook.layers._hide`, and the visible pairs."""
+    """Return the inputs as `dikkat.textbook.layers._hide`, and the visible pairs."""
     visible = _visible(valid_lens, check_attention(queries.shape, keys.shape, values.shape))
     if visible is None:
         return queries, keys, values, None
-    shown = visible.any(1)[..., None]
-    return _where(visible.any(2)[..., None], queries, 0), _where(shown, keys, 0), _where(shown, values, 0), visible
+    is_seen = visible.any(1)[..., None]
+    return _where(visible.any(2)[..., None], queries, 0), _where(is_seen, keys, 0), _where(is_seen, values, 0), visible
 
 
 def _dense(num_hiddens: int, bias: bool = False) -> nn.Dense:
@@ -160,7 +160,7 @@ def _dense(num_hiddens: int, bias: bool = False) -> nn.Dense:
 
 
 class AdditiveAttention(nn.Block):
-    """Additive attention, `dikkat.textbook.layers.AdditiveAttention`, of the sizes of the first call.
+    """Additive attention as `dikkat.textbook.layers.AdditiveAttention`, with sizes inferred from the first call.
 
     Example:
         >>> npx.set_np()
@@ -185,7 +185,7 @@ class AdditiveAttention(nn.Block):
 
 
 class DotProductAttention(nn.Block):
-    """Scaled dot-product attention, `dikkat.textbook.layers.DotProductAttention`."""
+    """Scaled dot-product attention, as `dikkat.textbook.layers.DotProductAttention`."""
 
     def __init__(self, dropout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -200,21 +200,21 @@ class DotProductAttention(nn.Block):
 
 
 def transpose_qkv(X: Array, num_heads: int) -> Array:
-    """(B, n, heads · d) -> (B · heads, n, d): a batch element of each head."""
+    """Reshape (B, n, heads · d) to (B · heads, n, d), one batch element for each head."""
     batch, length, features = X.shape
     heads = X.reshape(batch, length, num_heads, features // num_heads).swapaxes(1, 2)
     return heads.reshape(batch * num_heads, length, features // num_heads)
 
 
 def transpose_output(X: Array, num_heads: int) -> Array:
-    """(B · heads, n, d) -> (B, n, heads · d), the reverse of `transpose_qkv`."""
+    """Reshape (B · heads, n, d) to (B, n, heads · d), the inverse of `transpose_qkv`."""
     rows, length, features = X.shape
     joined = X.reshape(rows // num_heads, num_heads, length, features).swapaxes(1, 2)
     return joined.reshape(rows // num_heads, length, num_heads * features)
 
 
 class MultiHeadAttention(nn.Block):
-    """Several scaled dot-product attentions, `dikkat.textbook.layers.MultiHeadAttention`, of the first call's sizes."""
+    """Multi-head attention as `dikkat.textbook.layers.MultiHeadAttention`, with sizes inferred from the first call."""
 
     def __init__(self, num_hiddens: int, num_heads: int, dropout: float, use_bias: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -234,7 +234,7 @@ class MultiHeadAttention(nn.Block):
 
 
 class PositionalEncoding(nn.Block):
-    """Adds to each position sines and cosines: `dikkat.textbook.layers.PositionalEncoding`."""
+    """Adds sines and cosines of positions, as `dikkat.textbook.layers.PositionalEncoding`."""
 
     def __init__(self, num_hiddens: int, dropout: float, max_len: int = 1000) -> None:
         super().__init__()
@@ -253,10 +253,10 @@ class Encoder(nn.Block):
 
 
 class Decoder(nn.Block):
-    """The interface of decoders: `forward` makes outputs of inputs and a state, and returns them with the new state."""
+    """The interface of decoders: `forward` maps inputs and a state to outputs and the new state."""
 
     def init_state(self, enc_outputs: Any, *args: Any) -> Any:
-        """The state before the first step, made of what the encoder returned; the decoder's own."""
+        """Return the state before the first step from the encoder's outputs; defined by subclasses."""
         raise NotImplementedError
 
 
@@ -265,24 +265,24 @@ class AttentionDecoder(Decoder):
 
     @property
     def attention_weights(self) -> Any:
-        """The attention weights of the last call; the decoder's own."""
+        """The attention weights of the last call; defined by subclasses."""
         raise NotImplementedError
 
 
 class EncoderDecoder(nn.Block):
-    """An encoder, and a decoder that begins with what it found."""
+    """An encoder, and a decoder that starts with the encoder's outputs."""
 
     def __init__(self, encoder: nn.Block, decoder: nn.Block, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.encoder, self.decoder = encoder, decoder
 
     def forward(self, enc_X: Array, dec_X: Array, *args: Any) -> tuple[Array, Any]:
-        """The decoder's outputs and its state; `args`, such as lengths, go to the encoder and to `init_state`."""
+        """Return the decoder's outputs and state; `args`, such as lengths, go to the encoder and to `init_state`."""
         return self.decoder(dec_X, self.decoder.init_state(self.encoder(enc_X, *args), *args))
 
 
 class Seq2SeqEncoder(Encoder):
-    """An embedding and a GRU that, given lengths, reads no padding: `dikkat.textbook.layers.Seq2SeqEncoder`.
+    """An embedding and a GRU that reads no padding if it has lengths, as `dikkat.textbook.layers.Seq2SeqEncoder`.
 
     Example:
         >>> npx.set_np()
@@ -301,31 +301,31 @@ class Seq2SeqEncoder(Encoder):
         self.rnn = rnn.GRU(num_hiddens, num_layers, dropout=dropout)
 
     def forward(self, X: Array, valid_len: Array | None = None, *args: Any) -> tuple[Array, list[Array]]:
-        """Token ids (B, T), and how many of them are read, (B,), None for all.
+        """Encode token ids (B, T) of lengths (B,), None for all.
 
         Returns:
-            The top layer's states (T, B, h), 0 behind a length; the last states, a list of one array (layers, B, h).
+            The top layer's states (T, B, h), 0 for padding; the last states, a list of one array (layers, B, h).
 
         Raises:
-            ValueError: Token ids or a length that are not whole.
+            ValueError: Token ids or lengths that are not whole numbers.
         """
-        _whole("X", X)
+        _integers("X", X)
         inputs, state = self.embedding(X).swapaxes(0, 1), self.rnn.begin_state(X.shape[0], ctx=X.ctx)
         if valid_len is None:
             outputs, state = self.rnn(inputs, state)
             return outputs, state
-        # Step by step: on a CPU, MXNet's own operator knows no lengths.
-        found, lens = [], _whole("valid_len", valid_len)
+        # Step by step, because MXNet's operator does not support lengths on a CPU.
+        step_outputs, lens = [], _integers("valid_len", valid_len)
         for step, x in enumerate(inputs):
-            goes_on = np.array((step < lens)[:, None], dtype="bool", ctx=X.ctx)
-            output, after = self.rnn(np.expand_dims(x, 0), state)
-            state = [np.where(goes_on, new, old) for new, old in zip(after, state, strict=True)]
-            found.append(_where((step < lens)[:, None], output, 0))
-        return np.concatenate(found, axis=0), state
+            is_token = np.array((step < lens)[:, None], dtype="bool", ctx=X.ctx)
+            output, next_state = self.rnn(np.expand_dims(x, 0), state)
+            state = [np.where(is_token, new, old) for new, old in zip(next_state, state, strict=True)]
+            step_outputs.append(_where((step < lens)[:, None], output, 0))
+        return np.concatenate(step_outputs, axis=0), state
 
 
 class MaskedSoftmaxCELoss(nn.Block):
-    """Cross-entropy of the labels that are no padding.
+    """The cross-entropy of labels without padding.
 
     Example:
         >>> npx.set_np()
@@ -338,17 +338,17 @@ class MaskedSoftmaxCELoss(nn.Block):
 
     def forward(self, pred: Array, label: Array, valid_len: Array) -> Array:
         """Scores (B, T, vocab_size), token ids (B, T), lengths (B,) -> the sum over real tokens, divided by T, (B,)."""
-        _whole("label", label)
+        _integers("label", label)
         losses = -npx.pick(npx.log_softmax(pred, axis=-1), label, axis=-1)
         return sequence_mask(losses, valid_len).mean(axis=1)
 
 
 def grad_clipping(net: Any, theta: float) -> None:
-    """Shrink the gradients of a block, or of an object's `params`, to a norm of theta if it is larger."""
+    """Scale the gradients of a block, or of an object's `params`, to the norm theta if theirs is larger."""
     if isinstance(net, nn.Block):
-        grads = [each.grad() for each in net.collect_params().values() if each.grad_req != "null"]
+        grads = [parameter.grad() for parameter in net.collect_params().values() if parameter.grad_req != "null"]
     else:
-        grads = [each.grad for each in net.params]
+        grads = [parameter.grad for parameter in net.params]
     norm = math.sqrt(sum(float((grad**2).sum()) for grad in grads))
     if norm > theta:
         for grad in grads:
@@ -356,12 +356,12 @@ def grad_clipping(net: Any, theta: float) -> None:
 
 
 def load_array(data_arrays: Sequence[Array], batch_size: int, is_train: bool = True) -> gluon.data.DataLoader:
-    """Batches of arrays that belong together row by row, in another order each time if `is_train`."""
+    """Return batches of matching rows of arrays, shuffled in each epoch if `is_train`."""
     return gluon.data.DataLoader(gluon.data.ArrayDataset(*data_arrays), batch_size, shuffle=is_train)
 
 
 def build_array_nmt(lines: Sequence[Sequence[str]], vocab: Vocab, num_steps: int) -> tuple[Array, Array]:
-    """`dikkat.textbook.text.build_array_nmt` as arrays: token ids (sentences, num_steps), lengths (sentences,)."""
+    """Return token ids (sentences, num_steps) and lengths (sentences,) of `text.build_array_nmt` as arrays."""
     ids, lens = text.build_array_nmt(lines, vocab, num_steps)
     return np.array(ids, dtype="int32"), np.array(lens, dtype="int32")
 
@@ -369,22 +369,22 @@ def build_array_nmt(lines: Sequence[Sequence[str]], vocab: Vocab, num_steps: int
 def load_data_nmt(
     batch_size: int, num_steps: int, num_examples: int | None = 600
 ) -> tuple[gluon.data.DataLoader, Vocab, Vocab]:
-    """Batches of `dikkat.textbook.text.load_data_nmt`, and the vocabularies of both languages."""
+    """Return batches of `dikkat.textbook.text.load_data_nmt`, and the vocabularies of both languages."""
     arrays, source, target = text.load_data_nmt(num_steps, num_examples)
-    return load_array([np.array(each, dtype="int32") for each in arrays], batch_size), source, target
+    return load_array([np.array(array, dtype="int32") for array in arrays], batch_size), source, target
 
 
 def train_seq2seq(net: nn.Block, data_iter: Any, lr: float, num_epochs: int, tgt_vocab: Vocab, device: Any) -> None:
-    """Train an `EncoderDecoder` as `dikkat.textbook.learning.train_seq2seq` does, its weights drawn anew."""
+    """Train an `EncoderDecoder` from new random weights, as `dikkat.textbook.learning.train_seq2seq`."""
     net.initialize(init.Xavier(), force_reinit=True, ctx=device)
     trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": lr})
     loss = MaskedSoftmaxCELoss()
 
     def step(batch: Sequence[Array]) -> tuple[float, float]:
-        X, X_lens, Y, Y_lens = (each.as_in_ctx(device) for each in batch)
-        read = np.concatenate([np.full_like(Y[:, :1], tgt_vocab["<bos>"]), Y[:, :-1]], axis=1)
+        X, X_lens, Y, Y_lens = (array.as_in_ctx(device) for array in batch)
+        dec_input = np.concatenate([np.full_like(Y[:, :1], tgt_vocab["<bos>"]), Y[:, :-1]], axis=1)
         with autograd.record():
-            scores, _ = net(X, read, X_lens)
+            scores, _ = net(X, dec_input, X_lens)
             total = loss(scores, Y, Y_lens).sum()
         total.backward()
         grad_clipping(net, 1)
@@ -398,17 +398,17 @@ def predict_seq2seq(
     net: nn.Block, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, num_steps: int, device: Any,
     save_attention_weights: bool = False,
 ) -> tuple[str, list[Any]]:  # fmt: skip
-    """Translate a sentence as `dikkat.textbook.learning.predict_seq2seq` does."""
+    """Translate a sentence, as `dikkat.textbook.learning.predict_seq2seq`."""
     arrays = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
-    X, lens = (each.as_in_ctx(device) for each in arrays)
+    X, lens = (array.as_in_ctx(device) for array in arrays)
     state = net.decoder.init_state(net.encoder(X, lens), lens)
-    token, said, looked_at = np.array([[tgt_vocab["<bos>"]]], dtype="int32", ctx=device), [], []
+    token, tokens, weights = np.array([[tgt_vocab["<bos>"]]], dtype="int32", ctx=device), [], []
     for _ in range(num_steps):
         scores, state = net.decoder(token, state)
         token = scores.argmax(axis=2).astype("int32")
         if save_attention_weights:
-            looked_at.append(net.decoder.attention_weights)
+            weights.append(net.decoder.attention_weights)
         if int(token[0, 0]) == tgt_vocab["<eos>"]:
             break
-        said.append(int(token[0, 0]))
-    return " ".join(tgt_vocab.to_tokens(said)), looked_at
+        tokens.append(int(token[0, 0]))
+    return " ".join(tgt_vocab.to_tokens(tokens)), weights

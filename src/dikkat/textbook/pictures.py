@@ -1,8 +1,7 @@
-"""The textbook's pictures, in notebooks and in scripts, of any framework's arrays.
+"""The textbook's pictures of any framework's arrays, in notebooks and scripts.
 
-matplotlib loads when something is drawn, and its style stays as it is: `set_figsize` alone changes a setting, which is
-what it is for. In a notebook, curves that grow while a model learns show themselves and grow in place. In a script all
-figures are those of `plt`, to be shown with `plt.show()` or saved.
+matplotlib is imported at the first drawing. Only `set_figsize` changes its settings. In a notebook, training curves
+are displayed and updated in place. In a script all figures are those of `plt`, to be shown with `plt.show()` or saved.
 """
 
 import importlib
@@ -45,13 +44,13 @@ def _in_notebook() -> bool:
 
 
 def use_svg_display() -> None:
-    """In a notebook, show figures as SVG, which stays sharp; elsewhere there is nothing to set."""
+    """In a notebook, show figures as sharp SVG; elsewhere do nothing."""
     if _in_notebook():
         importlib.import_module("matplotlib_inline.backend_inline").set_matplotlib_formats("svg")
 
 
 def set_figsize(figsize: Size = (3.5, 2.5)) -> None:
-    """Width and height of figures from now on, in inches."""
+    """Set the width and height of new figures, in inches."""
     use_svg_display()
     plt.rcParams["figure.figsize"] = figsize
 
@@ -60,10 +59,10 @@ def set_axes(
     axes: "Axes", xlabel: str | None, ylabel: str | None, xlim: Limits, ylim: Limits, xscale: str, yscale: str,
     legend: Sequence[str] | None,
 ) -> None:  # fmt: skip
-    """Set labels, limits and scales of axes, with a grid, and a legend where there are names for it."""
+    """Set labels, limits, scales, a grid, and a legend if it has names."""
     axes.set(xlabel=xlabel or "", ylabel=ylabel or "", xscale=xscale, yscale=yscale)
     for limits, set_limits in ((xlim, axes.set_xlim), (ylim, axes.set_ylim)):
-        if limits is not None and limits[0] != limits[1]:  # from the first epoch to the first there is no width
+        if limits is not None and limits[0] != limits[1]:  # one epoch has no width
             set_limits(*limits)
     if legend:
         axes.legend(legend)
@@ -81,16 +80,15 @@ def plot(
         X: One sequence of x values, or one for each curve; without Y, the y values themselves.
         Y: One sequence of y values, or one for each curve.
         xlabel: See `set_axes`, as for `ylabel`, `legend`, `xlim`, `ylim`, `xscale` and `yscale`.
-        ylabel: Beside the picture.
+        ylabel: Label of the y axis.
         legend: Names of the curves.
         xlim: Left and right end.
         ylim: Lower and upper end.
         xscale: `"linear"`, `"log"` ...
-        yscale: The same for y.
-        fmts: matplotlib's formats of the curves, one after the other, and again from the first.
+        yscale: As `xscale`, for y.
+        fmts: matplotlib's formats of the curves, repeated if there are more curves.
         figsize: Width and height of a new figure, in inches.
-        axes: Where to draw, in place of what stands there. None: on a new figure, or the current axes if they are
-            empty.
+        axes: Where to draw; they are cleared first. None: a new figure, or the current axes if they are empty.
 
     Raises:
         ValueError: X has several sequences, but not one for each of Y's.
@@ -109,12 +107,12 @@ def plot(
     set_axes(axes, xlabel, ylabel, xlim, ylim, xscale, yscale, legend)
 
 
-def _curves(given: Any) -> list[Any]:
-    """One curve as a list of one; a list of curves, or the rows of a matrix, as they are."""
-    if isinstance(given, list | tuple):
-        curves = [as_array(each) for each in given]
-        return [np.array(curves)] if all(each.ndim == 0 for each in curves) else curves
-    array = as_array(given)
+def _curves(data: Any) -> list[Any]:
+    """Return a list of curves, from one curve, a list of curves, or the rows of a matrix."""
+    if isinstance(data, list | tuple):
+        curves = [as_array(curve) for curve in data]
+        return [np.array(curves)] if all(curve.ndim == 0 for curve in curves) else curves
+    array = as_array(data)
     return [array] if array.ndim == 1 else list(array)
 
 
@@ -126,8 +124,8 @@ def show_heatmaps(
 
     Args:
         matrices: (rows of panels, columns of panels, queries, keys).
-        xlabel: What the keys are.
-        ylabel: What the queries are.
+        xlabel: Label of the keys.
+        ylabel: Label of the queries.
         titles: One for each column of panels.
         figsize: Width and height, in inches.
         cmap: The name of a colour map.
@@ -142,12 +140,12 @@ def show_heatmaps(
     draw_heatmaps(plt.figure, grid_of(panels, xlabel=xlabel, ylabel=ylabel, titles=titles), figsize, cmap)
 
 
-class _Growing:
-    """Axes whose curves grow: in a notebook the figure is drawn again in its place, in a script when somebody looks."""
+class _LiveAxes:
+    """Axes with growing curves; in a notebook the displayed figure is updated in place."""
 
     def __init__(self, axes: "Axes") -> None:
         self.axes, self.handle = axes, None
-        if _in_notebook():  # which would show what pyplot still holds a second time, at the end of the cell
+        if _in_notebook():  # else pyplot shows it again at the end of the cell
             plt.close(axes.figure)
 
     def show(self) -> None:
@@ -162,7 +160,7 @@ class _Growing:
 
 
 def _set_points(line: Any, x: Sequence[float], y: Sequence[float]) -> None:
-    """Give a curve its points. One alone, of which no line can be drawn, is a dot."""
+    """Set a curve's points; a single point, which has no line, becomes a dot."""
     if len(x) == 1 and line.get_marker() == "None":
         line.set(marker="o", gid="alone")
     elif line.get_gid() == "alone":
@@ -171,7 +169,7 @@ def _set_points(line: Any, x: Sequence[float], y: Sequence[float]) -> None:
 
 
 class Animator:
-    """Curves that grow while a model learns.
+    """Curves that are updated during training.
 
     Attributes:
         X: The curves' x values so far, a list for each curve; None before the first.
@@ -191,7 +189,7 @@ class Animator:
         self.fmts, self.legend = fmts, legend or []
         set_axes(self.axes[0], xlabel, ylabel, xlim, ylim, xscale, yscale, None)
         self._lines: list[Any] = []
-        self._growing = _Growing(self.axes[0])
+        self._live_axes = _LiveAxes(self.axes[0])
 
     def add(self, x: Any, y: Any) -> None:
         """Add a point to each curve."""
@@ -208,14 +206,14 @@ class Animator:
                 all_x.append(float(as_array(new_x)))
                 all_y.append(float(as_array(new_y)))
                 _set_points(line, all_x, all_y)
-        self._growing.show()
+        self._live_axes.show()
 
 
 class ProgressBoard:
-    """A board on which the second generation's models draw how they learn: a curve for each label.
+    """Training curves of the models of edition 1.0, one for each label.
 
     Attributes:
-        data: The points that are drawn, (x, y) pairs by their curve's label.
+        data: {label: [(x, y), …]}, the drawn points.
     """
 
     def __init__(
@@ -228,35 +226,35 @@ class ProgressBoard:
         self.xscale, self.yscale, self.ls, self.colors = xscale, yscale, ls, colors
         self.fig, self.axes, self.figsize, self.display = fig, axes, figsize, display
         self.data: dict[str, list[tuple[float, float]]] = {}
-        self._waiting: dict[str, list[tuple[float, float]]] = {}
+        self._pending: dict[str, list[tuple[float, float]]] = {}
         self._lines: dict[str, Any] = {}
-        self._growing: _Growing | None = None
+        self._live_axes: _LiveAxes | None = None
 
     def draw(self, x: Any, y: Any, label: str, every_n: int = 1) -> None:
-        """Add a point to the curve of a label: the mean of every `every_n` points that come."""
-        waiting = self._waiting.setdefault(label, [])
-        waiting.append((float(as_array(x)), float(as_array(y))))
-        if len(waiting) < every_n:
+        """Add a point to a label's curve: the mean of every `every_n` points."""
+        pending = self._pending.setdefault(label, [])
+        pending.append((float(as_array(x)), float(as_array(y))))
+        if len(pending) < every_n:
             return
         points = self.data.setdefault(label, [])
-        points.append(tuple(np.mean(waiting, axis=0).tolist()))
-        waiting.clear()
+        points.append(tuple(np.mean(pending, axis=0).tolist()))
+        pending.clear()
         if not self.display:
             return
-        if self._growing is None:
-            self._growing = self._begin()
+        if self._live_axes is None:
+            self._live_axes = self._create_axes()
         if label not in self._lines:
             index = len(self._lines)
             style, color = self.ls[index % len(self.ls)], self.colors[index % len(self.colors)]
             (self._lines[label],) = self.axes.plot([], [], linestyle=style, color=color, label=label)
             self.axes.legend()
         _set_points(self._lines[label], *zip(*points, strict=True))
-        self._growing.show()
+        self._live_axes.show()
 
-    def _begin(self) -> _Growing:
+    def _create_axes(self) -> _LiveAxes:
         use_svg_display()
         if self.axes is None:
             self.axes = (plt.figure(figsize=self.figsize, layout="constrained") if self.fig is None else self.fig).gca()
         self.fig = self.axes.figure
         set_axes(self.axes, self.xlabel, self.ylabel, self.xlim, self.ylim, self.xscale, self.yscale, legend=None)
-        return _Growing(self.axes)
+        return _LiveAxes(self.axes)

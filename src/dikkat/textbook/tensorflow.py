@@ -1,9 +1,8 @@
 """The textbook's helper library on TensorFlow: `from dikkat.textbook import tensorflow as d2l`.
 
-Names, signatures and shapes are those of the book's edition 0.17 and of its second Chinese edition, whose layers are
-Keras 2's: importing this module makes `tf.keras` tf-keras, which is Keras 2 for today's TensorFlow, as
-`TF_USE_LEGACY_KERAS=1` does.
-`dikkat.textbook.torch` lists what differs from the book, because it is right.
+Names, signatures and shapes are those of the book's edition 0.17 and of its second Chinese edition. Their layers are
+Keras 2's, so importing this module replaces `tf.keras` with tf-keras (Keras 2), as `TF_USE_LEGACY_KERAS=1` does.
+`dikkat.textbook.torch` lists the corrections of the book.
 """
 
 import importlib.util
@@ -23,17 +22,17 @@ if importlib.util.find_spec("tensorflow") is None or importlib.util.find_spec("t
 import tensorflow as tf
 import tf_keras
 
-# Keras 3 does not run the book's code: it does not train a `tf.Variable` that is a layer's attribute, and hands over
-# the states of stacked cells in another shape. Which Keras `tf.keras` is, TensorFlow decides at its first use: until
-# then it keeps a loader there, and others for the four that come from it.
+# Keras 3 does not run the book's code: it does not train a `tf.Variable` attribute of a layer, and passes the states
+# of stacked cells in another shape. TensorFlow chooses the Keras of `tf.keras` at its first use: until then `tf.keras`
+# and the four names below are loaders.
 if "Loader" in type(vars(tf)["keras"]).__name__:
     for _name in ("initializers", "losses", "metrics", "optimizers"):
         setattr(tf, _name, getattr(tf_keras, _name))
     tf.keras = tf_keras
 elif tf.keras.layers.Layer is not tf_keras.layers.Layer:
     raise ImportError(
-        "tf.keras: got Keras 3, which it has been since it was used; expected tf-keras. Import "
-        "dikkat.textbook.tensorflow before tf.keras is used (TensorFlow itself may come earlier), or set "
+        "tf.keras: got Keras 3, loaded at its first use; expected tf-keras. Import "
+        "dikkat.textbook.tensorflow before the first use of tf.keras (not of TensorFlow), or set "
         "TF_USE_LEGACY_KERAS=1"
     )
 
@@ -58,12 +57,12 @@ numpy = as_array
 
 
 def size(a: Tensor) -> int:
-    """The number of elements of a tensor."""
+    """Return the number of elements of a tensor."""
     return int(tf.size(a))
 
 
 def to(x: Tensor, device: str) -> Tensor:
-    """A tensor on a device."""
+    """Return a tensor on a device."""
     with tf.device(str(device)):
         return tf.identity(x)
 
@@ -72,7 +71,7 @@ def to(x: Tensor, device: str) -> Tensor:
 
 
 class Device(str):
-    """A device's name, which is also a context: `with try_gpu():`."""
+    """The name of a device, and a context manager: `with try_gpu():`."""
 
     def __enter__(self) -> Self:
         self.entered = [*getattr(self, "entered", []), tf.device(str(self))]
@@ -84,17 +83,17 @@ class Device(str):
 
 
 def cpu() -> Device:
-    """The CPU."""
+    """Return the CPU."""
     return Device("/CPU:0")
 
 
 def gpu(i: int = 0) -> Device:
-    """The i-th GPU."""
+    """Return the i-th GPU."""
     return Device(f"/GPU:{i}")
 
 
 def num_gpus() -> int:
-    """The number of GPUs."""
+    """Return the number of GPUs."""
     return len(tf.config.list_physical_devices("GPU"))
 
 
@@ -104,8 +103,8 @@ try_gpu, try_all_gpus = devices(cpu, gpu, num_gpus)
 # --- attention
 
 
-def _whole(name: str, X: Tensor) -> Tensor:
-    """Whole numbers of any type, as integers."""
+def _integers(name: str, X: Tensor) -> Tensor:
+    """Return whole numbers of any dtype as integers."""
     X = tf.convert_to_tensor(X)
     if not X.dtype.is_floating:
         return X
@@ -115,40 +114,40 @@ def _whole(name: str, X: Tensor) -> Tensor:
 
 
 def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
-    """X (B, T, ...) with another value behind each sequence's length (B,).
+    """Return X (B, T, ...) with `value` after each sequence's length (B,).
 
     Raises:
         ValueError: A length that is not whole.
     """
     X = tf.convert_to_tensor(X)
-    inside = tf.sequence_mask(_whole("valid_len", valid_len), X.shape[1])
+    inside = tf.sequence_mask(_integers("valid_len", valid_len), X.shape[1])
     return tf.where(tf.reshape(inside, (-1, X.shape[1], *[1] * (len(X.shape) - 2))), X, tf.cast(value, X.dtype))
 
 
 def _visible(valid_lens: Tensor | None, scores: Sequence[int]) -> Tensor | None:
-    """The pairs that take part, booleans (B, n or 1, m), for scores of this shape; None where all do."""
+    """Return the visible pairs, booleans (B, n or 1, m), for scores of this shape; None for all."""
     if valid_lens is None:
         return None
     if len(scores) != 3:
         raise ValueError(f"X: got shape {tuple(scores)}; expected (batch, queries, keys)")
     batch, queries, keys = scores
-    lens = _whole("valid_lens", valid_lens)
+    lens = _integers("valid_lens", valid_lens)
     if not (lens.shape.is_compatible_with((batch,)) or lens.shape.is_compatible_with((batch, queries))):
         raise ValueError(f"valid_lens: got shape {tuple(lens.shape)}; expected ({batch},) or ({batch}, {queries})")
     if tf.executing_eagerly() and bool(tf.reduce_any(lens < 0)):
-        raise ValueError(f"valid_lens: got {lens.numpy().min()}; expected 0 at least")
+        raise ValueError(f"valid_lens: got {lens.numpy().min()}; expected at least 0")
     return tf.sequence_mask(lens if len(lens.shape) == 2 else lens[:, None], keys)
 
 
 def _softmax(scores: Tensor, visible: Tensor | None) -> Tensor:
-    """Weights over the visible keys; 0 in a row that sees none, of which TensorFlow's softmax makes NaN."""
+    """Return weights over the visible keys; 0 in a row without any, where TensorFlow's softmax is NaN."""
     if visible is None:
         return tf.nn.softmax(scores)
     return tf.where(visible, tf.nn.softmax(tf.where(visible, scores, -math.inf)), 0.0)
 
 
 def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
-    """The softmax over the first entries of each row, `dikkat.textbook.layers.masked_softmax`.
+    """Return the softmax over the first entries of each row, as `dikkat.textbook.layers.masked_softmax`.
 
     Example:
         >>> print(masked_softmax(tf.zeros((1, 2, 4)), tf.constant([[2, 0]])).numpy())
@@ -162,24 +161,24 @@ def masked_softmax(X: Tensor, valid_lens: Tensor | None) -> Tensor:
 def _hide(
     queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """`dikkat.textbook.layers._hide`, and the visible pairs."""
-    queries, keys, values = (tf.convert_to_tensor(each) for each in (queries, keys, values))
+    """Return the inputs as `dikkat.textbook.layers._hide`, and the visible pairs."""
+    queries, keys, values = (tf.convert_to_tensor(tensor) for tensor in (queries, keys, values))
     visible = _visible(valid_lens, check_attention(queries.shape, keys.shape, values.shape))
     if visible is None:
         return queries, keys, values, None
-    seeing, shown = (tf.reduce_any(visible, axis)[..., None] for axis in (2, 1))
-    return tf.where(seeing, queries, 0.0), tf.where(shown, keys, 0.0), tf.where(shown, values, 0.0), visible
+    sees_key, is_seen = (tf.reduce_any(visible, axis)[..., None] for axis in (2, 1))
+    return tf.where(sees_key, queries, 0.0), tf.where(is_seen, keys, 0.0), tf.where(is_seen, values, 0.0), visible
 
 
 def _projection(inputs: int, features: int, bias: bool = False) -> Any:
-    """A linear layer that has its weights at once, so that inputs of another size are refused."""
+    """Return a linear layer with weights, so that inputs of another size raise."""
     layer = tf.keras.layers.Dense(features, use_bias=bias)
     layer.build((inputs,))
     return layer
 
 
 class AdditiveAttention(tf.keras.layers.Layer):
-    """Additive attention, `dikkat.textbook.layers.AdditiveAttention`, as in edition 0.17.
+    """Additive attention as `dikkat.textbook.layers.AdditiveAttention`, with the arguments of edition 0.17.
 
     Example:
         >>> attention = AdditiveAttention(key_size=11, query_size=17, num_hiddens=19, dropout=0.25)
@@ -205,7 +204,7 @@ class AdditiveAttention(tf.keras.layers.Layer):
 
 
 class DotProductAttention(tf.keras.layers.Layer):
-    """Scaled dot-product attention, `dikkat.textbook.layers.DotProductAttention`."""
+    """Scaled dot-product attention, as `dikkat.textbook.layers.DotProductAttention`."""
 
     def __init__(self, dropout: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -222,21 +221,21 @@ class DotProductAttention(tf.keras.layers.Layer):
 
 
 def transpose_qkv(X: Tensor, num_heads: int) -> Tensor:
-    """(B, n, heads · d) -> (B · heads, n, d): a batch element of each head."""
+    """Reshape (B, n, heads · d) to (B · heads, n, d), one batch element for each head."""
     _, length, features = X.shape
     heads = tf.transpose(tf.reshape(X, (-1, length, num_heads, features // num_heads)), (0, 2, 1, 3))
     return tf.reshape(heads, (-1, length, features // num_heads))
 
 
 def transpose_output(X: Tensor, num_heads: int) -> Tensor:
-    """(B · heads, n, d) -> (B, n, heads · d), the reverse of `transpose_qkv`."""
+    """Reshape (B · heads, n, d) to (B, n, heads · d), the inverse of `transpose_qkv`."""
     _, length, features = X.shape
     joined = tf.transpose(tf.reshape(X, (-1, num_heads, length, features)), (0, 2, 1, 3))
     return tf.reshape(joined, (-1, length, num_heads * features))
 
 
 class MultiHeadAttention(tf.keras.layers.Layer):
-    """Several scaled dot-product attentions, `dikkat.textbook.layers.MultiHeadAttention`, as in edition 0.17."""
+    """Multi-head attention as `dikkat.textbook.layers.MultiHeadAttention`, with the arguments of edition 0.17."""
 
     def __init__(
         self, key_size: int, query_size: int, value_size: int, num_hiddens: int, num_heads: int, dropout: float,
@@ -246,7 +245,7 @@ class MultiHeadAttention(tf.keras.layers.Layer):
         check_heads(num_hiddens, num_heads)
         self.num_heads, self.attention = num_heads, DotProductAttention(dropout)
         sizes = query_size, key_size, value_size, num_hiddens
-        self.W_q, self.W_k, self.W_v, self.W_o = (_projection(each, num_hiddens, bias) for each in sizes)
+        self.W_q, self.W_k, self.W_v, self.W_o = (_projection(size, num_hiddens, bias) for size in sizes)
 
     def call(
         self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None, training: Any = None
@@ -262,7 +261,7 @@ class MultiHeadAttention(tf.keras.layers.Layer):
 
 
 class PositionalEncoding(tf.keras.layers.Layer):
-    """Adds to each position sines and cosines: `dikkat.textbook.layers.PositionalEncoding`."""
+    """Adds sines and cosines of positions, as `dikkat.textbook.layers.PositionalEncoding`."""
 
     def __init__(self, num_hiddens: int, dropout: float, max_len: int = 1000, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -281,7 +280,7 @@ class Encoder(tf.keras.layers.Layer):
     """The interface of encoders."""
 
     def call(self, X: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The encoding of the inputs, for a decoder; the encoder's own."""
+        """Return the encoding of the inputs; defined by subclasses."""
         raise NotImplementedError
 
 
@@ -289,11 +288,11 @@ class Decoder(tf.keras.layers.Layer):
     """The interface of decoders."""
 
     def init_state(self, enc_outputs: Any, *args: Any) -> Any:
-        """The state before the first step, made of what the encoder returned; the decoder's own."""
+        """Return the state before the first step from the encoder's outputs; defined by subclasses."""
         raise NotImplementedError
 
     def call(self, X: Tensor, state: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-        """The outputs of some steps, and the state after them; the decoder's own."""
+        """Return the outputs of some steps, and the state after them; defined by subclasses."""
         raise NotImplementedError
 
 
@@ -302,29 +301,29 @@ class AttentionDecoder(Decoder):
 
     @property
     def attention_weights(self) -> Any:
-        """The attention weights of the last call; the decoder's own."""
+        """The attention weights of the last call; defined by subclasses."""
         raise NotImplementedError
 
 
 class EncoderDecoder(tf.keras.Model):
-    """An encoder, and a decoder that begins with what it found."""
+    """An encoder, and a decoder that starts with the encoder's outputs."""
 
     def __init__(self, encoder: Any, decoder: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.encoder, self.decoder = encoder, decoder
 
     def call(self, enc_X: Tensor, dec_X: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-        """The decoder's outputs and its state; `args`, such as lengths, go to the encoder and to `init_state`."""
+        """Return the decoder's outputs and state; `args`, such as lengths, go to the encoder and to `init_state`."""
         state = self.decoder.init_state(self.encoder(enc_X, *args, **kwargs), *args)
         return self.decoder(dec_X, state, **kwargs)
 
 
 class Seq2SeqEncoder(Encoder):
-    """An embedding and a GRU that, given lengths, reads no padding: `dikkat.textbook.layers.Seq2SeqEncoder`.
+    """An embedding and a GRU that reads no padding if it has lengths, as `dikkat.textbook.layers.Seq2SeqEncoder`.
 
     Example:
         >>> outputs, state = Seq2SeqEncoder(23, 7, 13, num_layers=2)(tf.ones((3, 11)), tf.constant([11, 5, 1]))
-        >>> outputs.shape, [each.shape.as_list() for each in state]
+        >>> outputs.shape, [tensor.shape.as_list() for tensor in state]
         (TensorShape([3, 11, 13]), [[3, 13], [3, 13]])
     """
 
@@ -341,24 +340,24 @@ class Seq2SeqEncoder(Encoder):
     def call(
         self, X: Tensor, valid_len: Tensor | None = None, *args: Any, training: Any = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Token ids (B, T), and how many of them are read, (B,), None for all.
+        """Encode token ids (B, T) of lengths (B,), None for all.
 
         Returns:
-            The top layer's states (B, T, h), 0 behind a length; each layer's last state, (B, h).
+            The top layer's states (B, T, h), 0 for padding; each layer's last state, (B, h).
 
         Raises:
-            ValueError: Token ids or a length that are not whole.
+            ValueError: Token ids or lengths that are not whole numbers.
         """
-        mask = None if valid_len is None else tf.sequence_mask(_whole("valid_len", valid_len), X.shape[1])
-        outputs, *state = self.rnn(self.embedding(_whole("X", X)), mask=mask, training=training)
+        mask = None if valid_len is None else tf.sequence_mask(_integers("valid_len", valid_len), X.shape[1])
+        outputs, *state = self.rnn(self.embedding(_integers("X", X)), mask=mask, training=training)
         return outputs, state
 
 
 class MaskedSoftmaxCELoss(tf.keras.losses.Loss):
-    """The cross-entropy of token scores, without padding: for each sentence the mean over all its steps.
+    """The cross-entropy of labels without padding: for each sentence the mean over all steps.
 
     Args:
-        valid_len: (batch,) whole numbers: each sentence's own tokens. Padding counts as 0.
+        valid_len: (batch,) whole numbers, the sentences' lengths. Padding counts as 0.
 
     Example:
         >>> loss = MaskedSoftmaxCELoss(tf.constant([0, 5]))
@@ -372,48 +371,48 @@ class MaskedSoftmaxCELoss(tf.keras.losses.Loss):
 
     def call(self, label: Tensor, pred: Tensor) -> Tensor:
         """(batch, steps) token ids and (batch, steps, tokens) scores -> (batch,)."""
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(_whole("label", label), pred)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(_integers("label", label), pred)
         return tf.reduce_mean(sequence_mask(losses, self.valid_len), axis=1)
 
 
 def grad_clipping(grads: Sequence[Tensor], theta: float) -> list[Tensor]:
-    """Gradients, all shrunk together to norm `theta` where it is larger.
+    """Return the gradients, scaled to the joint norm `theta` if theirs is larger.
 
     Example:
         >>> [tf.norm(gradient).numpy().round(3) for gradient in grad_clipping([tf.constant([3.0, 4.0])], 1)] == [1]
         True
     """
-    clipped, _ = tf.clip_by_global_norm([tf.convert_to_tensor(each) for each in grads], float(theta))
+    clipped, _ = tf.clip_by_global_norm([tf.convert_to_tensor(gradient) for gradient in grads], float(theta))
     return clipped
 
 
 def load_array(data_arrays: Sequence[Tensor], batch_size: int, is_train: bool = True) -> Any:
-    """Batches of tensors that belong together row by row, in another order each time if `is_train`."""
+    """Return batches of matching rows of tensors, shuffled in each epoch if `is_train`."""
     data = tf.data.Dataset.from_tensor_slices(tuple(data_arrays))
     return (data.shuffle(len(data)) if is_train else data).batch(batch_size)
 
 
 def build_array_nmt(lines: Sequence[Sequence[str]], vocab: Vocab, num_steps: int) -> tuple[Tensor, Tensor]:
-    """`dikkat.textbook.text.build_array_nmt` as tensors: token ids (sentences, num_steps), lengths (sentences,)."""
+    """Return token ids (sentences, num_steps) and lengths (sentences,) of `text.build_array_nmt` as tensors."""
     ids, lens = text.build_array_nmt(lines, vocab, num_steps)
     return tf.constant(ids, tf.int32), tf.constant(lens, tf.int32)
 
 
 def load_data_nmt(batch_size: int, num_steps: int, num_examples: int | None = 600) -> tuple[Any, Vocab, Vocab]:
-    """Batches of `dikkat.textbook.text.load_data_nmt`, and the vocabularies of both languages."""
+    """Return batches of `dikkat.textbook.text.load_data_nmt`, and the vocabularies of both languages."""
     arrays, source, target = text.load_data_nmt(num_steps, num_examples)
-    return load_array([tf.constant(each, tf.int32) for each in arrays], batch_size), source, target
+    return load_array([tf.constant(array, tf.int32) for array in arrays], batch_size), source, target
 
 
 def train_seq2seq(net: Any, data_iter: Any, lr: float, num_epochs: int, tgt_vocab: Vocab, device: Any) -> None:
-    """Train an `EncoderDecoder` as `dikkat.textbook.learning.train_seq2seq` does, from the weights that it has."""
+    """Train an `EncoderDecoder` from its current weights, as `dikkat.textbook.learning.train_seq2seq`."""
     optimizer = tf.keras.optimizers.Adam(learning_rate=lr)
 
     def step(batch: Sequence[Tensor]) -> tuple[float, float]:
         X, X_lens, Y, Y_lens = batch
-        read = tf.concat([tf.fill(Y[:, :1].shape, tf.cast(tgt_vocab["<bos>"], Y.dtype)), Y[:, :-1]], 1)
+        dec_input = tf.concat([tf.fill(Y[:, :1].shape, tf.cast(tgt_vocab["<bos>"], Y.dtype)), Y[:, :-1]], 1)
         with tf.GradientTape() as tape:
-            scores, _ = net(X, read, X_lens, training=True)
+            scores, _ = net(X, dec_input, X_lens, training=True)
             loss = tf.reduce_sum(MaskedSoftmaxCELoss(Y_lens)(Y, scores))
         weights = net.trainable_variables
         optimizer.apply_gradients(zip(grad_clipping(tape.gradient(loss, weights), 1), weights, strict=True))
@@ -427,16 +426,16 @@ def predict_seq2seq(
     net: Any, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, num_steps: int,
     save_attention_weights: bool = False,
 ) -> tuple[str, list[Any]]:  # fmt: skip
-    """Translate a sentence as `dikkat.textbook.learning.predict_seq2seq` does, where TensorFlow puts it."""
+    """Translate a sentence on TensorFlow's default device, as `dikkat.textbook.learning.predict_seq2seq`."""
     X, lens = build_array_nmt([src_sentence.lower().split()], src_vocab, num_steps)
     state = net.decoder.init_state(net.encoder(X, lens, training=False), lens)
-    token, said, looked_at = tf.constant([[tgt_vocab["<bos>"]]]), [], []
+    token, tokens, weights = tf.constant([[tgt_vocab["<bos>"]]]), [], []
     for _ in range(num_steps):
         scores, state = net.decoder(token, state, training=False)
         token = tf.argmax(scores, axis=2, output_type=tf.int32)
         if save_attention_weights:
-            looked_at.append(net.decoder.attention_weights)
+            weights.append(net.decoder.attention_weights)
         if int(token[0, 0]) == tgt_vocab["<eos>"]:
             break
-        said.append(int(token[0, 0]))
-    return " ".join(tgt_vocab.to_tokens(said)), looked_at
+        tokens.append(int(token[0, 0]))
+    return " ".join(tgt_vocab.to_tokens(tokens)), weights

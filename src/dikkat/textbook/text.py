@@ -1,6 +1,6 @@
-"""Text for the textbook's translators: its corpus, vocabularies, and sentences as arrays of token ids.
+"""Text for the textbook's translators: the corpus, vocabularies, and sentences as arrays of token ids.
 
-Nothing here is of a framework: arrays are NumPy's, and each drop-in module makes its own kind of them.
+Arrays are NumPy's; each drop-in module converts them to its framework.
 """
 
 import re
@@ -31,12 +31,12 @@ UNKNOWN, PAD, BEGIN, END = "<unk>", "<pad>", "<bos>", "<eos>"
 
 
 class Vocab:
-    """Tokens and their numbers: the unknown token first, then the reserved ones, then by falling frequency.
+    """Tokens and their numbers: the unknown token, then reserved tokens, then by falling frequency.
 
     Attributes:
         idx_to_token: The token of each number.
         token_to_idx: The number of each token.
-        token_freqs: (token, count) pairs of all tokens that came, by falling count; of equal ones the first seen first.
+        token_freqs: (token, count) pairs of all tokens, by falling count, then in order of first occurrence.
         unk: The number of the unknown token, 0.
 
     Source: *Dive into Deep Learning*, section "Converting Raw Text into Sequence Data".
@@ -64,13 +64,13 @@ class Vocab:
         return len(self.idx_to_token)
 
     def __getitem__(self, tokens: Any) -> Any:
-        """The number of a token, or, however deep, the list of numbers of a list of tokens."""
+        """Return the number of a token, or the (nested) list of numbers of a list of tokens."""
         if isinstance(tokens, list | tuple):
             return [self[token] for token in tokens]
         return self.token_to_idx.get(tokens, self.unk)
 
     def to_tokens(self, indices: Any) -> Any:
-        """The token of a number, or the list of tokens of a list, tuple or array of numbers."""
+        """Return the token of a number, or the list of tokens of a list, tuple or array of numbers."""
         if isinstance(indices, list | tuple) or bool(getattr(indices, "ndim", False)):
             return [self.to_tokens(index) for index in indices]
         number = float(indices)  # MXNet's arrays are of floats
@@ -80,18 +80,18 @@ class Vocab:
 
 
 class RawCorpus(NamedTuple):
-    """Sentence pairs as they are."""
+    """Sentence pairs as text."""
 
-    text: str  # A line a pair, a tab between its two sentences
-    min_freq: int  # how often a word must occur to have a number of its own
+    text: str  # one pair per line, separated by a tab
+    min_freq: int  # occurrences from which a word has a number
 
 
 @cache
 def raw_corpus() -> RawCorpus:
-    """The book's corpus where it can be had, and otherwise the phrasebook, in which every word counts.
+    """Return the book's corpus if it is available, else the phrasebook, and print which.
 
-    The book gives words that occur once no number of their own. Its corpus says things many times over; the phrasebook
-    does not: of its first 600 pairs, 'va' and 'moi' are in one each, and could not be said without a number.
+    In the book words that occur once have no number. In the smaller phrasebook every word has one: among its first 600
+    pairs 'va' and 'moi' occur only once.
     """
     pairs: Corpus
     try:
@@ -99,22 +99,22 @@ def raw_corpus() -> RawCorpus:
         print("The sentences are those of the textbook: tatoeba-fra-eng.")
     except (CorpusError, OSError, ImportError) as error:
         pairs, min_freq = PairCorpus(phrasebook.pairs()), 1
-        print(f"The sentences are those of dikkat's phrasebook, since tatoeba-fra-eng cannot be had: {error}")
+        print(f"The sentences are those of dikkat's phrasebook, because tatoeba-fra-eng is not available: {error}")
     return RawCorpus("".join(f"{english}\t{french}\n" for english, french in pairs), min_freq)
 
 
 def read_data_nmt() -> str:
-    """English sentences and their French translations: a line a pair, a tab between the two.
+    """Return English sentences and their French translations, one pair per line, separated by a tab.
 
-    They are those of the book's corpus where it is in the cache folder or can be fetched (`dikkat.translation.named`),
-    and otherwise those of the embedded phrasebook, whose first 600 pairs hold the sentences that the book translates.
-    The first call prints which.
+    The text is the book's corpus if it is in the cache folder or can be downloaded (`dikkat.translation.named`), else
+    the embedded phrasebook, whose first 600 pairs contain the sentences that the book translates. The first call prints
+    which.
     """
     return raw_corpus().text
 
 
 def preprocess_nmt(text: str) -> str:
-    r"""Lower case, plain spaces, and a space before each of `,.!?`.
+    r"""Return the text in lower case, with plain spaces and a space before each of `,.!?`.
 
     Example:
         >>> preprocess_nmt("I'm home, Tom!\tQui\xa0?").split("\t")
@@ -124,19 +124,19 @@ def preprocess_nmt(text: str) -> str:
 
 
 def tokenize_nmt(text: str, num_examples: int | None = None) -> tuple[list[list[str]], list[list[str]]]:
-    r"""Source and target sentences as lists of words; lines that are not a pair are left out.
+    r"""Return source and target sentences as lists of words, without lines that are not a pair.
 
     Example:
         >>> tokenize_nmt("go .\tva !\nhi .\tsalut !\n", num_examples=1)
         ([['go', '.']], [['va', '!']])
     """
     lines = (line.split("\t") for line in text.split("\n"))
-    pairs = [parts for parts in lines if len(parts) == 2][: num_examples or None]
+    pairs = [fields for fields in lines if len(fields) == 2][: num_examples or None]
     return [source.split() for source, _ in pairs], [target.split() for _, target in pairs]
 
 
 def truncate_pad(line: Sequence[Any], num_steps: int, padding_token: Any) -> list[Any]:
-    """The first `num_steps` of a sequence, padded to as many.
+    """Return a sequence cut or padded to `num_steps`.
 
     Example:
         >>> truncate_pad([5, 6, 7], 2, 0), truncate_pad([5], 3, 0)
@@ -146,7 +146,7 @@ def truncate_pad(line: Sequence[Any], num_steps: int, padding_token: Any) -> lis
 
 
 def build_array_nmt(lines: Sequence[Tokens], vocab: Vocab, num_steps: int) -> tuple[Ids, Ids]:
-    """Sentences as token ids, each with `<eos>` after it, cut or padded to `num_steps`.
+    """Return sentences as token ids with `<eos>`, cut or padded to `num_steps`, and their lengths.
 
     Example:
         >>> vocab = Vocab([["a", "b"]], reserved_tokens=["<pad>", "<eos>"])
@@ -160,21 +160,21 @@ def build_array_nmt(lines: Sequence[Tokens], vocab: Vocab, num_steps: int) -> tu
 
 
 def load_data_nmt(num_steps: int, num_examples: int | None = 600) -> tuple[Arrays, Vocab, Vocab]:
-    """The corpus's first pairs: what the first generation's `load_data_nmt` makes an iterator of."""
-    return _pairs(read_data_nmt(), num_steps, num_examples, (None, None), raw_corpus().min_freq)
+    """Return the corpus's first pairs as arrays, for `load_data_nmt` of edition 0.17."""
+    return _build_arrays(read_data_nmt(), num_steps, num_examples, (None, None), raw_corpus().min_freq)
 
 
-def _pairs(
+def _build_arrays(
     text: str, num_steps: int, num_examples: int | None, vocabs: Sequence[Vocab | None], min_freq: int
 ) -> tuple[Arrays, Vocab, Vocab]:
-    """Sources, their lengths, targets and theirs, of raw text; the vocabularies, made of it where they are None."""
-    # Of a long text only the pairs that are taken are prepared.
-    taken = [line for line in text.split("\n") if line.count("\t") == 1][: num_examples or None]
-    lines = tokenize_nmt(preprocess_nmt("\n".join(taken)))
+    """Return (sources, lengths, targets, lengths) of raw text, and the vocabularies, built if None."""
+    # Only these pairs of a long text are processed.
+    lines = [line for line in text.split("\n") if line.count("\t") == 1][: num_examples or None]
+    sentences = tokenize_nmt(preprocess_nmt("\n".join(lines)))
     source, target = (
-        vocab or Vocab(own, min_freq, [PAD, BEGIN, END]) for vocab, own in zip(vocabs, lines, strict=True)
+        vocab or Vocab(tokens, min_freq, [PAD, BEGIN, END]) for vocab, tokens in zip(vocabs, sentences, strict=True)
     )
-    arrays = (*build_array_nmt(lines[0], source, num_steps), *build_array_nmt(lines[1], target, num_steps))
+    arrays = (*build_array_nmt(sentences[0], source, num_steps), *build_array_nmt(sentences[1], target, num_steps))
     return arrays, source, target
 
 
@@ -182,14 +182,14 @@ def parallel_arrays(
     text: str, num_steps: int, num_examples: int | None = None, source_vocab: Vocab | None = None,
     target_vocab: Vocab | None = None, min_freq: int = 1,
 ) -> tuple[Arrays, Vocab, Vocab]:  # fmt: skip
-    r"""Pairs as the second generation's arrays.
+    r"""Return pairs as the arrays of edition 1.0: sources, decoder inputs, lengths, labels.
 
     Example:
-        >>> (source, read, lens, said), vocab, _ = parallel_arrays("Go.\tVa !", 4)
+        >>> (source, dec_input, lens, label), vocab, _ = parallel_arrays("Go.\tVa !", 4)
         >>> source.shape, lens, vocab.to_tokens(source[0])
         ((1, 4), array([3]), ['go', '.', '<eos>', '<pad>'])
     """
-    (sources, lens, targets, _), source_vocab, target_vocab = _pairs(
+    (sources, lens, targets, _), source_vocab, target_vocab = _build_arrays(
         text, num_steps, num_examples, (source_vocab, target_vocab), min_freq
     )
     begin = np.full((len(targets), 1), target_vocab[BEGIN], dtype=np.int64)
@@ -197,5 +197,5 @@ def parallel_arrays(
 
 
 def bleu(pred_seq: str, label_seq: str, k: int) -> float:
-    """`dikkat.translation.bleu_k`, by the textbook's name: n-grams up to k, a prediction without words is worth 0."""
+    """Return `dikkat.translation.bleu_k`, with n-grams up to k; an empty prediction has 0."""
     return bleu_k(pred_seq, label_seq, k)

@@ -1,4 +1,4 @@
-"""Small tools of the textbook's code: arrays, timers, sums, checks, and classes that grow from cell to cell."""
+"""Small tools of the textbook: arrays, timers, sums, checks, and classes with methods from several cells."""
 
 import inspect
 import sys
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from dikkat.scores import check_size
 
 __all__ = [
-    "Accumulator", "HyperParameters", "Timer", "add_to_class", "as_array", "check_attention", "check_heads",
-    "check_len", "check_shape", "first_that_takes", "positions",
+    "Accumulator", "HyperParameters", "Timer", "add_to_class", "as_array", "call_matching", "check_attention",
+    "check_heads", "check_len", "check_shape", "positions",
 ]  # fmt: skip
 
 T = TypeVar("T")
 
 
 def as_array(x: Any) -> Any:
-    """The values of any framework's tensor as a NumPy array; numbers and lists of them too.
+    """Return the values of any framework's tensor, or of a number or list, as a NumPy array.
 
     Example:
         >>> as_array(torch.ones(2, dtype=torch.bfloat16, requires_grad=True))
@@ -36,10 +36,10 @@ def as_array(x: Any) -> Any:
 
 
 class Timer:
-    """Times of several runs, in seconds; it starts when it is made.
+    """A timer of several runs, in seconds; the constructor starts it.
 
     Attributes:
-        times: Of the runs so far.
+        times: The runs' times so far.
 
     Example:
         >>> timer = Timer()
@@ -52,30 +52,30 @@ class Timer:
         self.start()
 
     def start(self) -> None:
-        """Begin a run."""
+        """Start a run."""
         self.began = time.perf_counter()
 
     def stop(self) -> float:
-        """End the run, and return what it took."""
+        """End the run and return its time."""
         self.times.append(time.perf_counter() - self.began)
         return self.times[-1]
 
     def avg(self) -> float:
-        """The runs' mean."""
+        """Return the mean time."""
         return sum(self.times) / len(self.times)
 
     def sum(self) -> float:
-        """The runs' sum."""
+        """Return the total time."""
         return sum(self.times)
 
     def cumsum(self) -> list[float]:
-        """The sum up to each run."""
+        """Return the cumulative times."""
         total: list[float] = np.cumsum(self.times).tolist()
         return total
 
 
 class Accumulator:
-    """Sums of n figures.
+    """n running sums.
 
     Example:
         >>> metric = Accumulator(2)
@@ -89,11 +89,11 @@ class Accumulator:
         self.data = [0.0] * n
 
     def add(self, *args: Any) -> None:
-        """Add one number, or array of one, to each sum."""
+        """Add one number (or array with one number) to each sum."""
         self.data = [total + float(as_array(value)) for total, value in zip(self.data, args, strict=True)]
 
     def reset(self) -> None:
-        """Begin again at 0."""
+        """Set all sums to 0."""
         self.data = [0.0] * len(self.data)
 
     def __getitem__(self, idx: int) -> float:
@@ -101,7 +101,7 @@ class Accumulator:
 
 
 class HyperParameters:
-    """A base of classes whose constructors keep their arguments as attributes.
+    """A base class whose constructors store their arguments as attributes.
 
     Example:
         >>> class Model(HyperParameters):
@@ -112,18 +112,18 @@ class HyperParameters:
     """
 
     def save_hyperparameters(self, ignore: Sequence[str] = ()) -> None:
-        """Keep the arguments of the function that calls this, but those named in `ignore`: `self.x`, `self.hparams`."""
+        """Store the caller's arguments, except those in `ignore`, as attributes and in `self.hparams`."""
         caller = sys._getframe(1).f_locals
-        left_out = ("self", *ignore)
+        ignored = ("self", *ignore)
         self.hparams = {
-            name: value for name, value in caller.items() if name not in left_out and not name.startswith("_")
+            name: value for name, value in caller.items() if name not in ignored and not name.startswith("_")
         }
         for name, value in self.hparams.items():
             setattr(self, name, value)
 
 
 def add_to_class(Class: type) -> Callable[[T], T]:
-    """A decorator that makes a function a method of a class that is there already.
+    """Return a decorator that adds a function to an existing class as a method.
 
     Example:
         >>> class Model:
@@ -155,7 +155,7 @@ def check_shape(a: Any, shape: Sequence[int]) -> None:
 
 
 def check_attention(queries: Sequence[int], keys: Sequence[int], values: Sequence[int]) -> tuple[int, int, int]:
-    """The shape (B, n, m) of the scores, of queries, keys and values with these shapes."""
+    """Return the scores' shape (B, n, m) for the shapes of queries, keys and values."""
     shapes = [tuple(shape) for shape in (queries, keys, values)]
     if any(len(shape) != 3 or shape[0] != shapes[0][0] for shape in shapes) or keys[1] != values[1]:
         raise ValueError(
@@ -166,19 +166,19 @@ def check_attention(queries: Sequence[int], keys: Sequence[int], values: Sequenc
 
 
 def check_heads(num_hiddens: int, num_heads: int) -> None:
-    """Check that the heads of a `MultiHeadAttention` share its features evenly."""
-    if check_size("num_hiddens", num_hiddens) % check_size("num_heads", num_heads):
+    """Raise unless `num_hiddens` is a multiple of `num_heads`."""
+    if whole("num_hiddens", num_hiddens) % whole("num_heads", num_heads):
         raise ValueError(f"num_hiddens: got {num_hiddens}; expected a multiple of num_heads, {num_heads}")
 
 
 def positions(num_hiddens: int, max_len: int) -> NDArray[np.float32]:
-    r"""Sines and cosines of positions.
+    r"""Return sines and cosines of positions.
 
     $$ P_{i, 2j} = \sin\left(i / 10000^{2j/d}\right), \qquad P_{i, 2j+1} = \cos\left(i / 10000^{2j/d}\right) $$
 
     Args:
         num_hiddens: d.
-        max_len: How many positions.
+        max_len: Number of positions.
 
     Returns:
         P, (1, max_len, d).
@@ -194,11 +194,11 @@ def positions(num_hiddens: int, max_len: int) -> NDArray[np.float32]:
     return np.where(column % 2, np.cos(angle), np.sin(angle))[None].astype(np.float32)
 
 
-def first_that_takes(args: Sequence[Any], kwargs: dict[str, Any], *functions: Callable[..., T]) -> T:
-    """Call the first function that takes these arguments: one constructor for the signatures of both editions.
+def call_matching(args: Sequence[Any], kwargs: dict[str, Any], *functions: Callable[..., T]) -> T:
+    """Call the first function whose signature accepts these arguments: one constructor for both editions.
 
     Example:
-        >>> first_that_takes((8,), {"dropout": 0.1}, lambda a, b, c: a, lambda size, dropout: (None, size, dropout))
+        >>> call_matching((8,), {"dropout": 0.1}, lambda a, b, c: a, lambda size, dropout: (None, size, dropout))
         (None, 8, 0.1)
     """
     for function in functions:

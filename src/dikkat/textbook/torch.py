@@ -1,21 +1,19 @@
 """The textbook's helper library on PyTorch: `from dikkat.textbook import torch as d2l`.
 
-Names, signatures and shapes are the book's, of both its editions: *Dive into Deep Learning* 0.17 and its second Chinese
-edition, whose layers are told all sizes; and 1.0, whose layers take the sizes of their inputs from the first call. A
-class of both editions tells them apart by its arguments. What differs from the book, because it is right:
+Names, signatures and shapes are those of both editions of *Dive into Deep Learning*: 0.17 (and its second Chinese
+edition), whose layers get all sizes as arguments, and 1.0, whose layers infer input sizes from the first call. A class
+in both editions recognises the edition by its arguments. Corrections of the book:
 
-- a row of attention without a valid key has weights 0, scores may lie below −10⁶, and no function writes to its
-  arguments;
-- an encoder that is given lengths, as `EncoderDecoder` gives them, reads no padding, and its last state is that at each
-  sentence's end;
-- lengths and token ids may be integral floats; a length above the number of keys means all of them.
+- A row of attention without a valid key has weights 0, scores may be below −10⁶, and no function changes its arguments.
+- An encoder with lengths, as `EncoderDecoder` calls it, reads no padding, and its last state is at the sentence's end.
+- Lengths and token ids may be integral floats; a length above the number of keys means all keys.
 """
 
 from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: F401 - readers reach it through this module, as through the book's
+from torch.nn import functional as F  # noqa: F401 - readers use it through this module
 
 from dikkat.textbook.common import *  # noqa: F403
 from dikkat.textbook.common import absent

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dikkat.storage.cache import made, waited_for, writing
+from dikkat.storage.cache import create_file, wait_for_lock, writing
 from dikkat.translation.errors import CorpusError
 
 
@@ -35,7 +35,7 @@ def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0
         CorpusError: The content is wrong, or cannot be fetched; the message has the path for a manual download.
         OSError: The file cannot be written.
     """
-    with waited_for(path.with_name(f"{path.name}.lock"), path.name):
+    with wait_for_lock(path.with_name(f"{path.name}.lock"), path.name):
         if path.exists():
             actual = Checksum.of(path, checksum.algorithm)
             if actual != checksum:
@@ -45,7 +45,7 @@ def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0
                 )
             return
         by_hand = f"put the file there by hand: {path} ({checksum})"
-        with made(path, path.name) as file:
+        with create_file(path, path.name) as file:
             value = hashlib.new(checksum.algorithm)
             for piece in _pieces(address, path.name, timeout, by_hand):
                 with writing(path.name, path.parent):

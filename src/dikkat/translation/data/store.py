@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.storage.cache import cache_folder, made, waited_for, writing
+from dikkat.storage.cache import cache_folder, create_file, wait_for_lock, writing
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.text.slots import NO_SLOTS, Slots
@@ -109,7 +109,7 @@ class Store:
         identity += [slots.to_dict(), practice]
         key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         path = cache_folder("tokenised") / f"{key[:32]}.arrow"
-        with waited_for(path.with_suffix(".lock"), _CACHE_LABEL):
+        with wait_for_lock(path.with_suffix(".lock"), _WHAT):
             if path.exists():
                 try:
                     return cls(*_from_file(path))
@@ -162,8 +162,8 @@ def _write(path: Path, task: "_Tokenization") -> None:
         with writing(_CACHE_LABEL, path.parent):
             writer.write_batch(batch, metadata)
 
-    with made(path, _CACHE_LABEL) as file:
-        with writing(_CACHE_LABEL, path.parent):
+    with create_file(path, _WHAT) as file:
+        with writing(_WHAT, path.parent):
             writer = pa.ipc.new_file(file, _batch([]).schema)
         task.write_to(write)
         write(_batch([]), {"counts": json.dumps(asdict(task.counts))})

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from dikkat._engine import cancellation
 from dikkat._engine.addresses import sent
 from dikkat.recurrent import sequence
-from dikkat.recurrent.fused.calls import in_type
-from dikkat.recurrent.steps import Keys, joined, moved
+from dikkat.recurrent.fused.calls import to_dtype
+from dikkat.recurrent.steps import Keys, project_states, step_layers
 from dikkat.translation.decoding.compiled.beams import StepBeams
 from dikkat.translation.decoding.compiled.record import ENDED
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
@@ -88,7 +88,7 @@ class Grid:
         memory, state = model.encode(numbers, lengths)
         decoder, rows = model.decoder, len(numbers) * beam
         kind = torch.promote_types(memory.value.dtype, torch.float32)
-        operands, self._layers, shown = sequence.prepared(decoder, memory, len(numbers), kind)
+        operands, self._layers, shown = sequence.prepare_operands(decoder, memory, len(numbers), kind)
         of_state, of_context, of_word = model.readout.weight.to(kind).split(
             [decoder.hidden_size, decoder.context_size, decoder.input_size], 1
         )
@@ -96,8 +96,8 @@ class Grid:
         to_lexical = F.pad(lexical, (decoder.context_size - lexical.shape[1], 0))
         words = model.target_embedding.weight.to(kind) * math.sqrt(decoder.input_size)
         shares = (
-            in_type(decoder.first_gates(words.to(memory.value.dtype)), kind),
-            F.linear(words, of_word, in_type(model.readout.bias, kind)),
+            to_dtype(decoder.first_gates(words.to(memory.value.dtype)), kind),
+            F.linear(words, of_word, to_dtype(model.readout.bias, kind)),
         )
         self._words = torch.cat([*shares, torch.zeros_like(shares[1])], 1)
         further = F.linear(memory.value.to(kind), torch.cat([of_context, to_lexical]))
@@ -112,7 +112,7 @@ class Grid:
         self._cell: Any = parts[1] if len(parts) > 1 else None
         operands = operands._replace(gates=self._words[:1].expand(rows, -1))
         self._look = Keys(operands, decoder.score.pair, decoder.score.profile).look
-        self._query_and_gates = joined(operands, self._layers[-1])
+        self._query_and_gates = project_states(operands, self._layers[-1])
 
     def step(self, tokens: Tensor, origins: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (R, V) of the next tokens behind tokens (R,) of rows (R,), and where they looked (R, m)."""
@@ -122,7 +122,7 @@ class Grid:
         weights = self._look(query)
         words = self._words.index_select(0, tokens).unflatten(0, weights.shape[:2])
         gates, readout, lexical = torch.baddbmm(words, weights, self._values).flatten(0, 1).split(self._sizes, 1)
-        moves = moved(self._layers, gates, recurrent, state, cell)
+        moves = step_layers(self._layers, gates, recurrent, state, cell)
         self._state, cells, _ = zip(*moves, strict=True)
         self._cell = self._cell and cells
         features = torch.addmm(readout, self._state[-1], self._readout).tanh_().add_(lexical)

@@ -60,7 +60,7 @@ def undescribed(model: TranslationModel) -> list[str]:
         elif isinstance(part, nn.Embedding) and part.max_norm is not None:
             reasons.append(f"{name} changes its weights when it is called (max_norm)")
         elif isinstance(part, AttentionalGRU | AttentionalLSTM):
-            reasons += sequence.score_obstacles(part.score)
+            reasons += sequence.find_score_obstacles(part.score)
     if type(model) is not TranslationModel or any(callable(getattr(type(model), name, None)) for name in vars(model)):
         reasons.append(f"{type(model).__name__} has methods of its own, and may compute something else")
     return reasons
@@ -83,7 +83,7 @@ def search_obstacles(model: TranslationModel) -> list[str]:
 def compared(decoder: AttentionalGRU | AttentionalLSTM) -> Compared:
     """The attention of a decoder: both sides of its score as affine maps."""
     score, like = decoder.score, decoder.part("weight_hh", 0)
-    weight, bias = sequence.query_map(decoder, score)
+    weight, bias = sequence.find_query_map(decoder, score)
     query = Affine(torch.eye(decoder.hidden_size).to(like) if weight is None else weight, bias)
     projection = getattr(score, "W_k", None)
     if isinstance(projection, nn.Linear) and is_plain(projection):

@@ -311,13 +311,13 @@ def _read(call: Call, chunk: int, int8: Any, zero: Any) -> None:
 def _exponentials(call: Call, b: int, zero: Any) -> None:
     """Write a sentence's e^{2k}, and the largest |k|."""
     size, peak = call.features, full(0, zero)
-    for j in range(number_at(call.seen, b) if call.seen != 0 else call.keys):
+    for j in range(number_at(call.key_counts, b) if call.key_counts != 0 else call.keys):
         place = (b * call.keys + j) * size
         for c in range(0, size, lanes_of(zero)):
             x = load(pointer(call.key, zero), place + c)
             peak = maximum(magnitude(x), peak)
             store(pointer(call.key_exp, zero), place + c, exp(x + x))
-    pointer(call.reach, zero)[b] = largest_lane(peak)
+    pointer(call.key_peaks, zero)[b] = largest_lane(peak)
 
 
 @inlined
@@ -336,7 +336,7 @@ def _gather(call: Call, row: int, int8: Any, zero: Any) -> None:
 @inlined
 def _attend(call: Call, state: State, row: int, exps: Pointer, zero: Any) -> None:
     query = at(_buffer(call, _QUERY, 0, zero), row * call.features)
-    step = state.step if call.seen != 0 else 0  # without attention the weights are not returned
+    step = state.step if call.key_counts != 0 else 0  # without attention the weights are not returned
     place = (step * call.capacity + row) * call.key_row
     weights, context = at(pointer(call.weights, zero), place), at(_buffer(call, _CONTEXT, 0, zero), row * call.values)
     b = number_at(call.next_sentences, row)
@@ -351,7 +351,7 @@ def _mean_embedding(call: Call, b: int, weights: Pointer, into: Pointer, zero: A
     embedded = at(_buffer(call, _EMBEDDED_SOURCE, 0, zero), b * call.longest * size)
     for c in range(0, size, 2 * lanes):
         first, second = full(0, zero), full(0, zero)
-        for j in range(number_at(call.seen, b)):
+        for j in range(number_at(call.key_counts, b)):
             first += spread(weights, j) * load(embedded, j * size + c)
             second += spread(weights, j) * load(embedded, j * size + c + lanes)
         store(into, c, first)

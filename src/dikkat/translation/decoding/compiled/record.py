@@ -32,20 +32,20 @@ HYPOTHESES = Record(**_HYPOTHESES | {"whole": f"{_HYPOTHESES['whole']} chosen"})
 
 SEARCH = Record(
     numbers="""
-        source_table target_table source_scales target_scales key key_exp reach weight value weights kept block_peaks
-        block_sums block_gains quantized_scales
+        source_table target_table source_scales target_scales key key_exp key_peaks weight value weights weight_factors
+        block_peaks block_sums block_gains quantized_scales
     """,
     doubles=_HYPOTHESES["doubles"],
     integers=f"""
-        {_HYPOTHESES["integers"]} control phases parts buffers strides sources lengths seen chunk_first chunk_rows
-        block_tokens quantized
+        {_HYPOTHESES["integers"]} control phases parts buffers strides sources lengths key_counts chunk_first
+        chunk_rows block_tokens quantized
     """,
     flags=_HYPOTHESES["flags"],
     whole=f"""
         {_HYPOTHESES["whole"]} phase_count part_count lstm longest positions chunks capacity blocks embedded hidden
         own directions layers encoder_layers readout lexical loop pair profile keys key_row features values
     """,
-    real=f"{_HYPOTHESES['real']} scale folded single most largest",
+    real=f"{_HYPOTHESES['real']} scale folded single exp_limit largest",
     regions="block exps",
 )
 

@@ -69,7 +69,7 @@ class Run:
             "phase_count": len(panels.phases), "part_count": len(panels.parts), "loop": panels.loop,
             "longest": longest, "positions": count * longest, "capacity": self._capacity, "blocks": panels.blocks,
             "keys": keys, "key_row": round_up(keys, 2 * call.lanes), "scale": panels.scale,
-            "folded": ranges.folded, "single": ranges.single, "most": ranges.most,
+            "folded": ranges.folded, "single": ranges.single, "exp_limit": ranges.most,
             "largest": torch.finfo(panels.dtype).max,
         }  # fmt: skip
         for name, tensor in panels.tensors.items():
@@ -86,7 +86,7 @@ class Run:
             control=record.CONTROL // 8,
         )  # fmt: skip
         self._tables, self._state = self._beams.tables, self._beams.state
-        call.fields["seen"] = call.fields["lengths"] if self._attends else 0
+        call.fields["key_counts"] = call.fields["lengths"] if self._attends else 0
         self._make_room(steps)
         call.alone = panels.matrices * min(self._capacity, record.CHUNK) < _ONE_THREAD_BYTES
         call.lay_out(block=record.CHUNK * panels.widest, exps=panels.sizes["features"])
@@ -151,7 +151,7 @@ class Run:
             last = start["final"] + (at["encoder_layers"] - 1) * count * at["values"]
         self._call.fields |= {"value": base + last * size, "key": base + start["keys"] * size}
         self._call.new("key_exp", count, keys, at["features"])
-        self._call.new("reach", count)
+        self._call.new("key_peaks", count)
         if panels.int8:
             most = max(positions, rows, 2 * count)
             halves = torch.empty(most * panels.reads, dtype=torch.int16, device="cpu")

@@ -331,9 +331,9 @@ def test_threads_change_no_bit(precision, monkeypatch):
 def test_a_search_in_parts_is_the_same(monkeypatch):
     model = make()
     whole = beam_search(model, SOURCES, Search(5))
-    monkeypatch.setattr(run, "_FIRST", 1)
-    monkeypatch.setattr(run, "_LEAST", 1)
-    monkeypatch.setattr(run, "_PART", 0.0)
+    monkeypatch.setattr(run, "_FIRST_BUDGET", 1)
+    monkeypatch.setattr(run, "_SMALLEST_BUDGET", 1)
+    monkeypatch.setattr(run, "_RUN_SECONDS", 0.0)
     assert_same(beam_search(model, SOURCES, Search(5)), whole, share=0)
 
 
@@ -346,7 +346,7 @@ def test_ctrl_c_between_two_parts(monkeypatch):
             raise KeyboardInterrupt
         return 0.0
 
-    monkeypatch.setattr(run, "_FIRST", 1)
+    monkeypatch.setattr(run, "_FIRST_BUDGET", 1)
     with monkeypatch.context() as patch:
         patch.setattr(run.time, "perf_counter", interrupted)
         with pytest.raises(KeyboardInterrupt):

@@ -52,8 +52,8 @@ def searched(
     totals = once.double().repeat(count, 1)
     tables: list[tuple[Tensor, Tensor, Tensor]] = []
     weights: list[Tensor | None] = []
-    fewest = max(each.fewest for each in sentences)
-    for step in range(beams.room):
+    fewest = max(each.min_tokens for each in sentences)
+    for step in range(beams.table_steps):
         cancellation.check()
         if step <= fewest:
             allowed = beams.allowed(step, np.arange(count), np.zeros(count, np.int64))
@@ -70,7 +70,7 @@ def searched(
         attending = [each for each, model in zip(looked_at, models, strict=True) if model.attends]
         weights.append(torch.stack(attending).mean(0) if len(attending) > 1 else next(iter(attending), None))
         totals = totals + bonus.index_select(0, tokens.flatten()).view_as(totals)
-        if len(tables) == _AT_ONCE or step == beams.room - 1:
+        if len(tables) == _AT_ONCE or step == beams.table_steps - 1:
             beams.take_chosen(tables, weights)
             tables, weights = [], []
             if not beams.state["rows"]:

@@ -18,8 +18,8 @@ class Sentence(NamedTuple):
 
     tokens: Sequence[int]
     copies: bool
-    fewest: int
-    most: int
+    min_tokens: int
+    max_tokens: int
     slots: int = 0
 
 

@@ -99,7 +99,7 @@ class Draws:
     """
 
     def __init__(self, search: Search, sentences: Sequence[Sentence]) -> None:
-        self._search, longest = search, max(each.most for each in sentences)
+        self._search, longest = search, max(each.max_tokens for each in sentences)
         streams = (
             np.random.default_rng([search.seed, index % search.n_best, *sentence.tokens])
             for index, sentence in enumerate(sentences)

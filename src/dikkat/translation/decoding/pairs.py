@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.translation.data.corpus import MAX_CHARACTERS
-from dikkat.translation.decoding.alignment import Link, links, of_units, posteriors
+from dikkat.translation.decoding.alignment import Link, links, merge_pieces, posteriors
 from dikkat.translation.decoding.search import forced_scores
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.text.slots import Slots
@@ -139,7 +139,7 @@ class PairScorer:
             tokens = [(numbers[0][index], numbers[1][index]) for index in batch]
             for model in models:
                 for index, weights in zip(batch, posteriors(model, tokens), strict=True):
-                    found[index] += of_units(weights, shares[0][index], shares[1][index]) / len(models)
+                    found[index] += merge_pieces(weights, shares[0][index], shares[1][index]) / len(models)
         return found
 
 

@@ -171,11 +171,11 @@ def test_links_do_not_depend_on_what_else_is_in_the_batch(cell, kind):
 
 
 def test_what_cannot_be_aligned():
-    with pytest.raises(InputError, match="score is none: without attention nobody can say where a word comes from"):
+    with pytest.raises(InputError, match="model: got score='none'; expected a model with attention"):
         translator(score="none").align([("un", "un")])
     marked = translator(score="none").translate_lines(["un", "<b>un</b>"], markup="html")
     assert next(marked).source == "un"
-    with pytest.raises(InputError, match=r"sentences\[1\]: got tags, and a model without attention"):
+    with pytest.raises(InputError, match=r"sentences\[1\]: got tags; expected text without tags"):
         next(marked)
     with pytest.raises(TypeError, match=r"pairs\[0\]: got 'un un'; expected a sentence and its translation"):
         translator().align(["un un"])

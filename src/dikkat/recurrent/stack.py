@@ -40,12 +40,12 @@ def check_lengths(lengths: Tensor, batch: int, positions: int, unit: str) -> Ten
 
 
 def has_values(lengths: Tensor) -> bool:
-    """Whether lengths can be read: not on the meta device, and not while a graph is traced or captured."""
+    """Whether Python can read lengths, also from another device: they are not meta, and nothing is being traced."""
     return lengths.device.type != "meta" and can_read_values(lengths.new_empty(0, device="cpu"))
 
 
 def choose_implementation(impl: str, obstacles: list[str]) -> str:
-    """Return `"numba"` or `"reference"`; `"auto"` takes the first unless there are obstacles to it."""
+    """Return `"numba"` or `"reference"`. `"auto"` is `"numba"` unless there are obstacles."""
     if impl not in ("auto", "numba", "reference"):
         raise ValueError(f"impl: got {impl!r}; expected 'auto', 'numba' or 'reference'")
     if impl == "numba" and obstacles:

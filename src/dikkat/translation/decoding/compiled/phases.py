@@ -104,18 +104,18 @@ def _find_layer(call: Call, state: State, phase: Phase, term: Any, block: int) -
 
 
 @inlined
-def _start(call: Call, state: State, phase: Phase, block: int, first: int, rows: int, into: Pointer, zero: Any) -> None:
+def _start(call: Call, state: State, phase: Phase, block: int, first: int, rows: int, out: Pointer, zero: Any) -> None:
     """Set a block's rows to the bias, or in a step of the encoder to the input's gates."""
     lanes, width = lanes_of(zero), phase.panels * lanes_of(zero)
     bias = at(pointer(phase.bias, zero), block * width)
     for i in range(rows):
-        copy_vectors(bias, at(into, i * width), width, zero)
+        copy_vectors(bias, at(out, i * width), width, zero)
         if phase.kind == record.ENCODE:
             blocks = phase.blocks // call.directions
             gate_row = (4 if call.lstm else 3) * lanes
             position = _position(call, state, first + i, block // blocks)
             gates = at(_buffer(call, _GATES, block // blocks, zero), (position * blocks + block % blocks) * gate_row)
-            copy_vectors(gates, at(into, i * width), gate_row, zero)
+            copy_vectors(gates, at(out, i * width), gate_row, zero)
 
 
 @inlined
@@ -142,29 +142,29 @@ def _product(
     while n < panels:
         group, i = _choose_group(min(6, rows), panels - n), 0
         while i < rows:
-            m, row, into = min(6, rows - i), at(a, i * a_step), at(c, i * c_step + n * lanes)
+            m, row, target = min(6, rows - i), at(a, i * a_step), at(c, i * c_step + n * lanes)
             if int8 is not None:
                 panel, by_row, by_column = at(weight, n * count * 2 * lanes), at(row_scales, i), at(scales, n * lanes)
-                int8_blocks(m, group, row, a_step, panel, count, into, c_step, by_row, by_column)
+                int8_blocks(m, group, row, a_step, panel, count, target, c_step, by_row, by_column)
             else:
-                narrow_blocks(m, group, row, a_step, at(weight, n * count * lanes), count, into, c_step)
+                narrow_blocks(m, group, row, a_step, at(weight, n * count * lanes), count, target, c_step)
             i += m
         n += group
 
 
 @inlined
 def _multiply(
-    call: Call, state: State, phase: Phase, terms: Terms, block: int, first: int, rows: int, into: Pointer,
+    call: Call, state: State, phase: Phase, terms: Terms, block: int, first: int, rows: int, target: Pointer,
     int8: Any, zero: Any,
 ) -> None:  # fmt: skip
     lanes = lanes_of(zero)
-    _start(call, state, phase, block, first, rows, into, zero)
+    _start(call, state, phase, block, first, rows, target, zero)
     weight, width = phase.weight + block * phase.stride, phase.panels * lanes
     scale, start, scale_start = phase.scales + block * phase.scale_stride, 0, 0
     all_rows = _count_rows(call, state, phase)
     for index in range(phase.terms):
         term = terms[phase.first_term + index]
-        out = at(into, term.first_panel * lanes)
+        out = at(target, term.first_panel * lanes)
         if int8 is not None:
             direction = 0
             if phase.kind == record.ENCODE:
@@ -197,14 +197,14 @@ def _quantize(call: Call, state: State, phase: Phase, terms: Terms, zero: Any) -
             if phase.kind == record.ENCODE:
                 layer = (state.encoded % 2) * call.directions + i // rows
             source = at(_buffer(call, term.source, layer, zero), (i % rows) * term.step)
-            into = at(pointer(call.quantized, _HALF), start + i * term.count)
+            rounded = at(pointer(call.quantized, _HALF), start + i * term.count)
             peak = full(0, zero)
             for c in range(0, term.count, lanes):
                 peak = maximum(magnitude(load(source, c)), peak)
             largest = largest_lane(peak)
             factor = full(zero if largest == 0 else 127 / largest, zero)
             for c in range(0, term.count, lanes):
-                store_int16(into, c, load(source, c) * factor)
+                store_int16(rounded, c, load(source, c) * factor)
             pointer(call.quantized_scales, zero)[scale_start + i] = largest / 127
         start, scale_start = start + directions * rows * term.count, scale_start + directions * rows
 
@@ -215,9 +215,9 @@ def _quantize(call: Call, state: State, phase: Phase, terms: Terms, zero: Any) -
 @inlined
 def _write(call: Call, phase: Phase, block: int, first: int, rows: int, results: Pointer, zero: Any) -> None:
     width = phase.panels * lanes_of(zero)
-    into = _buffer(call, phase.out, phase.out_layer, zero)
+    buffer = _buffer(call, phase.out, phase.out_layer, zero)
     for i in range(rows):
-        target = at(into, (first + i) * phase.out_step + block * width)
+        target = at(buffer, (first + i) * phase.out_step + block * width)
         if phase.tanh:
             for c in range(0, width, lanes_of(zero)):
                 store(target, c, tanh(load(results, i * width + c), zero))
@@ -285,25 +285,25 @@ def _step_decoder(call: Call, phase: Phase, block: int, first: int, rows: int, r
 
 
 @inlined
-def _embed(call: Call, table: int, scales: int, token: int, into: Pointer, int8: Any, zero: Any) -> None:
+def _embed(call: Call, table: int, scales: int, token: int, target: Pointer, int8: Any, zero: Any) -> None:
     size = call.embedded
     if int8 is not None:
         scale = full(pointer(scales, zero)[token] * call.scale, zero)
         for c in range(0, size, lanes_of(zero)):
-            store(into, c, load_int8(pointer(table, _BYTE), token * size + c, zero) * scale)
+            store(target, c, load_int8(pointer(table, _BYTE), token * size + c, zero) * scale)
     else:
         scale = full(call.scale, zero)
         for c in range(0, size, lanes_of(zero)):
-            store(into, c, load(pointer(table, zero), token * size + c) * scale)
+            store(target, c, load(pointer(table, zero), token * size + c) * scale)
 
 
 @inlined
 def _embed_sources(call: Call, chunk: int, int8: Any, zero: Any) -> None:
     first = number_at(call.chunk_first, chunk)
-    into = _buffer(call, _EMBEDDED_SOURCE, 0, zero)
+    target = _buffer(call, _EMBEDDED_SOURCE, 0, zero)
     for position in range(first, first + number_at(call.chunk_rows, chunk)):
         token = number_at(call.sources, position)
-        _embed(call, call.source_table, call.source_scales, token, at(into, position * call.embedded), int8, zero)
+        _embed(call, call.source_table, call.source_scales, token, at(target, position * call.embedded), int8, zero)
 
 
 @inlined
@@ -322,8 +322,8 @@ def _write_exponentials(call: Call, b: int, zero: Any) -> None:
 @inlined
 def _gather(call: Call, row: int, int8: Any, zero: Any) -> None:
     size, source = call.hidden, number_at(call.next_rows, row)
-    into = at(_buffer(call, _EMBEDDING, 0, zero), row * call.embedded)
-    _embed(call, call.target_table, call.target_scales, number_at(call.next_tokens, row), into, int8, zero)
+    target = at(_buffer(call, _EMBEDDING, 0, zero), row * call.embedded)
+    _embed(call, call.target_table, call.target_scales, number_at(call.next_tokens, row), target, int8, zero)
     for layer in range(call.layers):
         after, before = _buffer(call, _AFTER, layer, zero), _buffer(call, _BEFORE, layer, zero)
         copy_vectors(at(after, source * size), at(before, row * size), size, zero)
@@ -345,7 +345,7 @@ def _attend(call: Call, state: State, row: int, exps: Pointer, zero: Any) -> Non
 
 
 @inlined
-def _average_embeddings(call: Call, b: int, weights: Pointer, into: Pointer, zero: Any) -> None:
+def _average_embeddings(call: Call, b: int, weights: Pointer, target: Pointer, zero: Any) -> None:
     lanes, size = lanes_of(zero), call.embedded
     embedded = at(_buffer(call, _EMBEDDED_SOURCE, 0, zero), b * call.longest * size)
     for c in range(0, size, 2 * lanes):
@@ -353,8 +353,8 @@ def _average_embeddings(call: Call, b: int, weights: Pointer, into: Pointer, zer
         for j in range(number_at(call.key_counts, b)):
             low += spread(weights, j) * load(embedded, j * size + c)
             high += spread(weights, j) * load(embedded, j * size + c + lanes)
-        store(into, c, low)
-        store(into, c + lanes, high)
+        store(target, c, low)
+        store(target, c + lanes, high)
 
 
 # --- between two phases

@@ -147,7 +147,7 @@ def _extend(call: Call, state: State, b: int, row: int) -> int:
 
 @inlined
 def _adopt(call: Call, state: State, b: int) -> None:
-    """Check a step that a device chose: places that ended before come first, then the others, best first."""
+    """Take a step that a device chose, and clear the places that ended before, which come first."""
     beam, offset, searched = call.beam, (state.step * call.sentences + b) * call.beam, False
     totals = doubles_at(call.step_totals, offset)
     for k in range(beam):

@@ -87,7 +87,7 @@ def test_what_evaluate_takes_is_checked_before_the_work(run, model, pairs, tmp_p
     for text, message in (
         ("0-0\n" * 7, "links: got links of 7 pairs; expected 8, a line for each"),
         ("0-0\n" + "0-9\n" * 7, "links, line 2: got a link 0-9; expected source words below"),
-        ("1234567890-0\n" * 8, "links, line 1: '1234567890-0' is no link"),
+        ("1234567890-0\n" * 8, "links, line 1: got '1234567890-0'"),
     ):
         links.write_text(text)
         refused(run("evaluate", model, "--corpus", pairs, "--links", links), message)

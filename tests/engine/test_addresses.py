@@ -304,8 +304,8 @@ def test_compiled_and_exported_recurrences() -> None:
 def test_a_score_for_other_states_is_refused() -> None:
     decoder = AttentionalGRU(8, 512, 16, scores.Additive(key_size=16, query_size=7, num_hiddens=64))
     memory = decoder.prepare(torch.randn(2, 5, 16))
-    for impl, message in (("numba", "got queries of 7 features, .*; expected 512"), ("reference", "expected 7")):
-        with pytest.raises(ValueError, match=message):
+    for impl in ("numba", "reference"):
+        with pytest.raises(ValueError, match=r"got queries of 7 features.*; expected 512"):
             decoder(torch.randn(2, 3, 8), memory, torch.zeros(1, 2, 512), impl=impl)
 
 

@@ -72,7 +72,7 @@ def stand_ins() -> Iterator[None]:
 
 @pytest.fixture
 def fused(stand_ins: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "FUSED", {"cpu"})
+    monkeypatch.setattr(cells, "FUSED_DEVICES", {"cpu"})
 
 
 def counted(steps: int, cell: str, score: str, **options: Any) -> tuple[Counter[str], Counter[str]]:
@@ -122,7 +122,7 @@ def test_fused_cells_give_what_the_formulas_give(
 ) -> None:
     module, given = made(cell, score, layers, dropout=0.4 if layers > 1 else 0.0, weight_dropout=0.4)
     wanted, results = gradients(module, given, "reference"), ran(module, given, "reference")
-    monkeypatch.setattr(cells, "FUSED", {"cpu"})
+    monkeypatch.setattr(cells, "FUSED_DEVICES", {"cpu"})
     assert_near(gradients(module, given, "reference"), wanted, 1e-12)
     for found, right in zip(ran(module, given, "reference"), results, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-13)

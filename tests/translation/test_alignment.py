@@ -10,7 +10,7 @@ from dikkat.translation.decoding.alignment import (
     GoldLinks,
     alignment_error_rate,
     grow_diag_final_and,
-    of_units,
+    merge_pieces,
     posteriors,
     read_links,
 )
@@ -44,7 +44,7 @@ def test_the_rate_by_hand(found, given, rate):
 def test_links_that_do_not_fit():
     with pytest.raises(InputError, match="got links of 2 pairs; expected 1"):
         alignment_error_rate([set(), set()], [gold("0-0")])
-    with pytest.raises(InputError, match="no link at all"):
+    with pytest.raises(InputError, match="got no links"):
         alignment_error_rate([set()], [gold("")])
 
 
@@ -59,7 +59,7 @@ def test_links_of_a_file(tmp_path):
 @pytest.mark.parametrize("text", ["0-", "a-1", "0:1", "-1-2", "1-2-3", "1?2", "²-1"])
 def test_what_is_no_link_is_named_with_its_line(tmp_path, text):
     (tmp_path / "links").write_text(f"0-0\n1-1 {text}\n", encoding="utf-8")
-    with pytest.raises(CorpusError, match=r"links, line 2: '.*' is no link: write 1-2"):
+    with pytest.raises(CorpusError, match=r"links, line 2: got '.*'; expected links: 1-2"):
         read_links(tmp_path / "links")
 
 
@@ -113,7 +113,7 @@ def test_weights_of_pieces_becomeweights_of_units():
     # Source "he's ok": one piece for he's, which is two units, and two pieces for ok. Target "a b": a in two pieces.
     source, target = Units.of("he's ok"), Units.of("ab c")
     pieces = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.4, 0.4], [0.0, 0.5, 0.5]])
-    found = of_units(pieces, source.shares([(0, 4), (4, 6), (6, 7)]), target.shares([(0, 1), (1, 2), (3, 4)]))
+    found = merge_pieces(pieces, source.shares([(0, 4), (4, 6), (6, 7)]), target.shares([(0, 1), (1, 2), (3, 4)]))
     torch.testing.assert_close(found, torch.tensor([[0.2, 0.2, 0.6], [0.0, 0.0, 1.0]]))
 
 
@@ -171,11 +171,11 @@ def test_links_do_not_depend_on_what_else_is_in_the_batch(cell, kind):
 
 
 def test_what_cannot_be_aligned():
-    with pytest.raises(InputError, match="score is none: without attention nobody can say where a word comes from"):
+    with pytest.raises(InputError, match="model: got score='none'; expected a model with attention"):
         translator(score="none").align([("un", "un")])
     marked = translator(score="none").translate_lines(["un", "<b>un</b>"], markup="html")
     assert next(marked).source == "un"
-    with pytest.raises(InputError, match=r"sentences\[1\]: got tags, and a model without attention"):
+    with pytest.raises(InputError, match=r"sentences\[1\]: got tags; expected text without tags"):
         next(marked)
     with pytest.raises(TypeError, match=r"pairs\[0\]: got 'un un'; expected a sentence and its translation"):
         translator().align(["un un"])

@@ -40,7 +40,7 @@ WIDE = Search(4, n_best=3)
 
 def step_by_step(model, sources=SOURCES, search=WIDE):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_module, "runnable", lambda *_: None)
+        patch.setattr(search_module, "find_panels", lambda *_: None)
         return beam_search(model, sources, search)
 
 
@@ -331,9 +331,9 @@ def test_threads_change_no_bit(precision, monkeypatch):
 def test_a_search_in_parts_is_the_same(monkeypatch):
     model = make()
     whole = beam_search(model, SOURCES, Search(5))
-    monkeypatch.setattr(run, "_FIRST", 1)
-    monkeypatch.setattr(run, "_LEAST", 1)
-    monkeypatch.setattr(run, "_PART", 0.0)
+    monkeypatch.setattr(run, "_FIRST_BUDGET", 1)
+    monkeypatch.setattr(run, "_SMALLEST_BUDGET", 1)
+    monkeypatch.setattr(run, "_RUN_SECONDS", 0.0)
     assert_same(beam_search(model, SOURCES, Search(5)), whole, share=0)
 
 
@@ -346,7 +346,7 @@ def test_ctrl_c_between_two_parts(monkeypatch):
             raise KeyboardInterrupt
         return 0.0
 
-    monkeypatch.setattr(run, "_FIRST", 1)
+    monkeypatch.setattr(run, "_FIRST_BUDGET", 1)
     with monkeypatch.context() as patch:
         patch.setattr(run.time, "perf_counter", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -402,7 +402,7 @@ def test_a_fork_after_use():
 
 def test_what_cannot_run_is_explained():
     model = make()
-    assert explain_search(model, Search(sample=True)) == ["samples are drawn, and nothing is searched"]
+    assert explain_search(model, Search(sample=True)) == ["samples are drawn, not searched"]
     assert explain_search([model, model]) == ["2 models translate together"]
     assert "torch.bfloat16" in explain_search(make().bfloat16())[0]
     hooked = make()
@@ -419,7 +419,7 @@ def test_weights_that_are_not_numbers_are_named_before_the_search():
     model = make()
     with torch.no_grad():
         model.readout.weight[2, 3] = torch.nan
-    with pytest.raises(InputError, match=r"readout.weight: got weights that are not numbers"):
+    with pytest.raises(InputError, match=r"readout.weight: got NaN in the weights"):
         beam_search(model, SOURCES)
 
 

@@ -166,7 +166,7 @@ def test_int8_never_turns_into_something_else():
     for models, search, why in (
         (model, Search(sample=True, precision="int8"), "samples are drawn"),
         ([model, model], Search(precision="int8"), "2 models translate together"),
-        (make().double(), Search(precision="int8"), "int8 goes with weights of float32"),
+        (make().double(), Search(precision="int8"), "int8 needs float32 weights"),
     ):
         with pytest.raises(SettingsError, match=f"precision: got 'int8', which cannot run here: .*{why}"):
             beam_search(models, SOURCES, search)

@@ -236,7 +236,7 @@ def test_features_are_dropped_of_the_embeddings_the_memory_and_the_readout():
             kept = out != 0
             assert 0 < kept.sum() < (whole != 0).sum()
             torch.testing.assert_close(out[kept], whole[kept] / (1 - p))
-        assert model.encoder.get_submodule(model.encoder.part).dropout == model.decoder.dropout == p
+        assert model.encoder.get_submodule(model.encoder.network_name).dropout == model.decoder.dropout == p
     assert make(dropout=p, num_layers=1).decoder.dropout == 0
 
 

@@ -23,7 +23,7 @@ from dikkat.translation import (
     greedy,
 )  # fmt: skip
 from dikkat.translation.decoding import search as search_module
-from dikkat.translation.decoding.stepwise import likeliest
+from dikkat.translation.decoding.stepwise import find_likeliest
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD, SPECIAL, UNKNOWN
 
@@ -32,13 +32,13 @@ from dikkat.translation.text.special_tokens import BEGIN, END, PAD, SPECIAL, UNK
 def way(request, monkeypatch):
     """Both ways of a search."""
     if request.param == "step by step":
-        monkeypatch.setattr(search_module, "runnable", lambda *_: None)
+        monkeypatch.setattr(search_module, "find_panels", lambda *_: None)
 
 
 @pytest.fixture
 def steps(monkeypatch):
     """The way that calls the model's steps."""
-    monkeypatch.setattr(search_module, "runnable", lambda *_: None)
+    monkeypatch.setattr(search_module, "find_panels", lambda *_: None)
 
 
 def make(vocabulary=13, seed=0, sharpness=2.5, **changes) -> TranslationModel:
@@ -159,7 +159,7 @@ def test_a_batch_is_searched_as_its_sentences_are_one_by_one(
     search = Search(*widths, penalty, *ratios, max_length=longest)
     compiled = beam_search(model, sources, search, slots)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_module, "runnable", lambda *_: None)
+        patch.setattr(search_module, "find_panels", lambda *_: None)
         stepped = beam_search(model, sources, search, slots)
     for source, *found in zip(sources, compiled, stepped, strict=True):
         wanted = plain(model, source, search, slots)
@@ -422,7 +422,7 @@ def test_forced_scores_are_sums_of_log_probabilities(monkeypatch):
         wanted.append(sum(math.log(mean[step, token]) for step, token in enumerate([*target, END])))
     assert forced_scores(models, pairs) == pytest.approx(wanted, rel=1e-12)
     assert forced_scores(models, []) == []
-    with pytest.raises(InputError, match="a source sentence has no tokens"):
+    with pytest.raises(InputError, match="got a sentence without tokens"):
         forced_scores(models, [([], [4])])
 
 
@@ -447,9 +447,9 @@ def test_a_model_with_itself_is_that_model(search):
 def test_models_that_do_not_go_together_are_refused():
     with pytest.raises(ValueError, match="models: got none"):
         beam_search([], MANY)
-    with pytest.raises(ValueError, match="target vocabularies of sizes 13, 12; expected one in common"):
+    with pytest.raises(ValueError, match="target vocabularies of sizes 13, 12; expected equal ones"):
         beam_search([make(), make(12)], MANY)
-    with pytest.raises(ValueError, match="got devices cpu, meta; expected one in common"):
+    with pytest.raises(ValueError, match="got devices cpu, meta; expected equal ones"):
         greedy([make(), make().to("meta")], MANY)
 
 
@@ -595,11 +595,11 @@ def test_nothing_to_search():
         ({"max_ratio": 0}, "max_ratio: got 0; expected a number greater than 0"),
         ({"min_ratio": 2, "max_ratio": 1.9}, "max_ratio: got 1.9; expected at least 2, the min_ratio"),
         ({"sample": 1}, "sample: got 1; expected true or false"),
-        ({"sample": True, "beam": 4}, "beam is 4 and sample is true: samples are drawn one by one; leave one out"),
-        ({"sample": True, "length_penalty": 0}, "length_penalty is 0 and sample is true"),
-        ({"temperature": 0.5}, "temperature is 0.5 and sample is false: it acts on samples alone; leave one out"),
-        ({"top_k": 5}, "top_k is 5 and sample is false"),
-        ({"seed": 5}, "seed is 5 and sample is false"),
+        ({"sample": True, "beam": 4}, "beam: got 4 with sample=True; expected 5, since samples are drawn one by one"),
+        ({"sample": True, "length_penalty": 0}, "length_penalty: got 0 with sample=True; expected None"),
+        ({"temperature": 0.5}, "temperature: got 0.5 with sample=False; expected 1.0, since it only affects samples"),
+        ({"top_k": 5}, "top_k: got 5 with sample=False"),
+        ({"seed": 5}, "seed: got 5 with sample=False"),
         ({"sample": True, "temperature": 0}, "temperature: got 0; expected a number from 0.01 to 100"),
         ({"sample": True, "top_k": 0}, "top_k: got 0; expected a whole number of at least 1, or none"),
         ({"sample": True, "seed": -1}, "seed: got -1; expected a whole number from 0 to 4294967295"),
@@ -614,9 +614,9 @@ def test_options_out_of_range_are_refused(values, message):
 
 def test_a_beam_wider_than_the_vocabulary_is_refused():
     beam_search(make(vocabulary=11), [[5]], Search(11))
-    with pytest.raises(SettingsError, match="beam: got 12; expected at most 11, the tokens that the model has"):
+    with pytest.raises(SettingsError, match="beam: got 12; expected at most 11, the size of the model's vocabulary"):
         beam_search(make(vocabulary=11), [[5]], Search(12))
-    with pytest.raises(SettingsError, match="top_k: got 12; expected at most 11, the tokens that the model has"):
+    with pytest.raises(SettingsError, match="top_k: got 12; expected at most 11, the size of the model's vocabulary"):
         beam_search(make(vocabulary=11), [[5]], Search(sample=True, top_k=12))
 
 
@@ -627,7 +627,7 @@ def test_the_best_are_those_of_a_sort_by_value_and_column(rows, columns, k, seed
     values = torch.randint(different, (rows, columns), generator=generator).double()
     values[values == 0] = -math.inf
     k = min(k, columns)
-    where = likeliest(k, values)
+    where = find_likeliest(k, values)
     found = values.gather(1, where)
     for row, row_found, row_where in zip(values.tolist(), found.tolist(), where.tolist(), strict=True):
         wanted = sorted(range(columns), key=lambda column: (-row[column], column))[:k]

@@ -87,7 +87,7 @@ def test_tags_go_over_and_those_that_do_not_nest_are_one_requests_own_error(clie
 def test_tags_for_a_model_without_attention_are_one_requests_own_error(translator):
     with opened(untrained(translator, score="none")) as client:
         refused = client.post("/api/batch", json={"texts": ["Go.", "<b>Go</b>."], "markup": "html"})
-        assert "text: got tags, and a model without attention" in told(refused, 422)
+        assert "text: got tags; expected text without tags" in told(refused, 422)
         assert client.post("/api/batch", json={"texts": ["Go."], "markup": "html"}).status_code == 200
 
 

@@ -211,7 +211,7 @@ def test_given_translations_are_scored(translator):
 @pytest.mark.parametrize(
     ("pairs", "error", "message"),
     [
-        ([("Go.", "Va !"), ("", "Va !")], InputError, r"pairs\[1\] is a translation of an empty sentence: 'Va !'"),
+        ([("Go.", "Va !"), ("", "Va !")], InputError, r"pairs\[1\]: got a translation of an empty sentence, 'Va !'"),
         ([("Go.", "a" * 100_000)], InputError, r"pairs\[0\]\[1\]: got 100,000 characters"),
         ([("\udcff", "Va !")], InputError, r"pairs\[0\]\[0\]: got .*; expected Unicode"),
         ([("Go.", 3)], TypeError, r"pairs\[0\]\[1\]: got int; expected a string"),

@@ -30,7 +30,7 @@ def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (encoder, sequence):
         monkeypatch.setattr(module, "tensor_obstacles", lambda _: ["switched off"])
     monkeypatch.setattr(loss, "runs", lambda _: False)
-    monkeypatch.setattr(search_module, "runnable", lambda *_: None)
+    monkeypatch.setattr(search_module, "find_panels", lambda *_: None)
 
 
 def test_an_epoch_reads_the_loss_of_each_batch(no_kernels: None) -> None:
@@ -68,7 +68,7 @@ SEARCHES = [
 def assert_both_agree(models: Sequence[TranslationModel], search: Search) -> None:
     copies = any(model.attends for model in models)
     sentences = [Sentence(each, copies and UNKNOWN in each, *limits(search, len(each))) for each in SOURCES]
-    wanted, found = (way(models, sentences, search, NO_SLOTS) for way in (step_by_step, grid.searched))
+    wanted, found = (way(models, sentences, search, NO_SLOTS) for way in (step_by_step, grid.search_grid))
     for one, other in zip(wanted, found, strict=True):
         assert [each.ids for each in one] == [each.ids for each in other]
         assert [each.finished for each in one] == [each.finished for each in other]
@@ -95,7 +95,7 @@ def test_a_step_of_a_grid_is_few_operations_and_reads_nothing() -> None:
         search = Search(beam=3, max_length=longest)
         sentences = [Sentence(each, True, *limits(search, len(each))) for each in SOURCES]
         with Operations() as seen:
-            grid.searched([model], sentences, search, NO_SLOTS)
+            grid.search_grid([model], sentences, search, NO_SLOTS)
         return seen
 
     few, more = counted(2).counted, counted(7).counted
@@ -135,18 +135,18 @@ def test_scores_that_are_no_numbers_are_an_error_on_a_grid() -> None:
     model.output_bias.data[7] = torch.nan
     search = Search(beam=2)
     with pytest.raises(InputError, match="not numbers"):
-        grid.searched([model], [Sentence([5, 6], False, *limits(search, 2))], search, NO_SLOTS)
+        grid.search_grid([model], [Sentence([5, 6], False, *limits(search, 2))], search, NO_SLOTS)
 
 
 def test_a_search_on_another_device_takes_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     model, search = make(), Search(beam=2)
-    assert not grid.runs([model], search)
+    assert not grid.can_run([model], search)
     wanted = beam_search(model, SOURCES, search)
     called = []
-    searched = grid.searched
-    monkeypatch.setattr(search_module, "runnable", lambda *_: None)
-    monkeypatch.setattr(grid, "runs", lambda *_: True)
-    monkeypatch.setattr(grid, "searched", lambda *given: called.append(1) or searched(*given))
+    searched = grid.search_grid
+    monkeypatch.setattr(search_module, "find_panels", lambda *_: None)
+    monkeypatch.setattr(grid, "can_run", lambda *_: True)
+    monkeypatch.setattr(grid, "search_grid", lambda *given: called.append(1) or searched(*given))
     found = beam_search(model, SOURCES, search)
     assert called
     assert [each[0].ids for each in found] == [each[0].ids for each in wanted]

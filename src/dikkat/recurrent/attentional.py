@@ -1,4 +1,4 @@
-"""Decoders: GRU and LSTM cells that look at a memory before every step."""
+"""Decoders: GRU and LSTM cells that attend to a memory before every step."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,14 +14,14 @@ from dikkat.attention import Memory, project_keys
 from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
 from dikkat.recurrent.fused.stack import Operands
-from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, chosen_implementation
+from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose_implementation
 from dikkat.scores import Score
 
-StateT = TypeVar("StateT", bound=Tensor | tuple[Tensor, Tensor])  # what comes in goes out
+StateT = TypeVar("StateT", bound=Tensor | tuple[Tensor, Tensor])
 
 
 class _Attentional(StackedCells):
-    gates: int  # of a cell
+    gates: int  # the number of a cell's gates
 
     def __init__(
         self, input_size: int, hidden_size: int, context_size: int, score: Score, num_layers: int = 1,
@@ -42,15 +42,14 @@ class _Attentional(StackedCells):
 
         Args:
             encoded: (B, m, key_size) floating point.
-            valid_lens: (B,) integers, the true lengths; positions past them are never looked at. None: all are real.
-            values: (B, m, c), of which contexts are means; None for `encoded` itself.
+            valid_lens: (B,) integers, the lengths without padding. None: all positions are real.
+            values: (B, m, c), whose weighted means are the contexts. None: `encoded`.
 
         Returns:
-            The memory that `forward` and `step` look at; `memory.select(rows)` reorders its batch. What this call saw
-            is what counts: writing to `encoded` or `valid_lens` afterwards changes nothing. Nor does changing the
-            score's weights, where gradients are off: the memory keeps a copy of them, also when it is stored. Where
-            the score learns, `forward` refuses a memory once it has been changed. The cells are taken as they are.
-            A write to the score through `.data` is not seen: prepare the memory again.
+            A snapshot for `forward` and `step`; `memory.select(rows)` reorders its batch. Later writes to `encoded` or
+            `valid_lens` have no effect. Without gradients, the memory also copies the score's weights, and stores them.
+            If the score is trained, `forward` raises after its weights change. The cells' weights are not copied.
+            Writes to the score through `.data` are not detected: prepare the memory again.
         """
         check_dense("encoded", encoded)
         values = encoded if values is None else values
@@ -67,56 +66,57 @@ class _Attentional(StackedCells):
 
         Args:
             inputs: (B, T, e), one input a step.
-            memory: What `prepare` returned, of m positions.
-            state: Before the first step: (layers, B, h), of an LSTM two of them, its states and its cells.
-            lengths: (B,) integers from 1 to T, the steps that each sequence has: the others cost nothing, and what
-                stands there has no effect. None: all have T.
-            return_weights: Whether to return what each step looked at.
-            impl: `"numba"` runs all steps as one operation, with a backward of its own, on a CPU, for every score but
-                `Cosine` and those of one's own; `"reference"` runs everywhere, in PyTorch's operations, which for those
-                scores are one operation too, of one derivative; `"auto"` takes the first where it runs.
+            memory: The result of `prepare`, with m positions.
+            state: The state before the first step, (layers, B, h). An LSTM takes a pair of states and cells.
+            lengths: (B,) integers from 1 to T, the steps of each sequence. Later steps are not computed, and their
+                inputs have no effect. None: all sequences have T steps.
+            return_weights: Whether to return the attention weights.
+            impl: `"numba"` runs all steps as one operation with its own backward, on a CPU, for every built-in score
+                except `Cosine`. `"reference"` runs everywhere, in PyTorch's operations. For the same scores it has its
+                own backward too, without second derivatives. `"auto"` uses `"numba"` if it can run.
 
         Returns:
             The top layer's states (B, T, h); the contexts (B, T, c); the attention weights (B, T, m) before dropout, or
-            None unless requested; all 0 where a sequence is over. The state after each sequence's last step.
+            None unless requested; and the state after each sequence's last step. States, contexts and weights are 0
+            after a sequence's end.
 
         Raises:
-            TypeError: Inputs that are no dense tensor, or lengths that are not integers.
-            ValueError: Inputs, lengths or a state of the wrong shape, inputs without a step, a length outside 1 … T, or
-                an `impl` that is none or cannot run.
+            TypeError: `inputs` is no dense tensor, or `lengths` are no integers.
+            ValueError: `inputs`, `lengths` or `state` have a wrong shape, `inputs` has no step, a length is outside
+                1…T, or `impl` is unknown or cannot run.
         """
         check_dense("inputs", inputs)
         self._check_memory(inputs, memory)
-        before = self._check(inputs, memory, state)
+        state_before = self._check(inputs, memory, state)
         batch, steps = inputs.shape[:2]
         if lengths is not None:
             lengths = check_lengths(lengths, batch, steps, "steps of inputs")
-        masks: tuple[Tensor | None, Tensor | None] = None, None
+        factors: tuple[Tensor | None, Tensor | None] = None, None
         if self.training:
-            masks = sequence.masks(self, inputs, memory.key.shape[-2], self.dropout, self.weight_dropout)
-        memory = self._as_seen(memory)
-        memory.check_recorded(self, inputs, before[0])
+            factors = sequence.draw_factors(self, inputs, memory.key.shape[-2], self.dropout, self.weight_dropout)
+        memory = self._freeze(memory)
+        memory.check_recorded(self, inputs, state_before[0])
         observers = recording_hooks.current_observers()
-        fused = chosen_implementation(impl, sequence.recurrence_obstacles(self, inputs, memory, *before)) == "numba"
+        fused = choose_implementation(impl, sequence.find_obstacles(self, inputs, memory, *state_before)) == "numba"
         with recording_hooks.observed_by() if observers else nullcontext():  # all steps are one call
-            run = sequence.as_operation if fused else sequence.in_steps
-            results = run(self, inputs, memory, Operands(inputs, *before, *masks), lengths)
+            run = sequence.run_fused if fused else sequence.run_in_steps
+            results = run(self, inputs, memory, Operands(inputs, *state_before, *factors), lengths)
             for observer in observers:
                 observer.observe_weights(cast(Tensor, results.weights))
-        last = results.state if results.cell is None else (results.state, results.cell)
+        last_state = results.state if results.cell is None else (results.state, results.cell)
         weights = results.weights if return_weights else None
-        return results.states, cast(Tensor, results.contexts), weights, cast(StateT, last)
+        return results.states, cast(Tensor, results.contexts), weights, cast(StateT, last_state)
 
     def step(
         self, inputs: Tensor, memory: Memory, state: StateT, *, return_weights: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None, StateT]:
-        """Run one step, as in a search, where the next input depends on the last output.
+        """Run one step, as in a search, whose next input depends on the last output.
 
-        The inputs are (B, e); memory, state, errors and `return_weights` are those of `forward`.
+        `inputs` is (B, e). The other arguments and the errors are those of `forward`.
 
         Returns:
             The top layer's state (B, h); the context (B, c); the attention weights (B, m), or None unless requested;
-            the state after the step.
+            and the state after the step.
         """
         check_dense("inputs", inputs)
         outputs, contexts, weights, state = self(
@@ -125,10 +125,10 @@ class _Attentional(StackedCells):
         return outputs.squeeze(1), contexts.squeeze(1), None if weights is None else weights.squeeze(1), state
 
     def select(self, state: StateT, rows: Tensor) -> StateT:
-        """The state (layers, B', h) of the sequences `rows`, (B',) indices in any order: how a search reorders."""
+        """Return the state (layers, B', h) of the sequences `rows`, (B',) indices, to reorder hypotheses."""
         if isinstance(state, Tensor):
             return cast(StateT, state.index_select(1, rows))
-        return cast(StateT, tuple(each.index_select(1, rows) for each in state))
+        return cast(StateT, tuple(tensor.index_select(1, rows) for tensor in state))
 
     def extra_repr(self) -> str:
         """Sizes, for `print(module)`."""
@@ -138,8 +138,8 @@ class _Attentional(StackedCells):
                 sizes += f", {name}={value}"
         return sizes
 
-    def _as_seen(self, memory: Memory) -> Memory:
-        """A plain memory with the score that counts: its copy, or this layer's own where the weights learn."""
+    def _freeze(self, memory: Memory) -> Memory:
+        """Return the memory with its copy of the score, or with this layer's score if weights are trained."""
         if memory.seen is None or learns(self):
             memory.check_fresh()
             score = self.score
@@ -153,40 +153,39 @@ class _Attentional(StackedCells):
                 f"inputs: got shape {tuple(inputs.shape)}; expected (batch, steps, {self.input_size}), "
                 "with at least one step"
             )
-        hidden, cell = self._parted(state)
+        hidden, cell = self._split_state(state)
         expected = (self.num_layers, inputs.shape[0], self.hidden_size)
-        for each in (hidden, cell):
-            if each is not None and tuple(each.shape) != expected:
-                raise ValueError(f"state: got shape {tuple(each.shape)}; expected (layers, batch, hidden) = {expected}")
-        # Under autocast a state may come narrower than the inputs are.
+        for tensor in (hidden, cell):
+            if tensor is not None and tuple(tensor.shape) != expected:
+                raise ValueError(f"state: got shape {tuple(tensor.shape)}; expected {expected}: layers, batch, hidden")
+        # Under autocast a state may have a narrower dtype than the inputs.
         return hidden.to(inputs.dtype), None if cell is None else cell.to(inputs.dtype)
 
     def _check_memory(self, inputs: Tensor, memory: Memory) -> None:
         if not isinstance(memory, Memory):
-            raise TypeError(f"memory: got {type(memory).__name__}; expected a Memory, as prepare makes")
+            raise TypeError(f"memory: got {type(memory).__name__}; expected the Memory that prepare returns")
         values, batch = memory.value, len(inputs)
         validation.check_alike(("inputs", inputs), ("memory.value", values))
         if values.shape[-1] != self.context_size:
             raise ValueError(
-                f"memory: got values of {values.shape[-1]} features; expected {self.context_size}, the "
-                "context_size that this was made with"
+                f"memory: got values of {values.shape[-1]} features; expected {self.context_size} (context_size)"
             )
         if values.ndim == 3 and values.shape[0] not in (1, batch):
-            raise ValueError(f"inputs: got a batch of {batch}; expected {len(values)}, the sequences of the memory")
+            raise ValueError(f"inputs: got a batch of {batch}; expected {len(values)}, the batch of the memory")
 
-    def _parted(self, state: Any) -> tuple[Tensor, Tensor | None]:
+    def _split_state(self, state: Any) -> tuple[Tensor, Tensor | None]:
         lstm = self.gates == 4
         if lstm and isinstance(state, tuple) and len(state) == 2:
             return state
         if not lstm and isinstance(state, Tensor):
             return state, None
         allowed = "a pair of tensors" if lstm else "one tensor"
-        more = ": states and cells" if lstm else ""
-        raise ValueError(f"state: got {type(state).__name__}; expected {allowed} (layers, batch, hidden){more}")
+        detail = ": states and cells" if lstm else ""
+        raise ValueError(f"state: got {type(state).__name__}; expected {allowed} (layers, batch, hidden){detail}")
 
 
 class AttentionalGRU(_Attentional):
-    r"""A stack of GRU cells that, before every step, looks at a memory with what it knew after the step before.
+    r"""A stack of GRU cells that attends to a memory before every step, with the top layer's last state as the query.
 
     With $e_t$ the input of step t, $s_t^l$ the state of layer l after it, and L the top layer:
 
@@ -195,22 +194,22 @@ class AttentionalGRU(_Attentional):
 
     Bahdanau, Cho, Bengio, "Neural machine translation by jointly learning to align and translate" (2015), section 3.1
     and appendix A.1.2, with the GRU of `torch.nn.GRU`: gates r, z, n, the reset after the recurrent product, two
-    bias vectors. The parameters are named, shaped and ordered as those of
-    `torch.nn.GRU(input_size + context_size, hidden_size, num_layers)`, the context's columns after the input's, so
-    that state dicts go from one to the other; the score's parameters follow under `score.`.
+    bias vectors. The parameters have the names, shapes and order of
+    `torch.nn.GRU(input_size + context_size, hidden_size, num_layers)`, so state dicts can be exchanged. The context's
+    columns follow the input's, and the score's parameters follow under `score.`.
 
     Args:
         input_size: Features of an input, e.
-        hidden_size: Features of a state, h; the score's queries have as many.
+        hidden_size: Features of a state, h, and of the score's queries.
         context_size: Features of the memory's values, c.
         score: The scoring function that compares a state with the memory's keys.
-        num_layers: GRU cells on top of each other.
-        dropout: Probability with which a feature is dropped between layers, in training only; it needs two layers.
-        weight_dropout: Probability with which an attention weight is dropped, in training only.
-        key_size: Features of `encoded` in `prepare`, from which keys are made; None for `context_size`.
+        num_layers: The number of stacked GRU cells.
+        dropout: The probability of dropping a feature between layers, in training. It needs at least two layers.
+        weight_dropout: The probability of dropping an attention weight, in training.
+        key_size: Features of `encoded` in `prepare`, which is projected to keys. None: `context_size`.
 
     Raises:
-        ValueError: A size below 1, a dropout outside 0…1, or a dropout where there is no second layer to act on.
+        ValueError: A size is below 1, or a dropout is outside 0…1, or `dropout` is not 0 with a single layer.
 
     Example:
         >>> import torch, dikkat
@@ -227,7 +226,7 @@ class AttentionalGRU(_Attentional):
 
 
 class AttentionalLSTM(_Attentional):
-    r"""A stack of LSTM cells that, before every step, looks at a memory with what it knew after the step before.
+    r"""A stack of LSTM cells that attends to a memory before every step, with the top layer's last state as the query.
 
     With $e_t$ the input of step t, $s_t^l$ and $m_t^l$ the state and the cell of layer l after it, and L the top layer:
 
@@ -237,9 +236,9 @@ class AttentionalLSTM(_Attentional):
 
     Luong, Pham, Manning, "Effective approaches to attention-based neural machine translation" (2015), section 3, with
     the order of attending of Bahdanau et al. (2015) and the LSTM of `torch.nn.LSTM`: gates i, f, g, o, two bias
-    vectors. The parameters are named, shaped and ordered as those of
-    `torch.nn.LSTM(input_size + context_size, hidden_size, num_layers)`, the context's columns after the input's; the
-    score's parameters follow under `score.`. A state is a pair of tensors (layers, B, h): states and cells.
+    vectors. The parameters have the names, shapes and order of
+    `torch.nn.LSTM(input_size + context_size, hidden_size, num_layers)`. The context's columns follow the input's, and
+    the score's parameters follow under `score.`. A state is a pair of tensors (layers, B, h): states and cells.
 
     Arguments and errors are those of `AttentionalGRU`.
 

@@ -1,4 +1,4 @@
-"""Recurrent cells in plain PyTorch, as `torch.nn.GRU` and `torch.nn.LSTM`: one step of one, and a stack of them."""
+"""GRU and LSTM cells in plain PyTorch, equal to those of `torch.nn.GRU` and `torch.nn.LSTM`: a step, and a stack."""
 
 import math
 from collections.abc import Callable
@@ -9,15 +9,15 @@ from torch.nn import functional as F
 
 from dikkat.recurrent.fused.stack import Layer
 
-FUSED = {"cuda"}  # devices on which a cell's pointwise part is one kernel of PyTorch's
-# The gradients of both sides of the gates, of the state (apart from its share in the gates) and of the cell before.
-Undone = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
-# A cell's step: the new state and an LSTM's new cell, (B, h) each, and the step's backward of their gradients.
-Move = tuple[Tensor, Tensor | None, Callable[[Tensor, Tensor | None], Undone]]
+FUSED_DEVICES = {"cuda"}  # devices on which PyTorch has one kernel for a cell's pointwise operations
+# The gradients of the input and the recurrent gates, of the old state (without its share in the gates) and old cell.
+StepGradients = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
+# The new state and an LSTM's new cell, (B, h) each; and the backward, a function of their gradients.
+CellStep = tuple[Tensor, Tensor | None, Callable[[Tensor, Tensor | None], StepGradients]]
 
 
 def gru(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor) -> Tensor:
-    """A GRU's new state from both sides of its gates, each (B, 3h) in the order r, z, n."""
+    """Return a GRU's new state (B, h) from the input and the recurrent gates, each (B, 3h) in the order r, z, n."""
     size = state.shape[-1]
     input_rz, input_n = input_gates.split([2 * size, size], dim=-1)
     recurrent_rz, recurrent_n = recurrent_gates.split([2 * size, size], dim=-1)
@@ -27,42 +27,42 @@ def gru(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor) -> Tensor:
 
 
 def lstm(input_gates: Tensor, recurrent_gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """An LSTM's new state and cell from both sides of its gates, each (B, 4h) in the order i, f, g, o."""
+    """Return an LSTM's new state and cell from input and recurrent gates, each (B, 4h) in the order i, f, g, o."""
     into, forget, candidate, out = (input_gates + recurrent_gates).chunk(4, dim=-1)
     cell = torch.addcmul(torch.sigmoid(forget) * cell, torch.sigmoid(into), torch.tanh(candidate))
     return torch.sigmoid(out) * torch.tanh(cell), cell
 
 
-def move(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor, cell: Tensor | None) -> Move:
+def step_cell(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor, cell: Tensor | None) -> CellStep:
     """Take a step of `gru`, or with a cell of `lstm`; one kernel if the device has it and no gradient is recorded."""
-    fuses = state.device.type in FUSED and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    fuses = state.device.type in FUSED_DEVICES and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
     aten = torch.ops.aten
     if cell is None:
         if fuses:
-            new, kept = aten._thnn_fused_gru_cell(input_gates, recurrent_gates, state)
-            return new, None, lambda grad, _: (*aten._thnn_fused_gru_cell_backward(grad, kept, False)[:3], None)
+            new, saved = aten._thnn_fused_gru_cell(input_gates, recurrent_gates, state)
+            return new, None, lambda grad, _: (*aten._thnn_fused_gru_cell_backward(grad, saved, False)[:3], None)
         sides = input_gates, recurrent_gates, state, None, None
         new = gru(*sides[:3])
         return new, None, lambda grad, _: (*aten._thnn_differentiable_gru_cell_backward(grad, *sides)[:3], None)
     if fuses:
-        new, after, kept = aten._thnn_fused_lstm_cell(input_gates, recurrent_gates, cell)
+        new, new_cell, saved = aten._thnn_fused_lstm_cell(input_gates, recurrent_gates, cell)
 
-        def undo(grad: Tensor | None, by_cell: Tensor | None) -> Undone:
-            gates, before, _ = aten._thnn_fused_lstm_cell_backward_impl(grad, by_cell, cell, after, kept, False)
-            return gates, gates, None, before
+        def step_backward(grad: Tensor | None, by_cell: Tensor | None) -> StepGradients:
+            by_gates, by_old, _ = aten._thnn_fused_lstm_cell_backward_impl(grad, by_cell, cell, new_cell, saved, False)
+            return by_gates, by_gates, None, by_old
     else:
-        new, after = lstm(input_gates, recurrent_gates, cell)
+        new, new_cell = lstm(input_gates, recurrent_gates, cell)
 
-        def undo(grad: Tensor | None, by_cell: Tensor | None) -> Undone:
-            sides = input_gates, recurrent_gates, None, None, cell, after
-            gates, _, before, *_ = aten._thnn_differentiable_lstm_cell_backward(grad, by_cell, *sides)
-            return gates, gates, None, before
+        def step_backward(grad: Tensor | None, by_cell: Tensor | None) -> StepGradients:
+            sides = input_gates, recurrent_gates, None, None, cell, new_cell
+            by_gates, _, by_old, *_ = aten._thnn_differentiable_lstm_cell_backward(grad, by_cell, *sides)
+            return by_gates, by_gates, None, by_old
 
-    return new, after, undo
+    return new, new_cell, step_backward
 
 
 class StackedCells(nn.Module):
-    """Cells on top of each other, of which the first takes an input and a context: their weights, and one step."""
+    """The weights of stacked cells; the first cell reads an input and a context."""
 
     def __init__(self, gates: int, input_size: int, hidden_size: int, context_size: int, num_layers: int) -> None:
         super().__init__()
@@ -72,25 +72,25 @@ class StackedCells(nn.Module):
         for layer in range(num_layers):
             columns = input_size + context_size if layer == 0 else hidden_size
             shapes = {"weight_ih": (columns,), "weight_hh": (hidden_size,), "bias_ih": (), "bias_hh": ()}
-            for name, rest in shapes.items():
-                values = torch.empty(gates * hidden_size, *rest).uniform_(-bound, bound)
+            for name, column_shape in shapes.items():
+                values = torch.empty(gates * hidden_size, *column_shape).uniform_(-bound, bound)
                 self.register_parameter(f"{name}_l{layer}", nn.Parameter(values))
 
     def part(self, name: str, layer: int) -> Tensor:
-        """One parameter of a layer, which pruning and the like may compute."""
+        """Return a parameter of a layer: an attribute, since pruning replaces parameters by computed tensors."""
         weight: Tensor = getattr(self, f"{name}_l{layer}")
         return weight
 
     def first_gates(self, inputs: Tensor) -> Tensor:
-        """The inputs' share of the first layer's gates, which does not depend on the state: one product for all."""
+        """Return the inputs' share (..., G·h) of the first layer's gates: one product for all steps."""
         return F.linear(inputs, self.part("weight_ih", 0)[:, : self.input_size], self.part("bias_ih", 0))
 
     def context_weight(self) -> Tensor:
-        """The matrix (G·h, c) that makes the context's share of the first layer's gates."""
+        """Return the matrix (G·h, c) that maps a context to its share of the first layer's gates."""
         return self.part("weight_ih", 0)[:, self.input_size :]
 
     def layer_weights(self) -> list[Layer]:
-        """The weights as the compiled recurrence takes them; the first layer's input side is not among them."""
+        """Return each layer's weights, without the first layer's input weight and bias."""
         names = ("weight_hh", "bias_hh", "weight_ih", "bias_ih")
         layers = ([self.part(name, layer) for name in names] for layer in range(self.num_layers))
         return [Layer(*(weights[:2] if layer == 0 else weights)) for layer, weights in enumerate(layers)]

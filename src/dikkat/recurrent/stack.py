@@ -1,4 +1,4 @@
-"""Checks of encoders and decoders: sizes, probabilities, lengths, and the implementation that runs."""
+"""Checks of the arguments of encoders and decoders, and the choice of an implementation."""
 
 from torch import Tensor
 
@@ -7,23 +7,23 @@ from dikkat._engine.pytorch_state import can_read_values
 
 
 def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:
-    """Check the sizes and the dropout of an encoder or a decoder."""
+    """Raise `ValueError` for a size below 1, or a dropout that is no probability or has no second layer."""
     for name, size in {**sizes, "num_layers": num_layers}.items():
         if size < 1:
             raise ValueError(f"{name}: got {size}; expected at least 1")
     check_probability("dropout", dropout)
     if dropout and num_layers == 1:
-        raise ValueError(f"dropout: got {dropout} with one layer; expected 0, or more layers, between which it acts")
+        raise ValueError(f"dropout: got {dropout} with num_layers=1; expected 0, as dropout acts between layers")
 
 
 def check_probability(name: str, value: float) -> None:
-    """Check that a number is from 0 to 1."""
+    """Raise `ValueError` for a number outside 0…1."""
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{name}: got {value}; expected a probability, from 0 to 1")
 
 
-def check_lengths(lengths: Tensor, batch: int, positions: int, of: str) -> Tensor:
-    """Check lengths of sequences, from 1 to their positions; return them on the CPU where their values can be read."""
+def check_lengths(lengths: Tensor, batch: int, positions: int, unit: str) -> Tensor:
+    """Check lengths (B,) from 1 to `positions` (in errors: `unit`); return them on the CPU if they can be read."""
     if not isinstance(lengths, Tensor):
         raise TypeError(f"lengths: got {type(lengths).__name__}; expected a torch.Tensor of integers")
     check_dense("lengths", lengths)
@@ -35,17 +35,17 @@ def check_lengths(lengths: Tensor, batch: int, positions: int, of: str) -> Tenso
         return lengths
     lengths = lengths.cpu()
     if batch and (int(lengths.min()) < 1 or int(lengths.max()) > positions):
-        raise ValueError(f"lengths: got {lengths.tolist()}; expected each from 1 to the {positions} {of}")
+        raise ValueError(f"lengths: got {lengths.tolist()}; expected each from 1 to the {positions} {unit}")
     return lengths
 
 
 def has_values(lengths: Tensor) -> bool:
-    """True for lengths that can be read here and now, if need be from another device."""
+    """Whether Python can read lengths, also from another device: they are not meta, and nothing is being traced."""
     return lengths.device.type != "meta" and can_read_values(lengths.new_empty(0, device="cpu"))
 
 
-def chosen_implementation(impl: str, obstacles: list[str]) -> str:
-    """The implementation of a recurrence: `"numba"` where it runs, `"reference"` otherwise; a named one or an error."""
+def choose_implementation(impl: str, obstacles: list[str]) -> str:
+    """Return `"numba"` or `"reference"`. `"auto"` is `"numba"` unless there are obstacles."""
     if impl not in ("auto", "numba", "reference"):
         raise ValueError(f"impl: got {impl!r}; expected 'auto', 'numba' or 'reference'")
     if impl == "numba" and obstacles:

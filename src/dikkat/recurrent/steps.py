@@ -1,8 +1,7 @@
-"""All steps of a recurrence in PyTorch's operations: few a step, and a backward of its own.
+"""All steps of a recurrence in PyTorch's operations, with a separate backward.
 
-What does not depend on the step before is a product over all steps, outside of the loops. A context is needed only as
-its share of the gates: values go through that matrix once, and a step's weights give the share. Nothing waits for a
-device.
+Computations that do not depend on the step before are one product over all steps, outside the loops. Contexts are used
+only as their share of the gates, so values are multiplied by that matrix once. Nothing waits for a device.
 """
 
 from collections.abc import Callable
@@ -19,9 +18,9 @@ from dikkat._core.softmax import softmax_weights
 from dikkat._engine.addresses import exact
 from dikkat._engine.pytorch_state import autocasts, have_tangents, is_transformed, saves_by_hook
 from dikkat.recurrent import cells
-from dikkat.recurrent.cells import Move
-from dikkat.recurrent.fused.launch import differentiated
-from dikkat.recurrent.fused.stack import Layer, Operands, parted
+from dikkat.recurrent.cells import CellStep
+from dikkat.recurrent.fused.launch import compute_grads
+from dikkat.recurrent.fused.stack import Layer, Operands, split_tensors
 from dikkat.scores import Pair, Profile
 
 Look = Callable[[Tensor], Tensor]  # queries (B·K, a) -> weights (B, K, m)
@@ -29,28 +28,28 @@ Look = Callable[[Tensor], Tensor]  # queries (B·K, a) -> weights (B, K, m)
 Steps = tuple[Tensor, Tensor | None, Tensor]
 
 
-def run(operands: Operands, layers: list[Layer], pair: Pair, profile: Profile, look: Look | None = None) -> Steps:
-    """Take all steps. With `look` that compares, and queries are the states."""
+def run_steps(operands: Operands, layers: list[Layer], pair: Pair, profile: Profile, look: Look | None = None) -> Steps:
+    """Take all steps. `look` replaces the score: it gets the top layer's states and returns the weights."""
     device = operands.gates.device.type
-    low = torch.get_autocast_dtype(device) if autocasts(device) else None
+    product_dtype = torch.get_autocast_dtype(device) if autocasts(device) else None
     tensors = [*operands, *chain.from_iterable(layers)]
     present = [tensor for tensor in tensors if tensor is not None]
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present)
-    alone = look is None and operands.context_weight is None and len(operands.gates) == len(cast(Tensor, operands.key))
+    simple = look is None and operands.context_weight is None and len(operands.gates) == len(cast(Tensor, operands.key))
     with exact(device):
-        if learns and alone and not (torch.compiler.is_compiling() or is_transformed() or have_tangents(*present)):
-            steps: Steps = _Run.apply(pair, profile, low, *tensors)  # type: ignore[no-untyped-call]
+        if learns and simple and not (torch.compiler.is_compiling() or is_transformed() or have_tangents(*present)):
+            steps: Steps = _Run.apply(pair, profile, product_dtype, *tensors)  # type: ignore[no-untyped-call]
             return steps
         return _forward(operands, layers, look or Keys(operands, pair, profile).look)[0]
 
 
-def shown_keys(seen: Tensor, positions: int) -> Tensor:
-    """(B, 1, m) bool: the keys that exist, of those (B,) numbers of them."""
-    return torch.arange(positions, device=seen.device) < seen[:, None, None]
+def mask_keys(key_counts: Tensor, positions: int) -> Tensor:
+    """Return the (B, 1, m) bool mask of existing keys from their counts (B,)."""
+    return torch.arange(positions, device=key_counts.device) < key_counts[:, None, None]
 
 
 class Keys:
-    """The keys of a memory, as steps compare them with queries, and the gradients that they gather."""
+    """The keys (B, m, a) of a memory, which steps compare with queries, and the sums of their gradients."""
 
     def __init__(self, operands: Operands, pair: Pair, profile: Profile) -> None:
         self._key, self._weight, self._pair, self._profile = cast(Tensor, operands.key), operands.weight, pair, profile
@@ -58,26 +57,26 @@ class Keys:
             limit = farthest(self._key.shape[-1], self._key.dtype)
             self._key = self._key.clamp(-limit, limit)
         batch, positions, _ = self._key.shape
-        self._each, self._mask, seen = len(operands.gates) // max(1, batch), None, operands.seen
-        if seen is not None:
-            hidden = ~shown_keys(seen, positions) & (seen > 0)[:, None, None]
+        self._group_size, self._mask, key_counts = len(operands.gates) // max(1, batch), None, operands.key_counts
+        if key_counts is not None:
+            hidden = ~mask_keys(key_counts, positions) & (key_counts > 0)[:, None, None]
             # If all keys are hidden, values are 0, and the softmax of only −∞ would be NaN.
             self._mask = torch.zeros_like(hidden, dtype=self._key.dtype).masked_fill_(hidden, -torch.inf)
         if pair == "additive" and self._mask is not None:
-            self._mask = self._mask.expand(batch, self._each, positions).reshape(-1)
+            self._mask = self._mask.expand(batch, self._group_size, positions).reshape(-1)
 
     def look(self, query: Tensor) -> Tensor:
-        """The weights (B, K, m) of queries (B·K, a)."""
-        query, mask = query.unflatten(0, (len(self._key), self._each)), self._mask
+        """Return the weights (B, K, m) of queries (B·K, a)."""
+        query, mask = query.unflatten(0, (len(self._key), self._group_size)), self._mask
         if self._pair == "inner":
             scores = torch.bmm(query, self._key.mT) if mask is None else torch.baddbmm(mask, query, self._key.mT)
         elif self._weight is not None:
-            pairs = self._tanh(query)
-            rows = pairs.flatten(0, 2)
+            tanh = self._tanh(query)
+            rows = tanh.flatten(0, 2)
             scores = torch.mv(rows, self._weight) if mask is None else torch.addmv(mask, rows, self._weight)
-            scores = scores.view(pairs.shape[:-1])
+            scores = scores.view(tanh.shape[:-1])
         else:
-            scores = log_profile(self._profile, self._apart(query).square().sum(-1))
+            scores = log_profile(self._profile, self._differences(query).square().sum(-1))
             scores = scores if mask is None else scores + mask
             if self._profile != "gaussian":  # keys may be beyond a kernel's support, even all
                 return softmax_weights(scores, scores != -torch.inf)
@@ -86,98 +85,98 @@ class Keys:
     def _tanh(self, query: Tensor) -> Tensor:
         return (self._key.unsqueeze(1) + query.unsqueeze(2)).tanh_()
 
-    def _apart(self, query: Tensor) -> Tensor:
+    def _differences(self, query: Tensor) -> Tensor:
         return self._key.unsqueeze(1) - query.unsqueeze(2)
 
-    def gather(self) -> None:
-        """Begin to gather gradients; of additive scores that of the keys lacks the factor v."""
+    def start_gradients(self) -> None:
+        """Set the gradients of keys and pair weight to 0. For additive scores, the keys' lacks the factor v."""
         self.by_key = torch.zeros_like(self._key)
         self.by_weight = None if self._weight is None else torch.zeros_like(self._weight)
 
-    def learn(self, query: Tensor, grad: Tensor) -> Tensor:
-        """Gather the gradients of scores (B, 1, m) of queries (B, a); return the queries', without the factor v."""
+    def backward(self, query: Tensor, by_score: Tensor) -> Tensor:
+        """Add a step's gradients, from those of scores (B, 1, m); return the queries' (B, a), without the factor v."""
         query = query.unsqueeze(1)
         if self._pair == "inner":
-            self.by_key.baddbmm_(grad.mT, query)
-            return torch.bmm(grad, self._key).squeeze(1)
+            self.by_key.baddbmm_(by_score.mT, query)
+            return torch.bmm(by_score, self._key).squeeze(1)
         if self.by_weight is not None:
-            pairs = self._tanh(query)
-            self.by_weight.addmv_(pairs.flatten(0, 2).t(), grad.flatten())
-            by_pair: Tensor = torch.ops.aten.tanh_backward(grad.unsqueeze(-1), pairs).squeeze(1)
+            tanh = self._tanh(query)
+            self.by_weight.addmv_(tanh.flatten(0, 2).t(), by_score.flatten())
+            by_pair: Tensor = torch.ops.aten.tanh_backward(by_score.unsqueeze(-1), tanh).squeeze(1)
             self.by_key.add_(by_pair)
             return by_pair.sum(1)
-        apart = self._apart(query)
-        slope = 2 * grad * profile_slope(self._profile, apart.square().sum(-1))
-        self.by_key.addcmul_(slope.mT, apart.squeeze(1))
-        return -torch.bmm(slope, apart.squeeze(1)).squeeze(1)
+        differences = self._differences(query)
+        by_square = 2 * by_score * profile_slope(self._profile, differences.square().sum(-1))
+        self.by_key.addcmul_(by_square.mT, differences.squeeze(1))
+        return -torch.bmm(by_square, differences.squeeze(1)).squeeze(1)
 
 
-def joined(operands: Operands, layer: Layer) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Return the function that makes the query and the recurrent gates of the top layer's states (R, h), at once."""
-    weight, bias, size = layer.hidden_weight, layer.hidden_bias, 0
+def project_states(operands: Operands, layer: Layer) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Return a function of the top layer's states (R, h): their queries and recurrent gates, in one product."""
+    weight, bias, query_size = layer.hidden_weight, layer.hidden_bias, 0
     if operands.query_weight is not None:
-        size = len(operands.query_weight)
-        of_query = bias.new_zeros(size) if operands.query_bias is None else operands.query_bias
-        weight, bias = torch.cat([operands.query_weight, weight]), torch.cat([of_query, bias])
+        query_size = len(operands.query_weight)
+        query_bias = bias.new_zeros(query_size) if operands.query_bias is None else operands.query_bias
+        weight, bias = torch.cat([operands.query_weight, weight]), torch.cat([query_bias, bias])
 
-    def apply(state: Tensor) -> tuple[Tensor, Tensor]:
+    def project(state: Tensor) -> tuple[Tensor, Tensor]:
         both = torch.addmm(bias, state, weight.t())
-        return (both[:, :size], both[:, size:]) if size else (state, both)
+        return (both[:, :query_size], both[:, query_size:]) if query_size else (state, both)
 
-    return apply
+    return project
 
 
-def moved(
-    layers: list[Layer], gates: Tensor, recurrent: Tensor, hidden: Any, cell: Any, dropped: Tensor | None = None
-) -> list[Move]:
-    """The layers' moves, with the input side of the first one's gates and the recurrent side of the top one's."""
-    moves: list[Move] = []
+def step_layers(
+    layers: list[Layer], gates: Tensor, top_gates: Tensor, hidden: Any, cell: Any, state_factors: Tensor | None = None
+) -> list[CellStep]:
+    """Take a step of all layers, from the input gates of the first layer and the recurrent gates of the top layer."""
+    cell_steps: list[CellStep] = []
     for n, layer in enumerate(layers):
         if layer.below_weight is not None and layer.below_bias is not None:
-            below = moves[-1][0] if dropped is None else moves[-1][0] * dropped[n - 1]
-            gates = torch.addmm(layer.below_bias, below, layer.below_weight.t())
-        own = recurrent
+            inputs = cell_steps[-1][0] if state_factors is None else cell_steps[-1][0] * state_factors[n - 1]
+            gates = torch.addmm(layer.below_bias, inputs, layer.below_weight.t())
+        own_gates = top_gates
         if n < len(layers) - 1:
-            own = torch.addmm(layer.hidden_bias, hidden[n], layer.hidden_weight.t())
-        moves.append(cells.move(gates, own, hidden[n], cell[n]))
-    return moves
+            own_gates = torch.addmm(layer.hidden_bias, hidden[n], layer.hidden_weight.t())
+        cell_steps.append(cells.step_cell(gates, own_gates, hidden[n], cell[n]))
+    return cell_steps
 
 
-def _forward(operands: Operands, layers: list[Layer], look: Look) -> tuple[Steps, list[Tensor], list[list[Move]]]:
-    """Return the results; each step's weights (B, K, m); and its moves, one for each layer."""
-    x, each_layer = operands, range(len(layers))
-    query_and_gates = joined(x, layers[-1])
+def _forward(operands: Operands, layers: list[Layer], look: Look) -> tuple[Steps, list[Tensor], list[list[CellStep]]]:
+    """Return the results, each step's weights (B, K, m), and each step's cell steps by layer."""
+    x, layer_range = operands, range(len(layers))
+    query_and_gates = project_states(x, layers[-1])
     hidden: Any = x.state.unbind(0)
-    cell: Any = _parts(x.cell, len(layers), 0)
+    cell: Any = _split(x.cell, len(layers), 0)
     steps = x.gates.shape[1]
-    kept, dropped = _parts(x.kept, steps), _parts(x.dropped, steps, 2)
-    looks: list[Tensor] = []  # torch.compile cannot trace list[Tensor]()
-    moves: list[list[Move]] = []
+    weight_factors, state_factors = _split(x.weight_factors, steps), _split(x.state_factors, steps, 2)
+    all_weights: list[Tensor] = []  # torch.compile cannot trace list[Tensor]()
+    cell_steps: list[list[CellStep]] = []
     value: Any = x.value
-    for step, first in enumerate(x.gates.unbind(1)):
+    for step, input_gates in enumerate(x.gates.unbind(1)):
         query, recurrent = query_and_gates(hidden[-1])
-        weights = looked = look(query)
-        if kept[step] is not None:
-            looked = weights * kept[step].view_as(weights)
+        weights = used_weights = look(query)
+        if weight_factors[step] is not None:
+            used_weights = weights * weight_factors[step].view_as(weights)
         if x.context_weight is None:
-            gates = torch.baddbmm(first.unflatten(0, weights.shape[:2]), looked, value).flatten(0, 1)
+            gates = torch.baddbmm(input_gates.unflatten(0, weights.shape[:2]), used_weights, value).flatten(0, 1)
         else:
-            gates = torch.addmm(first, torch.bmm(looked, value).flatten(0, 1), x.context_weight.t())
-        moves.append(moved(layers, gates, recurrent, hidden, cell, dropped[step]))
-        looks.append(weights)
-        hidden, cell, _ = zip(*moves[-1], strict=True)
-    states = torch.stack([torch.stack([each[n][0] for each in moves], 1) for n in each_layer])
-    after: Any = [[each[n][1] for each in moves] for n in each_layer]
-    after = None if x.cell is None else torch.stack([torch.stack(each, 1) for each in after])
-    return (states, after, torch.stack([each.flatten(0, 1) for each in looks], 1)), looks, moves
+            gates = torch.addmm(input_gates, torch.bmm(used_weights, value).flatten(0, 1), x.context_weight.t())
+        cell_steps.append(step_layers(layers, gates, recurrent, hidden, cell, state_factors[step]))
+        all_weights.append(weights)
+        hidden, cell, _ = zip(*cell_steps[-1], strict=True)
+    states = torch.stack([torch.stack([by_layer[n][0] for by_layer in cell_steps], 1) for n in layer_range])
+    new_cells: Any = [[by_layer[n][1] for by_layer in cell_steps] for n in layer_range]
+    new_cells = None if x.cell is None else torch.stack([torch.stack(by_step, 1) for by_step in new_cells])
+    return (states, new_cells, torch.stack([row.flatten(0, 1) for row in all_weights], 1)), all_weights, cell_steps
 
 
 class _Run(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, pair: Pair, profile: Profile, low: torch.dtype | None, *tensors: Tensor | None) -> Any:
-        operands, layers = parted(tensors)
-        steps, *taken = _forward(operands, layers, Keys(operands, pair, profile).look)
-        ctx.spec, ctx.taken = (pair, profile, low), None if saves_by_hook() else taken
+    def forward(ctx: Any, pair: Pair, profile: Profile, dtype: torch.dtype | None, *tensors: Tensor | None) -> Any:
+        operands, layers = split_tensors(tensors)
+        steps, *cache = _forward(operands, layers, Keys(operands, pair, profile).look)
+        ctx.spec, ctx.cache = (pair, profile, dtype), None if saves_by_hook() else cache
         ctx.save_for_backward(*tensors, steps[0])
         ctx.set_materialize_grads(False)
         return steps
@@ -185,94 +184,93 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         *tensors, states = ctx.saved_tensors
-        (operands, layers), (pair, profile, low) = parted(tensors), ctx.spec
-        taken, ctx.taken = ctx.taken, None  # they go with this backward; another one takes the steps again
+        (operands, layers), (pair, profile, dtype) = split_tensors(tensors), ctx.spec
+        cache, ctx.cache = ctx.cache, None  # freed after this backward; a second one repeats the steps
         with exact(states.device.type):
             keys = Keys(operands, pair, profile)
-            if taken is None:
+            if cache is None:
                 with torch.no_grad():
-                    _, *taken = _forward(operands, layers, keys.look)
-            compute = partial(_backward, keys, low, operands, layers, states, *taken, *grads)
-            return None, None, None, *differentiated(compute, tensors, grads)
+                    _, *cache = _forward(operands, layers, keys.look)
+            compute = partial(_backward, keys, dtype, operands, layers, states, *cache, *grads)
+            return None, None, None, *compute_grads(compute, tensors, grads)
 
 
 def _backward(
-    keys: Keys, low: torch.dtype | None, x: Operands, layers: list[Layer], states: Tensor, looks: list[Tensor],
-    moves: list[list[Move]], by_states: Tensor | None, by_cells: Tensor | None, by_weights: Tensor | None,
+    keys: Keys, dtype: torch.dtype | None, x: Operands, layers: list[Layer], states: Tensor, all_weights: list[Tensor],
+    cell_steps: list[list[CellStep]], by_states: Tensor | None, by_cells: Tensor | None, by_weights: Tensor | None,
 ) -> list[Tensor | None]:  # fmt: skip
-    steps, each_layer = len(moves), range(len(layers))
+    steps, layer_range = len(cell_steps), range(len(layers))
     value: Any = x.value
-    keys.gather()
+    keys.start_gradients()
     before = torch.cat([x.state.unsqueeze(2), states[:, :, :-1]], 2)
-    queries = before[-1] if x.query_weight is None else F.linear(before[-1], x.query_weight, x.query_bias)
+    query_rows = before[-1] if x.query_weight is None else F.linear(before[-1], x.query_weight, x.query_bias)
     to_state = x.query_weight
     if to_state is not None and x.weight is not None:
         to_state = x.weight.unsqueeze(1) * to_state
-    query, kept, given = queries.unbind(1), _parts(x.kept, steps), _parts(by_weights, steps)
-    dropped, of_states, of_cells = (_parts(each, steps, 2) for each in (x.dropped, by_states, by_cells))
+    query, weight_factors, above = query_rows.unbind(1), _split(x.weight_factors, steps), _split(by_weights, steps)
+    state_factors, states_grad, cells_grad = (_split(t, steps, 2) for t in (x.state_factors, by_states, by_cells))
     state: list[Any] = [None for _ in layers]
     cell: list[Any] = [None for _ in layers]
     gates: Any = [[None] * steps for _ in layers]
     recurrent: Any = [[None] * steps for _ in layers]
-    looked: Any = [[None] * steps]
+    by_query: Any = [[None] * steps]
     for step in reversed(range(steps)):
-        upper: Any = None
-        for n in reversed(each_layer):
-            grad = _sum(state[n], None if of_states[step] is None else of_states[step][n], upper)
-            by_cell = _sum(cell[n], None if of_cells[step] is None else of_cells[step][n])
+        from_next: Any = None
+        for n in reversed(layer_range):
+            grad = _add(state[n], None if states_grad[step] is None else states_grad[step][n], from_next)
+            by_cell = _add(cell[n], None if cells_grad[step] is None else cells_grad[step][n])
             grad = torch.zeros_like(x.state[n]) if grad is None else grad
-            gates[n][step], recurrent[n][step], state[n], cell[n] = moves[step][n][2](grad, by_cell)
-            sides = recurrent[n][step], layers[n].hidden_weight
-            state[n] = torch.mm(*sides) if state[n] is None else state[n].addmm_(*sides)
+            gates[n][step], recurrent[n][step], state[n], cell[n] = cell_steps[step][n][2](grad, by_cell)
+            factors = recurrent[n][step], layers[n].hidden_weight
+            state[n] = torch.mm(*factors) if state[n] is None else state[n].addmm_(*factors)
             if n:
-                upper = gates[n][step] @ layers[n].below_weight
-                upper = upper if dropped[step] is None else upper * dropped[step][n - 1]
-        share: Any = None
-        first, above = gates[0][step].unsqueeze(1), None if given[step] is None else given[step].unsqueeze(1)
-        if kept[step] is not None:
-            share = _sum(torch.bmm(first, value.mT) * kept[step].unsqueeze(1), above)
-        elif above is None:
-            share = torch.bmm(first, value.mT)
+                from_next = gates[n][step] @ layers[n].below_weight
+                from_next = from_next if state_factors[step] is None else from_next * state_factors[step][n - 1]
+        total: Any = None
+        by_gates, direct = gates[0][step].unsqueeze(1), None if above[step] is None else above[step].unsqueeze(1)
+        if weight_factors[step] is not None:
+            total = _add(torch.bmm(by_gates, value.mT) * weight_factors[step].unsqueeze(1), direct)
+        elif direct is None:
+            total = torch.bmm(by_gates, value.mT)
         else:
-            share = torch.baddbmm(above, first, value.mT)
-        weights = looks[step]
-        looked[0][step] = keys.learn(query[step], torch._softmax_backward_data(share, weights, -1, weights.dtype))
+            total = torch.baddbmm(direct, by_gates, value.mT)
+        weights = all_weights[step]
+        by_query[0][step] = keys.backward(query[step], torch._softmax_backward_data(total, weights, -1, weights.dtype))
         state[-1] = (
-            _sum(state[-1], looked[0][step]) if to_state is None else state[-1].addmm_(looked[0][step], to_state)
+            _add(state[-1], by_query[0][step]) if to_state is None else state[-1].addmm_(by_query[0][step], to_state)
         )
-    into, out, (asked,) = ([torch.stack(each, 1) for each in lists] for lists in (gates, recurrent, looked))
-    whole = torch.cat(looks, 1)
+    by_input, by_hidden, (by_queries,) = ([torch.stack(g, 1) for g in lists] for lists in (gates, recurrent, by_query))
+    weight_rows = torch.cat(all_weights, 1)
     by_key = keys.by_key
     if x.weight is not None:
-        asked, by_key = asked * x.weight, by_key * x.weight
+        by_queries, by_key = by_queries * x.weight, by_key * x.weight
 
-    def product(by: Tensor, of: Tensor) -> Tensor:
-        return (by.mT.to(low or by.dtype) @ of.to(low or of.dtype)).to(by.dtype)
+    def multiply(grad: Tensor, inputs: Tensor) -> Tensor:
+        return (grad.mT.to(dtype or grad.dtype) @ inputs.to(dtype or inputs.dtype)).to(grad.dtype)
 
-    def weight(by: Tensor, of: Tensor) -> list[Tensor | None]:
-        return [product(by.flatten(0, 1), of.flatten(0, 1)), by.sum((0, 1))]
+    def affine_grads(grad: Tensor, inputs: Tensor) -> list[Tensor | None]:
+        return [multiply(grad.flatten(0, 1), inputs.flatten(0, 1)), grad.sum((0, 1))]
 
-    found: dict[str, Tensor | None] = dict.fromkeys(Operands._fields)
-    found |= {"gates": into[0], "state": torch.stack(state), "key": by_key, "weight": keys.by_weight}
-    found["value"] = product(whole if x.kept is None else whole * x.kept, into[0])
+    grads: dict[str, Tensor | None] = dict.fromkeys(Operands._fields)
+    grads |= {"gates": by_input[0], "state": torch.stack(state), "key": by_key, "weight": keys.by_weight}
+    grads["value"] = multiply(weight_rows if x.weight_factors is None else weight_rows * x.weight_factors, by_input[0])
     if x.cell is not None:
-        found["cell"] = torch.stack(cell)
+        grads["cell"] = torch.stack(cell)
     if x.query_weight is not None:
-        by_query = weight(asked, before[-1])
-        found |= {"query_weight": by_query[0], "query_bias": None if x.query_bias is None else by_query[1]}
-    of_layers: list[Tensor | None] = []
-    for n in each_layer:
-        of_layers += weight(out[n], before[n])
-        below = states[n - 1] if x.dropped is None or not n else states[n - 1] * x.dropped[n - 1]
-        of_layers += weight(into[n], below) if n else [None, None]
-    return [*found.values(), *of_layers]
+        query_grads = affine_grads(by_queries, before[-1])
+        grads |= {"query_weight": query_grads[0], "query_bias": None if x.query_bias is None else query_grads[1]}
+    layer_grads: list[Tensor | None] = []
+    for n in layer_range:
+        layer_grads += affine_grads(by_hidden[n], before[n])
+        below = states[n - 1] if x.state_factors is None or not n else states[n - 1] * x.state_factors[n - 1]
+        layer_grads += affine_grads(by_input[n], below) if n else [None, None]
+    return [*grads.values(), *layer_grads]
 
 
-def _parts(tensor: Tensor | None, count: int, dim: int = 1) -> Any:
-    """A tensor's parts, one of each step or layer; of none as many times None."""
+def _split(tensor: Tensor | None, count: int, dim: int = 1) -> Any:
     return (None,) * count if tensor is None else tensor.unbind(dim)
 
 
-def _sum(*parts: Tensor | None) -> Tensor | None:
-    there = [part for part in parts if part is not None]
-    return reduce(torch.add, there) if there else None
+def _add(*tensors: Tensor | None) -> Tensor | None:
+    present = [tensor for tensor in tensors if tensor is not None]
+    return reduce(torch.add, present) if present else None

@@ -1,4 +1,4 @@
-"""A stack's call as the record that the kernels read, `record.CALL`, with the weights and the memory in it."""
+"""The record `record.CALL` of a call of a stack, and the launch of its kernels."""
 
 from typing import Any, NamedTuple, Self
 
@@ -13,7 +13,7 @@ from dikkat.recurrent.fused.record import CALL, CHOICES, PANEL, PANELS
 from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows
 from dikkat.scores import Pair, Profile
 
-# Sequences of a task at most: their states, and what else a step needs, stay in a core's cache.
+# The most sequences of a task: the numbers that a step reads and writes stay in a core's cache.
 _ROWS = 64
 
 
@@ -25,28 +25,28 @@ class Spec(NamedTuple):
     pair: Pair | None
     profile: Profile | None
     grads: bool = False  # whether gradients are recorded
-    low: torch.dtype | None = None  # the dtype of the products over all steps under autocast; None for that of the rest
+    product_dtype: torch.dtype | None = None  # dtype of the products over all steps under autocast; None: unchanged
 
 
-def wide_type(gates: Tensor) -> torch.dtype:
-    """The dtype that a stack computes in."""
+def find_dtype(gates: Tensor) -> torch.dtype:
+    """Return the dtype that a stack computes in: at least float32."""
     return torch.promote_types(gates.dtype, torch.float32)
 
 
-def in_type(operand: Any, kind: torch.dtype) -> Any:
-    """Convert real numbers to a dtype; None and whole numbers stay as they are."""
+def to_dtype(operand: Any, kind: torch.dtype) -> Any:
+    """Convert a floating-point tensor to a dtype; return None and integers unchanged."""
     if operand is None or operand.dtype == kind or not operand.is_floating_point():
         return operand
     return operand.to(kind)
 
 
 class StackRecord(CallRecord):
-    """A call of a stack; `wide` is how many numbers a panel is wide."""
+    """A call of a stack. `panel_width` is the number of columns of a panel."""
 
     def __init__(self, spec: Spec, operands: Operands) -> None:
         dtype, hidden, lstm = operands.gates.dtype, operands.state.shape[-1], operands.cell is not None
         super().__init__(CALL, dtype)
-        self.spec, self.wide = spec, PANEL * self.lanes
+        self.spec, self.panel_width = spec, PANEL * self.lanes
         self._packs: list[tuple[int, ...]] = []
         self._sources: list[Tensor] = []
         rows, batch, ranges = spec.rows, spec.rows.batch, RANGES[dtype]
@@ -55,19 +55,20 @@ class StackRecord(CallRecord):
         tasks = min(batch, threads * -(-batch // (threads * _ROWS)))
         self.fields |= {
             "tasks": tasks, "cell": int(lstm), "reverse": int(spec.reverse), "layers": len(operands.state),
-            "hidden": self.up(hidden), "wide": (4 if lstm else 3) * self.up(hidden), "task_rows": -(-batch // tasks),
-            "own": hidden, "batch": batch, "tokens": len(rows.places), "pair": CHOICES.index(spec.pair),
-            "profile": 0 if spec.profile is None else PROFILES.index(spec.profile), "folded": ranges.folded,
-            "single": ranges.single, "most": ranges.most, "largest": torch.finfo(dtype).max,
+            "hidden": self.pad_size(hidden), "gate_row": (4 if lstm else 3) * self.pad_size(hidden),
+            "task_rows": -(-batch // tasks), "unpadded": hidden, "batch": batch, "step_rows": len(rows.positions),
+            "pair": CHOICES.index(spec.pair), "profile": 0 if spec.profile is None else PROFILES.index(spec.profile),
+            "folded": ranges.folded, "single": ranges.single, "exp_limit": ranges.most,
+            "largest": torch.finfo(dtype).max,
         }  # fmt: skip
         for name in ("order", "lengths", "offsets"):
             self.point(name, getattr(rows, name))
 
     def for_kernel(self) -> Self:
-        """A call with the same addresses, for another kernel."""
-        made = super().copy()
-        made._packs, made._sources = [], []
-        return made
+        """Return a copy with the same addresses, for another kernel."""
+        record = super().copy()
+        record._packs, record._sources = [], []
+        return record
 
     def forget(self) -> None:
         """Release the tensors that the backward does not read."""
@@ -80,137 +81,138 @@ class StackRecord(CallRecord):
         """The number of a cell's gates."""
         return 4 if self.fields["cell"] else 3
 
-    def up(self, size: int) -> int:
-        """The next multiple of a panel's columns."""
-        return round_up(size, self.wide)
+    def pad_size(self, size: int) -> int:
+        """Round up to whole panels."""
+        return round_up(size, self.panel_width)
 
-    def fill(self, tensor: Tensor, groups: int = 1) -> Tensor:
-        """The last dimension in groups, each padded with zeros to whole panels; contiguous."""
+    def pad_groups(self, tensor: Tensor, groups: int = 1) -> Tensor:
+        """Pad each of `groups` groups of the last dimension with zeros to whole panels; return it contiguous."""
         size = tensor.shape[-1] // groups
-        if more := self.up(size) - size:
-            tensor = pad(tensor.unflatten(-1, (groups, size)), (0, more)).flatten(-2)
+        if padding := self.pad_size(size) - size:
+            tensor = pad(tensor.unflatten(-1, (groups, size)), (0, padding)).flatten(-2)
         return tensor.contiguous()
 
-    def _panels(self, name: str, weights: list[Tensor], groups: int, *, transposed: bool) -> None:
-        """Pack weights (out, in) into panels that inputs are multiplied with, or, transposed, gradients."""
+    def _pack_weights(self, name: str, weights: list[Tensor], groups: int, *, transposed: bool) -> None:
+        """Pack weights (out, in) into panels for products with inputs, or, transposed, with gradients."""
         rows, columns = weights[0].shape[0] // groups, weights[0].shape[1]
-        out, size = groups * self.up(rows), self.up(columns)
-        into = self.new(name, len(weights), out, size)
-        for weight, packed in zip(weights, into, strict=True):
+        out, size = groups * self.pad_size(rows), self.pad_size(columns)
+        panels = self.new(name, len(weights), out, size)
+        for weight, packed in zip(weights, panels, strict=True):
             weight = weight if weight.stride(1) == 1 else weight.contiguous()
             self._sources.append(weight)
-            # The weight's rows may be a part of wider ones.
+            # The weight may be a slice of a wider matrix.
             source = addresses.rows_address(name, weight, self.dtype)
-            place = addresses.address(name, packed, self.dtype)
-            shape = (out, size // self.wide, 1) if transposed else (size, out // self.wide, 0)
-            self._packs.append((source, place, weight.stride(0), columns, rows, self.up(rows), *shape))
+            target = addresses.address(name, packed, self.dtype)
+            shape = (out, size // self.panel_width, 1) if transposed else (size, out // self.panel_width, 0)
+            self._packs.append((source, target, weight.stride(0), columns, rows, self.pad_size(rows), *shape))
 
     def point_weights(self, operands: Operands, layers: list[Layer], *, transposed: bool) -> None:
-        """Point the record to the weights of a stack, for its forward or, transposed, its backward."""
+        """Pack a stack's weights for its forward or, transposed, its backward."""
         from dikkat.recurrent.fused import panels
 
         groups = self.groups
-        self._panels("hidden_weight", [layer.hidden_weight for layer in layers], groups, transposed=transposed)
+        self._pack_weights("hidden_weight", [layer.hidden_weight for layer in layers], groups, transposed=transposed)
         below = [layer.below_weight for layer in layers if layer.below_weight is not None]
         if below:
-            self._panels("below_weight", below, groups, transposed=transposed)
+            self._pack_weights("below_weight", below, groups, transposed=transposed)
         for name, count in (("context_weight", groups), ("query_weight", 1)):
             weight = getattr(operands, name)
             if weight is not None:
-                self._panels(name, [weight], count, transposed=transposed)
+                self._pack_weights(name, [weight], count, transposed=transposed)
         self.point("packs", torch.tensor(self._packs, dtype=torch.int64, device="cpu"))
         self.fields["packings"] = len(self._packs)
         self.run(panels.pack, sum(pack[PANELS] for pack in self._packs))
         del self.kept["packs"]
         if not transposed:
-            self.point("hidden_bias", _several([self.fill(layer.hidden_bias, groups) for layer in layers]))
+            self.point("hidden_bias", _stack([self.pad_groups(layer.hidden_bias, groups) for layer in layers]))
             if below:
-                biases = [self.fill(layer.below_bias, groups) for layer in layers if layer.below_bias is not None]
-                self.point("below_bias", _several(biases))
+                biases = [self.pad_groups(layer.below_bias, groups) for layer in layers if layer.below_bias is not None]
+                self.point("below_bias", _stack(biases))
             if operands.query_bias is not None:
-                self.point("query_bias", self.fill(operands.query_bias))
+                self.point("query_bias", self.pad_groups(operands.query_bias))
 
     def point_attention(self, operands: Operands) -> None:
-        """Point the record to keys and values, padded to whole panels."""
+        """Point the record to keys and values, padded to whole panels, and to the rest of the score's operands."""
         key, value = operands.key, operands.value
         if key is None or value is None:
             return
-        key, value = self.point("key", self.fill(key)), self.point("value", self.fill(value))
+        key, value = self.point("key", self.pad_groups(key)), self.point("value", self.pad_groups(value))
         keys = key.shape[1]
         self.fields |= {
-            "keys": keys, "key_row": max(self.up(keys), self.wide), "features": key.shape[2], "values": value.shape[2],
+            "keys": keys, "key_row": max(self.pad_size(keys), self.panel_width), "features": key.shape[2],
+            "values": value.shape[2],
         }  # fmt: skip
-        if operands.seen is not None:
-            self.point("seen", operands.seen.to(torch.int64).contiguous())
-        if operands.kept is not None:
-            self.point("kept", pad(operands.kept, (0, self.fields["key_row"] - keys)).contiguous())
+        if operands.key_counts is not None:
+            self.point("key_counts", operands.key_counts.to(torch.int64).contiguous())
+        if operands.weight_factors is not None:
+            self.point("weight_factors", pad(operands.weight_factors, (0, self.fields["key_row"] - keys)).contiguous())
         if self.spec.pair == "additive" and operands.weight is not None:
-            self.point("weight", self.fill(operands.weight))
+            self.point("weight", self.pad_groups(operands.weight))
             self.point("key_exp", (key + key).exp_())
-            reach = key.new_zeros(key.shape[0]) if keys == 0 else key.flatten(1).abs().amax(1)
-            self.point("reach", reach)
+            peaks = key.new_zeros(key.shape[0]) if keys == 0 else key.flatten(1).abs().amax(1)
+            self.point("key_peaks", peaks)
 
     def forward(self, operands: Operands) -> None:
-        """Run the forward kernel, after `point_weights`, and `point_attention` for a stack that attends."""
+        """Run the forward kernel, after `point_weights` and `point_attention`."""
         from dikkat.recurrent.fused import kernel
 
-        at, cell = self.fields, operands.cell
-        layers, tokens, hidden, batch, rows = at["layers"], at["tokens"], at["hidden"], at["batch"], at["task_rows"]
-        features, values, key_row = at["features"], at["values"], at["key_row"]
-        self.point("gates", self.fill(operands.gates, self.groups))
-        self.point("state", self.fill(operands.state))
-        self.new("states", layers, tokens, hidden)
+        fields, cell = self.fields, operands.cell
+        layers, step_rows, hidden, batch = fields["layers"], fields["step_rows"], fields["hidden"], fields["batch"]
+        rows, features, values, key_row = fields["task_rows"], fields["features"], fields["values"], fields["key_row"]
+        self.point("gates", self.pad_groups(operands.gates, self.groups))
+        self.point("state", self.pad_groups(operands.state))
+        self.new("states", layers, step_rows, hidden)
         self.new("last_state", layers, batch, hidden)
         if cell is not None:
-            self.point("memory_cell", self.fill(cell))
+            self.point("memory_cell", self.pad_groups(cell))
             self.new("last_cell", layers, batch, hidden)
-        if at["pair"]:
-            self.new("contexts", tokens, values)
-            self.new("weights", tokens, key_row)
+        if fields["pair"]:
+            self.new("contexts", step_rows, values)
+            self.new("weights", step_rows, key_row)
         if self.spec.grads:
-            self.new("saved", layers, tokens, 4 * hidden)
-            self.new("began", layers, tokens, hidden)
+            self.new("saved", layers, step_rows, 4 * hidden)
+            self.new("states_before", layers, step_rows, hidden)
             if cell is not None:
-                self.new("cells", layers, tokens, hidden)
-            if at["pair"]:
-                self.new("queries", tokens, features)
+                self.new("cells", layers, step_rows, hidden)
+            if fields["pair"]:
+                self.new("queries", step_rows, features)
                 if self.spec.pair == "additive":
-                    self.new("query_exp", tokens, features)
-        wide = rows * at["wide"]
+                    self.new("query_exp", step_rows, features)
+        gates = rows * fields["gate_row"]
         self.run(
-            kernel.forward, at["tasks"], states=layers * rows * hidden,
-            cells=0 if cell is None else layers * rows * hidden, gates=wide, recurrent=wide, reads=rows * hidden,
+            kernel.forward, fields["tasks"], states=layers * rows * hidden,
+            cells=0 if cell is None else layers * rows * hidden, gates=gates, recurrent=gates, inputs=rows * hidden,
             unsaved=4 * hidden, queries=rows * features, exps=features, contexts=rows * values, row_weights=key_row,
         )  # fmt: skip
 
     def backward(self) -> None:
-        """Run the backward kernel, when the record points to the incoming gradients and to room for the others."""
+        """Run the backward kernel, after the record points to the incoming and the outgoing gradients."""
         from dikkat.recurrent.fused import kernel
 
-        at = self.fields
-        layers, hidden, key_row, rows = at["layers"], at["hidden"], at["key_row"], at["task_rows"]
-        wide = rows * at["wide"]
+        fields = self.fields
+        layers, hidden, key_row, rows = fields["layers"], fields["hidden"], fields["key_row"], fields["task_rows"]
+        gates = rows * fields["gate_row"]
         self.run(
-            kernel.backward, at["tasks"], grads=layers * rows * hidden,
-            cell_grads=layers * rows * hidden if at["cell"] else 0, gates=wide, recurrent=wide, reads=rows * hidden,
-            contexts=rows * at["values"], queries=rows * at["features"], by_score=key_row, squares=key_row,
+            kernel.backward, fields["tasks"], grads=layers * rows * hidden, gates=gates, recurrent=gates,
+            cell_grads=layers * rows * hidden if fields["cell"] else 0, inputs=rows * hidden,
+            contexts=rows * fields["values"], queries=rows * fields["features"], by_score=key_row, squares=key_row,
         )  # fmt: skip
 
     def results(self, operands: Operands) -> Results:
-        """The results of the forward, without padding."""
+        """Return the results of the forward, without padding."""
         kept, hidden, contexts, weights, cell = self.kept, operands.state.shape[-1], None, None, None
         if operands.value is not None and operands.key is not None:
-            contexts = first(kept["contexts"], operands.value.shape[2])
-            weights = first(kept["weights"], operands.key.shape[1])
+            contexts = unpad(kept["contexts"], operands.value.shape[2])
+            weights = unpad(kept["weights"], operands.key.shape[1])
         if "last_cell" in kept:
-            cell = first(kept["last_cell"], hidden)
-        return Results(first(kept["states"][-1], hidden), contexts, weights, first(kept["last_state"], hidden), cell)
+            cell = unpad(kept["last_cell"], hidden)
+        return Results(unpad(kept["states"][-1], hidden), contexts, weights, unpad(kept["last_state"], hidden), cell)
 
 
-def _several(tensors: list[Tensor]) -> Tensor:
+def _stack(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.stack(tensors)
 
 
-def first(tensor: Tensor, size: int) -> Tensor:
+def unpad(tensor: Tensor, size: int) -> Tensor:
     """Remove the padding of the last dimension."""
     return tensor if tensor.shape[-1] == size else tensor[..., :size]

@@ -1,4 +1,4 @@
-"""One step of a GRU's and of an LSTM's cell, compiled, for a vector of features."""
+"""A step of a GRU cell and of an LSTM cell, compiled, for a vector of features."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from dikkat._engine.vectors import Vector
 def gru(
     reset: Vector, update: Vector, input_side: Vector, recurrent_side: Vector, state: Vector, zero: Any
 ) -> tuple[Vector, Vector, Vector, Vector]:
-    """Return the new state n + z (s − n), and r, z, n, from the sums of r and z and both sides of n."""
+    """Return the new state n + z (s − n), and r, z, n. Both sides of r and z are given as sums, those of n apart."""
     reset, update = sigmoid(reset, zero), sigmoid(update, zero)
     candidate = tanh(input_side + reset * recurrent_side, zero)
     return candidate + update * (state - candidate), reset, update, candidate
@@ -21,7 +21,7 @@ def gru(
 def lstm(
     into: Vector, forget: Vector, candidate: Vector, out: Vector, cell: Vector, zero: Any
 ) -> tuple[Vector, Vector, Vector, Vector, Vector, Vector]:
-    """Return the new state o tanh c, the new cell c = f c + i g, and i, f, g, o, from the sums of the gates."""
+    """Return the new state o tanh c, the new cell c = f c + i g, and i, f, g, o, from the sums of both sides."""
     into, forget, candidate, out = sigmoid(into, zero), sigmoid(forget, zero), tanh(candidate, zero), sigmoid(out, zero)
     new = forget * cell + into * candidate
     return out * tanh(new, zero), new, into, forget, candidate, out

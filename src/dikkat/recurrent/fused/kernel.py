@@ -1,19 +1,15 @@
-"""A recurrent layer, or a stack of them that attends, over whole sequences, compiled by Numba.
+"""Kernels of recurrent layers over whole sequences, with or without attention.
 
-Sequences of a batch do not depend on each other: a task is some of them, and walks through all their steps, so that
-threads never wait for each other. A step multiplies the task's states with weights that lie in panels, each the columns
-of two vectors; the lanes are features, everywhere.
+A task runs all steps of some sequences, so threads never wait for each other. A step multiplies the task's states by
+weights in panels of two vectors of columns. The lanes are features.
 
-Rows are sequences sorted by length, the longest first; a step's rows are those that are not over yet. What belongs to a
-step and a row is at `offsets[step] + row`, as in PyTorch's packed sequences. In reverse, a row begins with its own last
-step.
+Rows are sequences, longest first. A step's rows are the sequences that have not ended. The numbers of a step and a row
+are at index `offsets[step] + row`, as in PyTorch's packed sequences. In reverse, a row begins with its last step.
 
-All sizes are filled up with zeros to whole panels, of which nothing comes back: a state that begins at 0 and whose
-gates get 0 stays 0.
+All sizes are padded with zeros to whole panels. The padding stays 0: a state of 0 whose gates are 0 remains 0.
 
-Additive scores leave out Σ v, which the softmax takes away: −2 Σ v r with r = 1/(1 + p), p = e^{2q} e^{2k}; two
-features share a division where |q| and |k| are small enough, and where either is too large for exponentials p is
-e^{2(q + k)}.
+Additive scores omit Σ v, which cancels in the softmax: −2 Σ v r with r = 1/(1 + p), p = e^{2q} e^{2k}. Two features
+share a division if |q| and |k| are small. If either is too large for separate exponentials, p is e^{2(q + k)}.
 """
 
 from typing import Any
@@ -26,11 +22,11 @@ from dikkat._engine.memory import Call, Work, clear, copy_vectors, number_at, wo
 from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store
 from dikkat.recurrent.fused.attending import (
     attend_row,
+    count_keys,
+    find_index,
     key_gradients,
-    place_of,
     query_gradient,
     score_gradients,
-    seen_by,
     value_gradients,
 )
 from dikkat.recurrent.fused.cells import gru, lstm
@@ -41,25 +37,23 @@ _workplace = workplace_of(CALL)
 
 
 @inlined
-def _add(source: Pointer, into: Pointer, count: int, zero: Any) -> None:
-    """Add `count` numbers, a multiple of the lanes."""
+def _add_to(source: Pointer, target: Pointer, count: int, zero: Any) -> None:
     for c in range(0, count, lanes_of(zero)):
-        store(into, c, load(into, c) + load(source, c))
+        store(target, c, load(target, c) + load(source, c))
 
 
 @inlined
-def _begin(rows: int, bias: int, place: int, into: Pointer, size: int, zero: Any) -> None:
-    """Fill each row with a bias, read from `place` on, or with 0 if there is none."""
+def _fill_rows(rows: int, bias: int, offset: int, target: Pointer, size: int, zero: Any) -> None:
+    """Set each row to the bias from `offset` on, or to 0 if the address `bias` is 0."""
     for i in range(rows):
         if bias != 0:
-            copy_vectors(at(pointer(bias, zero), place), at(into, i * size), size, zero)
+            copy_vectors(at(pointer(bias, zero), offset), at(target, i * size), size, zero)
         else:
-            clear(at(into, i * size), size, zero)
+            clear(at(target, i * size), size, zero)
 
 
 @inlined
-def _active_rows(call: Call, task: int, rows: int, t: int) -> int:
-    """The number of a task's rows, the longest first, that have a step t."""
+def _count_active(call: Call, task: int, rows: int, t: int) -> int:
     while rows > 0 and number_at(call.lengths, task + (rows - 1) * call.tasks) <= t:
         rows -= 1
     return rows
@@ -67,29 +61,29 @@ def _active_rows(call: Call, task: int, rows: int, t: int) -> int:
 
 @inlined
 def _gru_row(gates: Pointer, recurrent: Pointer, state: Pointer, saved: Pointer, size: int, zero: Any) -> None:
-    """Compute the new state; save r, z, n and the recurrent side of n for the backward."""
+    """Update the state; save r, z, n and the recurrent side of n for the backward."""
     for c in range(0, size, lanes_of(zero)):
-        inner, update = load(recurrent, 2 * size + c), load(gates, size + c) + load(recurrent, size + c)
+        recurrent_n, update = load(recurrent, 2 * size + c), load(gates, size + c) + load(recurrent, size + c)
         new, reset, update, candidate = gru(
-            load(gates, c) + load(recurrent, c), update, load(gates, 2 * size + c), inner, load(state, c), zero
+            load(gates, c) + load(recurrent, c), update, load(gates, 2 * size + c), recurrent_n, load(state, c), zero
         )
         store(state, c, new)
         store(saved, c, reset)
         store(saved, size + c, update)
         store(saved, 2 * size + c, candidate)
-        store(saved, 3 * size + c, inner)
+        store(saved, 3 * size + c, recurrent_n)
 
 
 @inlined
 def _lstm_row(
     gates: Pointer, recurrent: Pointer, state: Pointer, cell: Pointer, saved: Pointer, size: int, zero: Any
 ) -> None:
-    """Compute the new cell and state; save i, f, g, o for the backward."""
+    """Update the cell and the state; save i, f, g, o for the backward."""
     for c in range(0, size, lanes_of(zero)):
-        first, second = load(gates, c) + load(recurrent, c), load(gates, size + c) + load(recurrent, size + c)
-        third = load(gates, 2 * size + c) + load(recurrent, 2 * size + c)
-        fourth = load(gates, 3 * size + c) + load(recurrent, 3 * size + c)
-        new, new_cell, into, forget, candidate, out = lstm(first, second, third, fourth, load(cell, c), zero)
+        i_sum, f_sum = load(gates, c) + load(recurrent, c), load(gates, size + c) + load(recurrent, size + c)
+        g_sum = load(gates, 2 * size + c) + load(recurrent, 2 * size + c)
+        o_sum = load(gates, 3 * size + c) + load(recurrent, 3 * size + c)
+        new, new_cell, into, forget, candidate, out = lstm(i_sum, f_sum, g_sum, o_sum, load(cell, c), zero)
         store(cell, c, new_cell)
         store(state, c, new)
         store(saved, c, into)
@@ -100,17 +94,17 @@ def _lstm_row(
 
 @inlined
 def _gru_row_gradients(
-    grad: Pointer, before: Pointer, saved: Pointer, gates: Pointer, recurrent: Pointer, size: int, zero: Any
+    grad: Pointer, old_state: Pointer, saved: Pointer, gates: Pointer, recurrent: Pointer, size: int, zero: Any
 ) -> None:
-    """Write the gradients of both sides of the gates; `grad`, of the new state, becomes that of the old one."""
+    """Write the gradients of both sides of the gates; replace `grad`, of the new state, by the old state's."""
     one = full(1, zero)
     for c in range(0, size, lanes_of(zero)):
         reset, update = load(saved, c), load(saved, size + c)
-        candidate, inner = load(saved, 2 * size + c), load(saved, 3 * size + c)
+        candidate, recurrent_n = load(saved, 2 * size + c), load(saved, 3 * size + c)
         by_state = load(grad, c)
         by_candidate = by_state * (one - update) * (one - candidate * candidate)
-        by_update = by_state * (load(before, c) - candidate) * update * (one - update)
-        by_reset = by_candidate * inner * reset * (one - reset)
+        by_update = by_state * (load(old_state, c) - candidate) * update * (one - update)
+        by_reset = by_candidate * recurrent_n * reset * (one - reset)
         store(gates, c, by_reset)
         store(gates, size + c, by_update)
         store(gates, 2 * size + c, by_candidate)
@@ -122,112 +116,112 @@ def _gru_row_gradients(
 
 @inlined
 def _lstm_row_gradients(
-    grad: Pointer, cell_grad: Pointer, before: Pointer, saved: Pointer, gates: Pointer, size: int, zero: Any
+    grad: Pointer, cell_grad: Pointer, old_cell: Pointer, saved: Pointer, gates: Pointer, size: int, zero: Any
 ) -> None:
-    """Write the gates' gradient, which both sides share; `cell_grad` becomes that of the old cell, `grad` 0."""
+    """Write the gates' gradient, shared by both sides; replace `cell_grad` by the old cell's, and `grad` by 0."""
     one = full(1, zero)
     for c in range(0, size, lanes_of(zero)):
         into, forget = load(saved, c), load(saved, size + c)
         candidate, out = load(saved, 2 * size + c), load(saved, 3 * size + c)
-        by_state, cell = load(grad, c), load(before, c)
-        shown = tanh(forget * cell + into * candidate, zero)
-        by_cell = load(cell_grad, c) + by_state * out * (one - shown * shown)
+        by_state, cell = load(grad, c), load(old_cell, c)
+        cell_tanh = tanh(forget * cell + into * candidate, zero)
+        by_cell = load(cell_grad, c) + by_state * out * (one - cell_tanh * cell_tanh)
         store(gates, c, by_cell * candidate * into * (one - into))
         store(gates, size + c, by_cell * cell * forget * (one - forget))
         store(gates, 2 * size + c, by_cell * into * (one - candidate * candidate))
-        store(gates, 3 * size + c, by_state * shown * out * (one - out))
+        store(gates, 3 * size + c, by_state * cell_tanh * out * (one - out))
         store(cell_grad, c, by_cell * forget)
         store(grad, c, full(0, zero))
 
 
 @inlined
-def _copy_rows(call: Call, task: int, rows: int, everyone: int, own: Pointer, back: bool, zero: Any) -> None:
-    """Copy the task's rows of numbers (layers, batch, hidden) to numbers of its own, or back."""
+def _copy_rows(call: Call, task: int, rows: int, in_batch: int, in_work: Pointer, back: bool, zero: Any) -> None:
+    """Copy the task's rows of an array (layers, batch, hidden) to its scratch, or back."""
     size = call.hidden
     for layer in range(call.layers):
         for i in range(rows):
-            place = (layer * call.batch + number_at(call.order, task + i * call.tasks)) * size
-            theirs, ours = at(pointer(everyone, zero), place), at(own, (layer * call.task_rows + i) * size)
+            offset = (layer * call.batch + number_at(call.order, task + i * call.tasks)) * size
+            in_call, in_task = at(pointer(in_batch, zero), offset), at(in_work, (layer * call.task_rows + i) * size)
             if back:
-                copy_vectors(ours, theirs, size, zero)
+                copy_vectors(in_task, in_call, size, zero)
             else:
-                copy_vectors(theirs, ours, size, zero)
+                copy_vectors(in_call, in_task, size, zero)
 
 
 @inlined
 def _cell_step(call: Call, work: Work, task: int, active: int, t: int, layer: int, zero: Any) -> None:
-    """Write the states of a layer after a step, of both sides of its gates."""
-    size, most, wide = call.hidden, call.task_rows, call.wide
+    """Update the states of a layer from both sides of its gates."""
+    size, task_rows, width = call.hidden, call.task_rows, call.gate_row
     for i in range(active):
-        place = layer * call.tokens + place_of(call, task + i * call.tasks, t)
-        state, cell = at(work.states, (layer * most + i) * size), at(work.cells, (layer * most + i) * size)
-        saved, gates, recurrent = work.unsaved, at(work.gates, i * wide), at(work.recurrent, i * wide)
+        index = layer * call.step_rows + find_index(call, task + i * call.tasks, t)
+        state, cell = at(work.states, (layer * task_rows + i) * size), at(work.cells, (layer * task_rows + i) * size)
+        saved, gates, recurrent = work.unsaved, at(work.gates, i * width), at(work.recurrent, i * width)
         if call.saved != 0:
-            saved = at(pointer(call.saved, zero), place * 4 * size)
-            copy_vectors(state, at(pointer(call.began, zero), place * size), size, zero)
+            saved = at(pointer(call.saved, zero), index * 4 * size)
+            copy_vectors(state, at(pointer(call.states_before, zero), index * size), size, zero)
             if call.cell == LSTM:
-                copy_vectors(cell, at(pointer(call.cells, zero), place * size), size, zero)
+                copy_vectors(cell, at(pointer(call.cells, zero), index * size), size, zero)
         if call.cell == LSTM:
             _lstm_row(gates, recurrent, state, cell, saved, size, zero)
         else:
             _gru_row(gates, recurrent, state, saved, size, zero)
-        # An infinite input is NaN where it meets the zeros that fill a panel up.
-        for c in range(call.own, size):
+        # An infinite input times a panel's padding of 0 is NaN.
+        for c in range(call.unpadded, size):
             state[c] = zero
             if call.cell == LSTM:
                 cell[c] = zero
-        copy_vectors(state, at(pointer(call.states, zero), place * size), size, zero)
+        copy_vectors(state, at(pointer(call.states, zero), index * size), size, zero)
 
 
 @inlined
-def _attend(call: Call, work: Work, task: int, active: int, t: int, top: Pointer, zero: Any) -> None:
-    """Write the contexts of a step's rows, from the top layer's states before it."""
+def _attend_step(call: Call, work: Work, task: int, active: int, t: int, top: Pointer, zero: Any) -> None:
+    """Write the contexts of a step's rows, from the top layer's states before the step."""
     size, values, queries, weights = call.features, call.values, work.queries, work.row_weights
     if call.query_weight != 0:
-        _begin(active, call.query_bias, 0, queries, size, zero)
+        _fill_rows(active, call.query_bias, 0, queries, size, zero)
         weight = pointer(call.query_weight, zero)
         product(active, top, call.hidden, weight, call.hidden, size, queries, size, zero)
     else:
         queries = top
     for i in range(active):
         row = task + i * call.tasks
-        place, query = place_of(call, row, t), at(queries, i * size)
+        index, query = find_index(call, row, t), at(queries, i * size)
         exps, context = work.exps, at(work.contexts, i * values)
         if call.queries != 0:
-            copy_vectors(query, at(pointer(call.queries, zero), place * size), size, zero)
+            copy_vectors(query, at(pointer(call.queries, zero), index * size), size, zero)
             if call.pair == ADDITIVE:
-                exps = at(pointer(call.query_exp, zero), place * size)
-        attend_row(call, place, number_at(call.order, row), query, exps, weights, context, zero)
-        copy_vectors(weights, at(pointer(call.weights, zero), place * call.key_row), call.key_row, zero)
-        copy_vectors(context, at(pointer(call.contexts, zero), place * values), values, zero)
+                exps = at(pointer(call.query_exp, zero), index * size)
+        attend_row(call, index, number_at(call.order, row), query, exps, weights, context, zero)
+        copy_vectors(weights, at(pointer(call.weights, zero), index * call.key_row), call.key_row, zero)
+        copy_vectors(context, at(pointer(call.contexts, zero), index * values), values, zero)
 
 
 @inlined
-def _below(call: Call, task: int, active: int, t: int, layer: int, states: Pointer, into: Pointer, zero: Any) -> None:
-    """Write a layer's input: the states of the layer below it after this step, some features dropped."""
+def _feed(call: Call, task: int, active: int, t: int, layer: int, states: Pointer, inputs: Pointer, zero: Any) -> None:
+    """Write a layer's inputs: the new states of the layer below, times the factors of dropout."""
     size = call.hidden
     for i in range(active):
-        source, own = at(states, ((layer - 1) * call.task_rows + i) * size), at(into, i * size)
-        if call.dropped == 0:
-            copy_vectors(source, own, size, zero)
+        source, target = at(states, ((layer - 1) * call.task_rows + i) * size), at(inputs, i * size)
+        if call.state_factors == 0:
+            copy_vectors(source, target, size, zero)
             continue
-        place = (layer - 1) * call.tokens + place_of(call, task + i * call.tasks, t)
-        dropped = at(pointer(call.dropped, zero), place * size)
+        index = (layer - 1) * call.step_rows + find_index(call, task + i * call.tasks, t)
+        factors = at(pointer(call.state_factors, zero), index * size)
         for c in range(0, size, lanes_of(zero)):
-            store(own, c, load(source, c) * load(dropped, c))
+            store(target, c, load(source, c) * load(factors, c))
 
 
 @Kernel
 def forward(zero: Any) -> Any:
-    """All steps of all rows."""
+    """Make the kernel that runs all steps of all rows."""
     layout = CALL.layout(__name__)
 
     def forward(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         size, layers, values = call.hidden, call.layers, call.values
-        wide, most = call.wide, call.task_rows
+        width, task_rows = call.gate_row, call.task_rows
         work = _workplace(call, zero)
-        states, gates, recurrent, reads = work.states, work.gates, work.recurrent, work.reads
+        states, gates, recurrent, inputs = work.states, work.gates, work.recurrent, work.inputs
         while True:
             task = claim(call.counters)
             if task >= call.tasks:
@@ -237,27 +231,29 @@ def forward(zero: Any) -> Any:
             if call.cell == LSTM:
                 _copy_rows(call, task, rows, call.memory_cell, work.cells, False, zero)
             for t in range(number_at(call.lengths, task)):
-                active = _active_rows(call, task, rows, t)
+                active = _count_active(call, task, rows, t)
                 if call.pair != NOTHING:
-                    top = at(states, (layers - 1) * most * size)
-                    _attend(call, work, task, active, t, top, zero)
+                    top = at(states, (layers - 1) * task_rows * size)
+                    _attend_step(call, work, task, active, t, top, zero)
                 for layer in range(layers):
-                    own = at(states, layer * most * size)
-                    _begin(active, call.hidden_bias, layer * wide, recurrent, wide, zero)
-                    weight = at(pointer(call.hidden_weight, zero), layer * wide * size)
-                    product(active, own, size, weight, size, wide, recurrent, wide, zero)
+                    layer_states = at(states, layer * task_rows * size)
+                    _fill_rows(active, call.hidden_bias, layer * width, recurrent, width, zero)
+                    weight = at(pointer(call.hidden_weight, zero), layer * width * size)
+                    product(active, layer_states, size, weight, size, width, recurrent, width, zero)
                     if layer == 0:
                         for i in range(active):
-                            place = place_of(call, task + i * call.tasks, t)
-                            copy_vectors(at(pointer(call.gates, zero), place * wide), at(gates, i * wide), wide, zero)
+                            index = find_index(call, task + i * call.tasks, t)
+                            copy_vectors(
+                                at(pointer(call.gates, zero), index * width), at(gates, i * width), width, zero
+                            )
                         if call.pair != NOTHING:
                             weight = pointer(call.context_weight, zero)
-                            product(active, work.contexts, values, weight, values, wide, gates, wide, zero)
+                            product(active, work.contexts, values, weight, values, width, gates, width, zero)
                     else:
-                        _below(call, task, active, t, layer, states, reads, zero)
-                        _begin(active, call.below_bias, (layer - 1) * wide, gates, wide, zero)
-                        weight = at(pointer(call.below_weight, zero), (layer - 1) * wide * size)
-                        product(active, reads, size, weight, size, wide, gates, wide, zero)
+                        _feed(call, task, active, t, layer, states, inputs, zero)
+                        _fill_rows(active, call.below_bias, (layer - 1) * width, gates, width, zero)
+                        weight = at(pointer(call.below_weight, zero), (layer - 1) * width * size)
+                        product(active, inputs, size, weight, size, width, gates, width, zero)
                     _cell_step(call, work, task, active, t, layer, zero)
             _copy_rows(call, task, rows, call.last_state, states, True, zero)
             if call.cell == LSTM:
@@ -270,45 +266,45 @@ def forward(zero: Any) -> Any:
 def _cell_step_gradients(
     call: Call, work: Work, task: int, active: int, t: int, layer: int, recurrent: Pointer, zero: Any
 ) -> None:
-    """Write the gradients of both sides of a layer's gates; its states' become those of the states before."""
-    size, most, wide = call.hidden, call.task_rows, call.wide
+    """Write the gradients of both sides of a layer's gates; replace its states' by those of the old states."""
+    size, task_rows, width = call.hidden, call.task_rows, call.gate_row
     for i in range(active):
-        place = layer * call.tokens + place_of(call, task + i * call.tasks, t)
-        saved = at(pointer(call.saved, zero), place * 4 * size)
-        grad, into = at(work.grads, (layer * most + i) * size), at(work.gates, i * wide)
+        index = layer * call.step_rows + find_index(call, task + i * call.tasks, t)
+        saved = at(pointer(call.saved, zero), index * 4 * size)
+        grad, gates = at(work.grads, (layer * task_rows + i) * size), at(work.gates, i * width)
         if call.cell == LSTM:
-            cell = at(pointer(call.cells, zero), place * size)
-            cell_grad = at(work.cell_grads, (layer * most + i) * size)
-            _lstm_row_gradients(grad, cell_grad, cell, saved, into, size, zero)
+            cell = at(pointer(call.cells, zero), index * size)
+            cell_grad = at(work.cell_grads, (layer * task_rows + i) * size)
+            _lstm_row_gradients(grad, cell_grad, cell, saved, gates, size, zero)
         else:
-            began, own = at(pointer(call.began, zero), place * size), at(recurrent, i * wide)
-            _gru_row_gradients(grad, began, saved, into, own, size, zero)
-            copy_vectors(own, at(pointer(call.recurrent_grad, zero), place * wide), wide, zero)
-        copy_vectors(into, at(pointer(call.gates_grad, zero), place * wide), wide, zero)
+            old_state, recurrent_row = at(pointer(call.states_before, zero), index * size), at(recurrent, i * width)
+            _gru_row_gradients(grad, old_state, saved, gates, recurrent_row, size, zero)
+            copy_vectors(recurrent_row, at(pointer(call.recurrent_grad, zero), index * width), width, zero)
+        copy_vectors(gates, at(pointer(call.gates_grad, zero), index * width), width, zero)
 
 
 @inlined
 def _attend_gradients(call: Call, work: Work, task: int, active: int, t: int, top: Pointer, zero: Any) -> None:
-    """Write the gradients of contexts, scores and queries, from the first layer's gates'; add to the states'."""
-    size, values, wide = call.features, call.values, call.wide
+    """Write the gradients of contexts, scores and queries, from the first layer's gates; add to the states'."""
+    size, values, width = call.features, call.values, call.gate_row
     contexts, queries, by_score = work.contexts, work.queries, work.by_score
     for i in range(active):
-        place = place_of(call, task + i * call.tasks, t)
-        copy_vectors(at(pointer(call.contexts_grad, zero), place * values), at(contexts, i * values), values, zero)
-    product(active, work.gates, wide, pointer(call.context_weight, zero), wide, values, contexts, values, zero)
+        index = find_index(call, task + i * call.tasks, t)
+        copy_vectors(at(pointer(call.contexts_grad, zero), index * values), at(contexts, i * values), values, zero)
+    product(active, work.gates, width, pointer(call.context_weight, zero), width, values, contexts, values, zero)
     for i in range(active):
         row = task + i * call.tasks
-        place, b = place_of(call, row, t), number_at(call.order, row)
-        query, exps = at(pointer(call.queries, zero), place * size), at(pointer(call.query_exp, zero), place * size)
-        context, seen, into = at(contexts, i * values), seen_by(call, b), at(queries, i * size)
-        copy_vectors(context, at(pointer(call.context_sums, zero), place * values), values, zero)
-        score_gradients(call, place, b, seen, query, context, by_score, work.squares, zero)
-        copy_vectors(by_score, at(pointer(call.score_grad, zero), place * call.key_row), call.key_row, zero)
-        query_gradient(call, b, seen, query, exps, by_score, into, zero)
+        index, b = find_index(call, row, t), number_at(call.order, row)
+        query, exps = at(pointer(call.queries, zero), index * size), at(pointer(call.query_exp, zero), index * size)
+        context, key_count, query_grad = at(contexts, i * values), count_keys(call, b), at(queries, i * size)
+        copy_vectors(context, at(pointer(call.context_sums, zero), index * values), values, zero)
+        score_gradients(call, index, b, key_count, query, context, by_score, work.squares, zero)
+        copy_vectors(by_score, at(pointer(call.score_grad, zero), index * call.key_row), call.key_row, zero)
+        query_gradient(call, b, key_count, query, exps, by_score, query_grad, zero)
         if call.query_weight != 0:
-            copy_vectors(into, at(pointer(call.query_grad, zero), place * size), size, zero)
+            copy_vectors(query_grad, at(pointer(call.query_grad, zero), index * size), size, zero)
         else:
-            _add(into, at(top, i * call.hidden), size, zero)
+            _add_to(query_grad, at(top, i * call.hidden), size, zero)
     if call.query_weight != 0:
         weight = pointer(call.query_weight, zero)
         product(active, queries, size, weight, size, call.hidden, top, call.hidden, zero)
@@ -316,15 +312,15 @@ def _attend_gradients(call: Call, work: Work, task: int, active: int, t: int, to
 
 @Kernel
 def backward(zero: Any) -> Any:
-    """The gradients of states, gates, keys and values; those of weights are products over all steps afterwards."""
+    """Make the kernel of all gradients except the weights', which are products over all steps (`launch`)."""
     layout = CALL.layout(__name__)
 
     def backward(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         lanes, size, layers = lanes_of(zero), call.hidden, call.layers
-        wide, most = call.wide, call.task_rows
+        width, task_rows = call.gate_row, call.task_rows
         work = _workplace(call, zero)
-        grads, gates, reads = work.grads, work.gates, work.reads
+        grads, gates, below_grads = work.grads, work.gates, work.inputs
         recurrent = gates if call.cell == LSTM else work.recurrent
         while True:
             task = claim(call.counters)
@@ -334,30 +330,30 @@ def backward(zero: Any) -> Any:
             _copy_rows(call, task, rows, call.last_state_grad, grads, False, zero)
             if call.cell == LSTM:
                 _copy_rows(call, task, rows, call.last_cell_grad, work.cell_grads, False, zero)
-            top = at(grads, (layers - 1) * most * size)
+            top = at(grads, (layers - 1) * task_rows * size)
             for t in range(number_at(call.lengths, task) - 1, -1, -1):
-                active = _active_rows(call, task, rows, t)
+                active = _count_active(call, task, rows, t)
                 for i in range(active):
-                    place = place_of(call, task + i * call.tasks, t)
-                    _add(at(pointer(call.states_grad, zero), place * size), at(top, i * size), size, zero)
+                    index = find_index(call, task + i * call.tasks, t)
+                    _add_to(at(pointer(call.states_grad, zero), index * size), at(top, i * size), size, zero)
                 for layer in range(layers - 1, -1, -1):
-                    own = at(grads, layer * most * size)
+                    layer_grads = at(grads, layer * task_rows * size)
                     _cell_step_gradients(call, work, task, active, t, layer, recurrent, zero)
-                    weight = at(pointer(call.hidden_weight, zero), layer * wide * size)
-                    product(active, recurrent, wide, weight, wide, size, own, size, zero)
+                    weight = at(pointer(call.hidden_weight, zero), layer * width * size)
+                    product(active, recurrent, width, weight, width, size, layer_grads, size, zero)
                     if layer == 0:
                         continue
-                    _begin(active, 0, 0, reads, size, zero)
-                    weight = at(pointer(call.below_weight, zero), (layer - 1) * wide * size)
-                    product(active, gates, wide, weight, wide, size, reads, size, zero)
+                    _fill_rows(active, 0, 0, below_grads, size, zero)
+                    weight = at(pointer(call.below_weight, zero), (layer - 1) * width * size)
+                    product(active, gates, width, weight, width, size, below_grads, size, zero)
                     for i in range(active):
-                        source, into = at(reads, i * size), at(grads, ((layer - 1) * most + i) * size)
-                        place = (layer - 1) * call.tokens + place_of(call, task + i * call.tasks, t)
+                        source, target = at(below_grads, i * size), at(grads, ((layer - 1) * task_rows + i) * size)
+                        index = (layer - 1) * call.step_rows + find_index(call, task + i * call.tasks, t)
                         for c in range(0, size, lanes):
-                            share = load(source, c)
-                            if call.dropped != 0:
-                                share = share * load(pointer(call.dropped, zero), place * size + c)
-                            store(into, c, load(into, c) + share)
+                            grad = load(source, c)
+                            if call.state_factors != 0:
+                                grad = grad * load(pointer(call.state_factors, zero), index * size + c)
+                            store(target, c, load(target, c) + grad)
                 if call.pair != NOTHING:
                     _attend_gradients(call, work, task, active, t, top, zero)
             _copy_rows(call, task, rows, call.state_grad, grads, True, zero)

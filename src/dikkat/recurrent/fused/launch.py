@@ -1,6 +1,6 @@
 """Recurrent layers over whole sequences on a CPU, as one operation with its own backward.
 
-What does not depend on the recurrence is computed here: the gradients of weights, each one product over all steps.
+The gradients of weights are computed here, each as one product over all steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 from dikkat._core.operators import once
 from dikkat._engine.addresses import many_at_once
 from dikkat._engine.pytorch_state import saves_by_hook
-from dikkat.recurrent.fused.calls import Spec, StackRecord, first, in_type, wide_type
-from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, fit_run, parted
+from dikkat.recurrent.fused.calls import Spec, StackRecord, find_dtype, to_dtype, unpad
+from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, check_shapes, split_tensors
 from dikkat.scores import Pair, Profile
 
 
@@ -24,70 +24,70 @@ def run_stack(
     operands: Operands, layers: list[Layer], rows: Rows, pair: Pair | None = None, profile: Profile | None = None, *,
     reverse: bool = False,
 ) -> Results:  # fmt: skip
-    """Run a stack over whole sequences, which attends if it has a `pair`; in `reverse` each is read from its end.
+    """Run a stack over whole sequences, with attention if it has a `pair`, and from their last steps in `reverse`.
 
-    Results have the dtype of `state`, and are computed in at least float32. Under `torch.autocast` the products that
-    give the weights' gradients have its dtype.
+    Results have the dtype of `state`; they are computed in at least float32. Under `torch.autocast` the weights'
+    gradients are products in its dtype.
     """
     tensors = (*operands, *chain.from_iterable(layers))
     grads = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    low = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    kind = wide_type(operands.gates)
-    fit_run(rows, layers, operands)
-    spec = Spec(rows, reverse, pair, profile, grads, low)
-    results: Any = _Run.apply(spec, *(in_type(each, kind) for each in tensors))  # type: ignore[no-untyped-call]
-    return Results(*(in_type(result, operands.state.dtype) for result in results))
+    product_dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    dtype = find_dtype(operands.gates)
+    check_shapes(rows, layers, operands)
+    spec = Spec(rows, reverse, pair, profile, grads, product_dtype)
+    results: Any = _Run.apply(spec, *(to_dtype(tensor, dtype) for tensor in tensors))  # type: ignore[no-untyped-call]
+    return Results(*(to_dtype(result, operands.state.dtype) for result in results))
 
 
 class _Run(torch.autograd.Function):
-    """`run_stack`, its operands in the order of the fields of `Operands` and, of each layer, of `Layer`."""
+    """`run_stack` as an autograd function of the fields of `Operands`, then of each layer's `Layer`."""
 
     @staticmethod
     def forward(ctx: Any, spec: Spec, *tensors: Tensor | None) -> Any:
         record, results = _forward(spec, tensors)
         ctx.set_materialize_grads(False)
-        hooked = saves_by_hook()  # which could not take the record's memory away
+        hooked = saves_by_hook()  # such hooks cannot see the record's memory, so the backward repeats the forward
         ctx.spec, ctx.record = spec, None if hooked else record
         if spec.grads:
             ctx.save_for_backward(tensors[0] if hooked else None, *tensors[1:])
-        # Detached: the graph keeps the record alive, and a result with a grad_fn in it would make a reference cycle.
+        # Detached, since the graph keeps the record alive: results with a grad_fn would make a reference cycle.
         return tuple(None if result is None else result.detach() for result in results)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
-        return None, *differentiated(partial(_backward, ctx.spec, ctx.record, tensors, grads, needed), tensors, grads)
+        return None, *compute_grads(partial(_backward, ctx.spec, ctx.record, tensors, grads, needed), tensors, grads)
 
 
 def _forward(spec: Spec, tensors: tuple[Tensor | None, ...]) -> tuple[StackRecord, Results]:
-    """The record of a forward, as its backward reads it, and the results."""
-    operands, layers = parted(tensors)
+    """Return the record of a forward, for its backward, and the results."""
+    operands, layers = split_tensors(tensors)
     record = StackRecord(spec, operands)
     record.point_weights(operands, layers, transposed=False)
     record.point_attention(operands)
-    if operands.dropped is not None:
-        record.point("dropped", record.fill(operands.dropped))
+    if operands.state_factors is not None:
+        record.point("state_factors", record.pad_groups(operands.state_factors))
     record.forward(operands)
     if spec.grads:
         record.forget()
     return record, record.results(operands)
 
 
-def differentiated(
+def compute_grads(
     compute: Callable[[], list[Tensor | None]], tensors: Sequence[Tensor | None], grads: Sequence[Tensor | None]
 ) -> Sequence[Tensor | None]:
-    """A recurrence's gradients: one at a time, and not differentiable themselves.
+    """Return a recurrence's gradients. They are not differentiable.
 
     Raises:
-        RuntimeError: The gradients that come stand for many, as `is_grads_batched` makes them.
+        RuntimeError: `grads` are batched, as with `is_grads_batched`.
     """
     if many_at_once(*grads):
         raise RuntimeError("a recurrence takes one gradient at a time; call without is_grads_batched and vectorize")
     if not torch.is_grad_enabled():
         return compute()
-    found: Sequence[Tensor | None]
-    found = once("a recurrence has no second derivatives", lambda: tuple(compute()), *tensors, *grads)
-    return found
+    gradients: Sequence[Tensor | None]
+    gradients = once("a recurrence has no second derivatives", lambda: tuple(compute()), *tensors, *grads)
+    return gradients
 
 
 def _backward(
@@ -96,101 +96,102 @@ def _backward(
 ) -> list[Tensor | None]:  # fmt: skip
     if record is None:
         record, _ = _forward(spec, tensors)
-    operands, layers = parted(tensors)
-    made = record.for_kernel()
-    made.point_weights(operands, layers, transposed=True)
-    _point_gradients(made, record, grads)
-    made.backward()
-    return _gradients(made, record, operands, layers, needed)
+    operands, layers = split_tensors(tensors)
+    call = record.for_kernel()
+    call.point_weights(operands, layers, transposed=True)
+    _point_gradients(call, record, grads)
+    call.backward()
+    return _collect_gradients(call, record, operands, layers, needed)
 
 
-def _point_gradients(made: StackRecord, record: StackRecord, grads: tuple[Tensor | None, ...]) -> None:
-    """Point the record to the incoming gradients, and make room for the results."""
-    at = made.fields
-    layers, tokens, hidden, batch, wide = at["layers"], at["tokens"], at["hidden"], at["batch"], at["wide"]
+def _point_gradients(call: StackRecord, record: StackRecord, grads: tuple[Tensor | None, ...]) -> None:
+    """Point the call of the backward to the incoming gradients, and allocate its results."""
+    fields = call.fields
+    layers, hidden, batch = fields["layers"], fields["hidden"], fields["batch"]
+    step_rows, gate_row = fields["step_rows"], fields["gate_row"]
 
-    def given(name: str, grad: Tensor | None, *shape: int) -> None:
-        made.point(name, torch.zeros(shape, dtype=made.dtype, device="cpu") if grad is None else made.fill(grad))
+    def point_gradient(name: str, grad: Tensor | None, *shape: int) -> None:
+        call.point(name, torch.zeros(shape, dtype=call.dtype, device="cpu") if grad is None else call.pad_groups(grad))
 
     states, contexts, weights, last_state, last_cell = grads
-    given("states_grad", states, tokens, hidden)
-    given("last_state_grad", last_state, layers, batch, hidden)
-    made.new("state_grad", layers, batch, hidden)
-    gates = made.new("gates_grad", layers, tokens, wide)
-    if at["cell"]:
-        given("last_cell_grad", last_cell, layers, batch, hidden)
-        made.new("cell_grad", layers, batch, hidden)
-        made.point("recurrent_grad", gates)
+    point_gradient("states_grad", states, step_rows, hidden)
+    point_gradient("last_state_grad", last_state, layers, batch, hidden)
+    call.new("state_grad", layers, batch, hidden)
+    gates = call.new("gates_grad", layers, step_rows, gate_row)
+    if fields["cell"]:
+        point_gradient("last_cell_grad", last_cell, layers, batch, hidden)
+        call.new("cell_grad", layers, batch, hidden)
+        call.point("recurrent_grad", gates)
     else:
-        made.new("recurrent_grad", layers, tokens, wide)
-    if at["pair"]:
-        given("contexts_grad", contexts, tokens, at["values"])
+        call.new("recurrent_grad", layers, step_rows, gate_row)
+    if fields["pair"]:
+        point_gradient("contexts_grad", contexts, step_rows, fields["values"])
         if weights is not None:
-            made.point("weights_grad", pad(weights, (0, at["key_row"] - weights.shape[-1])).contiguous())
-        if at["query_weight"]:
-            made.new("query_grad", tokens, at["features"])
-        made.new("score_grad", tokens, at["key_row"])
-        made.new("context_sums", tokens, at["values"])
-        made.zeros("key_grad", *record.kept["key"].shape)
-        made.zeros("value_grad", *record.kept["value"].shape)
-        made.zeros("weight_grad", at["tasks"], at["features"])
+            call.point("weights_grad", pad(weights, (0, fields["key_row"] - weights.shape[-1])).contiguous())
+        if fields["query_weight"]:
+            call.new("query_grad", step_rows, fields["features"])
+        call.new("score_grad", step_rows, fields["key_row"])
+        call.new("context_sums", step_rows, fields["values"])
+        call.zeros("key_grad", *record.kept["key"].shape)
+        call.zeros("value_grad", *record.kept["value"].shape)
+        call.zeros("weight_grad", fields["tasks"], fields["features"])
 
 
-class _Steps:
-    """Sums over all steps of a run, from which the gradients of weights come; without padding."""
+class _StepSums:
+    """The gradients of weights: sums over all steps, without padding."""
 
-    def __init__(self, made: StackRecord) -> None:
-        self._groups, self._low, self._dtype = made.groups, made.spec.low, made.dtype
+    def __init__(self, record: StackRecord) -> None:
+        self._groups, self._product_dtype, self._dtype = record.groups, record.spec.product_dtype, record.dtype
 
-    def cut(self, tensor: Tensor, size: int) -> Tensor:
+    def unpad(self, tensor: Tensor, size: int) -> Tensor:
         if tensor.shape[-1] == self._groups * size:
             return tensor
         result: Tensor = tensor.unflatten(-1, (self._groups, -1))[..., :size].flatten(-2)
         return result
 
-    def product(self, by: Tensor, of: Tensor, rows: int, columns: int, groups: int) -> Tensor:
-        """The gradient of a weight (groups · rows, columns), of its results' gradients and its inputs."""
-        if self._low is not None:
-            by, of = by.to(self._low), of.to(self._low)
-        whole = (by.t() @ of)[:, :columns].to(self._dtype)
-        return whole if whole.shape[0] == groups * rows else whole.unflatten(0, (groups, -1))[:, :rows].flatten(0, 1)
+    def multiply(self, grad: Tensor, inputs: Tensor, rows: int, columns: int, groups: int) -> Tensor:
+        """Return the gradient (groups · rows, columns) of a weight, from its outputs' gradients and its inputs."""
+        if self._product_dtype is not None:
+            grad, inputs = grad.to(self._product_dtype), inputs.to(self._product_dtype)
+        result = (grad.t() @ inputs)[:, :columns].to(self._dtype)
+        return result if result.shape[0] == groups * rows else result.unflatten(0, (groups, -1))[:, :rows].flatten(0, 1)
 
-    def layer(self, gates: Tensor, inputs: Tensor, hidden: int) -> list[Tensor | None]:
-        return [self.product(gates, inputs, hidden, hidden, self._groups), self.cut(gates.sum(0), hidden)]
+    def layer_grads(self, gates: Tensor, inputs: Tensor, hidden: int) -> list[Tensor | None]:
+        return [self.multiply(gates, inputs, hidden, hidden, self._groups), self.unpad(gates.sum(0), hidden)]
 
 
-def _gradients(
-    made: StackRecord, record: StackRecord, x: Operands, layers: list[Layer], needed: tuple[bool, ...]
+def _collect_gradients(
+    call: StackRecord, record: StackRecord, x: Operands, layers: list[Layer], needed: tuple[bool, ...]
 ) -> list[Tensor | None]:
-    """All gradients, in the order of the operands."""
-    kept, now, steps, hidden = record.kept, made.kept, _Steps(made), x.state.shape[-1]
-    gates, recurrent, states, began = now["gates_grad"], now["recurrent_grad"], kept["states"], kept["began"]
-    found: dict[str, Tensor | None] = dict.fromkeys(Operands._fields)
+    saved, grads, sums, hidden = record.kept, call.kept, _StepSums(call), x.state.shape[-1]
+    gates, recurrent = grads["gates_grad"], grads["recurrent_grad"]
+    states, before = saved["states"], saved["states_before"]
+    results: dict[str, Tensor | None] = dict.fromkeys(Operands._fields)
     if needed[0]:
-        found["gates"] = steps.cut(gates[0], hidden)
+        results["gates"] = sums.unpad(gates[0], hidden)
     if needed[1]:
-        found["state"] = first(now["state_grad"], hidden)
+        results["state"] = unpad(grads["state_grad"], hidden)
     if needed[2] and x.cell is not None:
-        found["cell"] = first(now["cell_grad"], hidden)
+        results["cell"] = unpad(grads["cell_grad"], hidden)
     if x.key is not None and x.value is not None:
-        size, values = x.key.shape[-1], x.value.shape[-1]
-        found["key"], found["value"] = first(now["key_grad"], size), first(now["value_grad"], values)
-        found["context_weight"] = steps.product(gates[0], kept["contexts"], hidden, values, made.groups)
-        if made.fields["weight"]:
-            found["weight"] = now["weight_grad"].sum(0)[:size]
+        key_size, value_size = x.key.shape[-1], x.value.shape[-1]
+        results["key"], results["value"] = unpad(grads["key_grad"], key_size), unpad(grads["value_grad"], value_size)
+        results["context_weight"] = sums.multiply(gates[0], saved["contexts"], hidden, value_size, call.groups)
+        if call.fields["weight"]:
+            results["weight"] = grads["weight_grad"].sum(0)[:key_size]
         if x.query_weight is not None:
-            by_query = now["query_grad"]
-            found["query_weight"] = steps.product(by_query, began[-1], size, hidden, 1)
+            query_grad = grads["query_grad"]
+            results["query_weight"] = sums.multiply(query_grad, before[-1], key_size, hidden, 1)
             if x.query_bias is not None:
-                found["query_bias"] = by_query.sum(0)[:size]
-    weights: list[Tensor | None] = []
-    for number, layer in enumerate(layers):
-        weights += steps.layer(recurrent[number], began[number], hidden)
+                results["query_bias"] = query_grad.sum(0)[:key_size]
+    layer_grads: list[Tensor | None] = []
+    for n, layer in enumerate(layers):
+        layer_grads += sums.layer_grads(recurrent[n], before[n], hidden)
         if layer.below_weight is None:
-            weights += [None, None]
+            layer_grads += [None, None]
             continue
-        below = states[number - 1]
-        if x.dropped is not None:
-            below = below * kept["dropped"][number - 1]
-        weights += steps.layer(gates[number], below, hidden)
-    return [*found.values(), *weights]
+        inputs = states[n - 1]
+        if x.state_factors is not None:
+            inputs = inputs * saved["state_factors"][n - 1]
+        layer_grads += sums.layer_grads(gates[n], inputs, hidden)
+    return [*results.values(), *layer_grads]

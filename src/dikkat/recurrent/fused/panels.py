@@ -1,4 +1,4 @@
-"""The weights of a recurrence in panels: how they are packed, and products of a few rows with them."""
+"""Kernels that pack the weights of a recurrence into panels and multiply rows by them."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ _block_1, _block_2, _block_4, _block_8 = (wide_block(rows, PANEL) for rows in (1
 def product(
     rows: int, a: Pointer, a_step: int, weight: Pointer, count: int, size: int, c: Pointer, c_step: int, zero: Any
 ) -> None:
-    """Add rows of `count` numbers times a matrix in panels to rows of `size` numbers."""
-    wide = PANEL * lanes_of(zero)
-    for n in range(0, size, wide):
+    """Add `a` (rows, count) times a weight (count, size) in panels to `c` (rows, size)."""
+    width = PANEL * lanes_of(zero)
+    for n in range(0, size, width):
         panel, i = at(weight, n * count), 0
         while i + 8 <= rows:
             _block_8(at(a, i * a_step), a_step, panel, count, at(c, i * c_step + n), c_step)
@@ -34,35 +34,35 @@ def product(
 
 
 @inlined
-def _pack_line(packing: Any, out: int, column: int, count: int, into: Pointer, step: int, zero: Any) -> None:
-    """Write a part of a weight's row, from a column on, to every `step`-th number; zeros beyond the weight."""
-    group, row = out // packing.padded, out % packing.padded
-    there = 0
-    if row < packing.group:
-        there = max(0, min(count, packing.columns - column))
-    source = at(pointer(packing.source, zero), (group * packing.group + row) * packing.step + column)
-    for k in range(there):
-        into[k * step] = source[k]
-    for k in range(there, count):
-        into[k * step] = zero
+def _pack_line(packing: Any, out: int, column: int, count: int, target: Pointer, step: int, zero: Any) -> None:
+    """Write `count` numbers of a weight's row, from `column` on, `step` apart; zeros past the weight's edges."""
+    group, row = out // packing.padded_rows, out % packing.padded_rows
+    available = 0
+    if row < packing.group_rows:
+        available = max(0, min(count, packing.columns - column))
+    source = at(pointer(packing.source, zero), (group * packing.group_rows + row) * packing.step + column)
+    for k in range(available):
+        target[k * step] = source[k]
+    for k in range(available, count):
+        target[k * step] = zero
 
 
 @inlined
 def _pack_panel(packing: Any, panel: int, zero: Any) -> None:
-    """Write one panel of a weight (out, in), whose rows become columns of the panel, or, transposed, rows."""
-    wide = PANEL * lanes_of(zero)
-    into = at(pointer(packing.into, zero), panel * wide * packing.count)
+    """Write a panel of a weight (out, in). The weight's rows become the panel's columns, or, transposed, its rows."""
+    width = PANEL * lanes_of(zero)
+    target = at(pointer(packing.target, zero), panel * width * packing.panel_rows)
     if packing.transposed:
-        for k in range(packing.count):
-            _pack_line(packing, k, panel * wide, wide, at(into, k * wide), 1, zero)
+        for line in range(packing.panel_rows):
+            _pack_line(packing, line, panel * width, width, at(target, line * width), 1, zero)
     else:
-        for c in range(wide):
-            _pack_line(packing, panel * wide + c, 0, packing.count, at(into, c), wide, zero)
+        for column in range(width):
+            _pack_line(packing, panel * width + column, 0, packing.panel_rows, at(target, column), width, zero)
 
 
 @Kernel
 def pack(zero: Any) -> Any:
-    """Write all panels of all weights of a call."""
+    """Make the kernel that writes all panels of a call's weights."""
     layout, packing = CALL.layout(__name__), PACK
 
     def pack(record: Any) -> None:

@@ -1,4 +1,4 @@
-"""The record of a call of the recurrence, and the numbers of its kinds."""
+"""The record of a call of the recurrence, and the numbers of its kinds of cells and scores."""
 
 import numpy as np
 
@@ -6,30 +6,32 @@ from dikkat._core.compiled.scoring import PAIRS
 from dikkat._engine.record import Record
 
 PANEL = 2
-"""Vectors that a panel of a matrix is wide."""
+"""The width of a panel in vectors."""
 GRU, LSTM = range(2)
 CHOICES = (None, *PAIRS)
-"""The pair functions by which a stack attends, in the order of their numbers."""
+"""The pair functions of a stack's score, in the order of their numbers; None without attention."""
 NOTHING, INNER, ADDITIVE, DISTANCE = range(len(CHOICES))
 
 CALL = Record(
     numbers="""
         gates state memory_cell hidden_weight hidden_bias below_weight below_bias context_weight query_weight query_bias
-        dropped key key_exp value reach weight kept states began saved cells contexts queries query_exp weights
-        last_state last_cell states_grad contexts_grad weights_grad last_state_grad last_cell_grad gates_grad
-        recurrent_grad state_grad cell_grad query_grad score_grad context_sums key_grad value_grad weight_grad
+        state_factors key key_exp value key_peaks weight weight_factors states states_before saved cells contexts
+        queries query_exp weights last_state last_cell states_grad contexts_grad weights_grad last_state_grad
+        last_cell_grad gates_grad recurrent_grad state_grad cell_grad query_grad score_grad context_sums key_grad
+        value_grad weight_grad
     """,
-    integers="order lengths offsets seen packs",
+    integers="order lengths offsets key_counts packs",
     whole="""
-        cell reverse layers hidden wide own batch task_rows tokens packings pair profile keys key_row features values
+        cell reverse layers hidden gate_row unpadded batch task_rows step_rows packings pair profile keys key_row
+        features values
     """,
-    real="folded single most largest",
+    real="folded single exp_limit largest",
     regions="""
-        states cells gates recurrent reads unsaved queries exps contexts row_weights grads cell_grads by_score squares
+        states cells gates recurrent inputs unsaved queries exps contexts row_weights grads cell_grads by_score squares
     """,
 )
 
-_PACK = ("source", "into", "step", "columns", "group", "padded", "count", "panels", "transposed")
+_PACK = ("source", "target", "step", "columns", "group_rows", "padded_rows", "panel_rows", "panels", "transposed")
 PACK, PANELS = np.dtype([(name, np.int64) for name in _PACK]), _PACK.index("panels")
-"""A weight to be packed into panels: the addresses it is read from and written to, its rows' step, its columns, the
-rows of a group without and with padding, the rows of a panel, the number of panels, and whether it is transposed."""
+"""A weight to pack: the addresses to read and write, the step between rows, columns, a group's rows without and with
+padding, a panel's rows, the number of panels, and whether it is transposed."""

@@ -1,4 +1,4 @@
-"""The quality of translations: sacreBLEU's corpus scores with their signatures, and the textbook's for a sentence."""
+"""Scores of translations: sacreBLEU's corpus scores with their signatures, and the textbook's sentence BLEU."""
 
 import math
 import unicodedata
@@ -23,25 +23,25 @@ _SCRIPTS = {
     "other": regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"),
 }
 BUCKET = 10  # source words: 1 to 10, 11 to 20 and so on
-_DIGITS = regex.compile(r"\p{Nd}+")
-_BLANKS = regex.compile(r"\s{2,}|[\t-\r]")  # a translation has one space in their place
+_DIGIT_GROUP = regex.compile(r"\p{Nd}+")
+_BLANK = regex.compile(r"\s{2,}|[\t-\r]")  # a translation has one space instead
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Corpus scores as sacreBLEU computes and words them.
+    """Corpus scores of sacreBLEU.
 
     Attributes:
         sentences: The number of translations.
-        bleu: From 0 to 100; None where no reference has four words, of which it says nothing.
-        bleu_line: sacreBLEU's own line, `BLEU = …`, with the n-gram precisions and the brevity penalty.
-        bleu_signature: How it was computed; scores with different signatures cannot be compared.
+        bleu: From 0 to 100. None if no reference has four words, since BLEU is then undefined.
+        bleu_line: sacreBLEU's line, `BLEU = …`, with the n-gram precisions and the brevity penalty.
+        bleu_signature: sacreBLEU's settings. Scores with different signatures cannot be compared.
         chrf: From 0 to 100.
-        chrf_line: sacreBLEU's own line, `chrF2 = …`.
-        chrf_signature: How it was computed.
-        exact_matches: Translations that equal their reference, apart from the number of blanks and Unicode composition.
-        lost_numbers: Groups of digits that source and reference share and the translation lacks; None without sources.
-        invented_numbers: Groups of digits that neither source nor reference has; None without sources.
+        chrf_line: sacreBLEU's line, `chrF2 = …`.
+        chrf_signature: sacreBLEU's settings.
+        exact_matches: Translations that equal their reference, ignoring repeated spaces and Unicode composition.
+        lost_numbers: Groups of digits in both source and reference that the translation lacks; None without sources.
+        invented_numbers: Groups of digits in neither source nor reference; None without sources.
     """
 
     sentences: int
@@ -59,23 +59,23 @@ class Evaluation:
 def evaluate(hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None) -> Evaluation:
     """Compute BLEU, chrF, exact matches and wrong numbers of a corpus of translations.
 
-    Papineni et al. (2002), Popović (2015), as Post, "A call for clarity in reporting BLEU scores" (2018), has them.
+    Papineni et al. (2002), Popović (2015), as in Post, "A call for clarity in reporting BLEU scores" (2018).
 
-    What a word is depends on the references' script: sacreBLEU's `zh` for Chinese, `ja-mecab` for Japanese where MeCab
-    is installed; else there, and for Thai, Lao, Khmer and Burmese, a letter (`char`).
+    The references' script chooses the tokenizer: `zh` for Chinese, `ja-mecab` for Japanese if MeCab is installed, and
+    letters (`char`) for other Japanese, Thai, Lao, Khmer and Burmese texts.
 
-    A number is compared by its groups of digits, each as often as it occurs: `14:05` and `14h05` have `14` and `05`.
+    Numbers are compared by their groups of digits, with repetitions: `14:05` and `14h05` have `14` and `05`.
 
     Args:
         hypotheses: The translations, as a person would write them.
-        references: A human translation of each.
-        sources: The sentences that were translated; None: numbers are not compared.
+        references: A human translation of each sentence.
+        sources: The source sentences. None: numbers are not compared.
 
     Returns:
         The scores with sacreBLEU's signatures.
 
     Raises:
-        InputError: none at all, or not as many of one as of the other.
+        InputError: The lists are empty or of different lengths.
 
     Example:
         >>> evaluate(["Il est calme, je crois."], ["Il est calme, je crois."]).bleu_line[:13]
@@ -89,7 +89,7 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str], sources: Sequ
     if sources is not None:
         check_counts(hypotheses=hypotheses, sources=sources)
         lost, invented = map(sum, zip(*map(_count_wrong_numbers, sources, hypotheses, references), strict=True))
-    from sacrebleu.metrics.bleu import BLEU  # here, since translating needs none of it
+    from sacrebleu.metrics.bleu import BLEU  # imported here, since translating does not need it
     from sacrebleu.metrics.chrf import CHRF
 
     bleu, chrf = BLEU(tokenize=words_of(references)), CHRF()
@@ -112,17 +112,17 @@ def evaluate(hypotheses: Sequence[str], references: Sequence[str], sources: Sequ
 
 
 def _is_equal(hypothesis: str, reference: str) -> bool:
-    one, other = (_BLANKS.sub(" ", unicodedata.normalize("NFC", text)).strip() for text in (hypothesis, reference))
-    return bool(one == other)
+    output, expected = (_BLANK.sub(" ", unicodedata.normalize("NFC", text)).strip() for text in (hypothesis, reference))
+    return bool(output == expected)
 
 
 def _count_wrong_numbers(source: str, hypothesis: str, reference: str) -> tuple[int, int]:
-    read, written, expected = (Counter(_DIGITS.findall(text)) for text in (source, hypothesis, reference))
+    read, written, expected = (Counter(_DIGIT_GROUP.findall(text)) for text in (source, hypothesis, reference))
     return ((read & expected) - written).total(), (written - (read | expected)).total()
 
 
 def words_of(texts: Sequence[str]) -> str:
-    """The name of sacreBLEU's tokenizer for the script of most letters of a text.
+    """Return the name of sacreBLEU's tokenizer for the script of most letters.
 
     Example:
         >>> words_of(["Go."]), words_of(["走开。"]), words_of(["ไป"])
@@ -142,8 +142,8 @@ class TokenEvaluation:
 
     Attributes:
         bleu: From 0 to 100.
-        bleu_line: sacreBLEU's own line; `ref_len` in it are the references' tokens.
-        bleu_signature: How it was computed, the tokenizer first.
+        bleu_line: sacreBLEU's line; `ref_len` is the number of the references' tokens.
+        bleu_signature: The tokenizer and sacreBLEU's settings.
     """
 
     bleu: float
@@ -152,22 +152,21 @@ class TokenEvaluation:
 
 
 def evaluate_lowercased_tokens(hypotheses: Sequence[str], references: Sequence[str], language: str) -> TokenEvaluation:
-    """BLEU over tokens in lower case, as papers from before sacreBLEU have it.
+    """Compute BLEU over tokens in lower case, as in papers from before sacreBLEU.
 
-    The tokens are those of Moses's `tokenizer.perl`, escapes as `&apos;` in them, by sacremoses. Figures can only be
-    compared where the references have as many tokens: the signature does not say how a paper made its own.
+    sacremoses makes the tokens of Moses's `tokenizer.perl`, with escapes such as `&apos;`. Compare a score with a
+    paper's only if the references have the same number of tokens, since papers tokenize differently.
 
     Args:
         hypotheses: The translations, as a person would write them.
-        references: A human translation of each.
-        language: The translations' language, `"fr"`.
+        references: A human translation of each sentence.
+        language: The translations' language, such as `"fr"`.
 
     Returns:
         The score, sacreBLEU's line and signature.
 
     Raises:
-        InputError: None at all, not as many of one as of the other, or a language that Moses's tokenizer has no rules
-            for.
+        InputError: The lists are empty or of different lengths, or Moses's tokenizer has no rules for the language.
 
     Example:
         >>> evaluate_lowercased_tokens(["Il n'est pas là."] * 2, ["il n'est pas LÀ."] * 2, "fr").bleu_line[-13:-1]
@@ -180,7 +179,7 @@ def evaluate_lowercased_tokens(hypotheses: Sequence[str], references: Sequence[s
 
     tokenizer = MosesTokenizer(language)
     tokens = [
-        [tokenizer.tokenize(each.lower(), escape=True, return_str=True) for each in side]
+        [tokenizer.tokenize(text.lower(), escape=True, return_str=True) for text in side]
         for side in (hypotheses, references)
     ]
     bleu = BLEU(tokenize="none", force=True)
@@ -190,7 +189,7 @@ def evaluate_lowercased_tokens(hypotheses: Sequence[str], references: Sequence[s
 
 
 def check_language(language: str) -> None:
-    """Check that Moses's tokenizer has rules for a language."""
+    """Raise `InputError` if Moses's tokenizer has no rules for a language."""
     from sacremoses.corpus import NonbreakingPrefixes
 
     known = sorted(set(NonbreakingPrefixes().available_langs.values()))
@@ -200,14 +199,14 @@ def check_language(language: str) -> None:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Scores of the sentences whose sources are alike: about as long, or with as rare a word.
+    """Scores of sentences with sources of similar length, or with similarly rare words.
 
     Attributes:
-        least: Words of a source that belongs here, at least; or how often training met its rarest word.
-        most: The same, at most; None: any number.
-        sentences: How many there are.
-        bleu: Of these sentences as a corpus, from 0 to 100; None where no reference has four words.
-        chrf: The same.
+        least: The fewest words of a source; or the fewest occurrences of its rarest word in training.
+        most: The most words, or occurrences. None: any number.
+        sentences: The number of sentences.
+        bleu: The corpus score of these sentences, from 0 to 100; None if no reference has four words.
+        chrf: The corpus score of these sentences, from 0 to 100.
     """
 
     least: int
@@ -218,18 +217,18 @@ class Bucket:
 
 
 def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[Bucket]:
-    """BLEU and chrF of sentences with 1 to 10 source words, with 11 to 20, and so on.
+    """Compute BLEU and chrF of sentences with 1 to 10 source words, with 11 to 20, and so on.
 
     Args:
-        sources: What was translated; marks are no words, and where a script has no spaces each letter is one.
+        sources: The source sentences. Punctuation does not count; in scripts without spaces each letter is a word.
         hypotheses: The translations.
-        references: A human translation of each.
+        references: A human translation of each sentence.
 
     Returns:
-        The buckets that have a sentence, shortest first. A small bucket's scores say little.
+        The buckets that have a sentence, shortest first. Scores of small buckets are not reliable.
 
     Raises:
-        InputError: none at all, or not as many of one as of the others.
+        InputError: The lists are empty or of different lengths.
 
     Example:
         >>> sources, references = ["Go.", "a " * 11], ["Va !", "non"]
@@ -240,22 +239,22 @@ def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], refere
     check_counts(sources=sources, hypotheses=hypotheses, references=references)
     lengths = [max(0, len(WORD.findall(source)) - 1) // BUCKET for source in sources]
     bounds = [(number * BUCKET + 1, (number + 1) * BUCKET) for number in lengths]
-    return evaluate_apart(bounds, hypotheses, references)
+    return evaluate_buckets(bounds, hypotheses, references)
 
 
-def evaluate_apart(
+def evaluate_buckets(
     bounds: Sequence[tuple[int, int | None] | None], hypotheses: Sequence[str], references: Sequence[str]
 ) -> list[Bucket]:
-    """BLEU and chrF of the sentences of each bucket."""
+    """Compute the scores of each bucket, from each sentence's bounds; None leaves a sentence out."""
     members: dict[tuple[int, int | None], list[int]] = {}
-    for index, each in enumerate(bounds):
-        if each is not None:
-            members.setdefault(each, []).append(index)
-    found = []
-    for (least, most), chosen in sorted(members.items(), key=lambda bucket: bucket[0][0]):
-        scores = evaluate([hypotheses[index] for index in chosen], [references[index] for index in chosen])
-        found.append(Bucket(least, most, len(chosen), scores.bleu, scores.chrf))
-    return found
+    for index, bound in enumerate(bounds):
+        if bound is not None:
+            members.setdefault(bound, []).append(index)
+    buckets = []
+    for (least, most), indices in sorted(members.items(), key=lambda bucket: bucket[0][0]):
+        scores = evaluate([hypotheses[index] for index in indices], [references[index] for index in indices])
+        buckets.append(Bucket(least, most, len(indices), scores.bleu, scores.chrf))
+    return buckets
 
 
 @dataclass(frozen=True)
@@ -264,12 +263,12 @@ class Difference:
 
     Attributes:
         metric: `"BLEU"` or `"chrF2"`.
-        score: Of the system.
-        interval: Half the width of its 95 % confidence interval.
-        other_score: Of the system that it is compared to.
-        other_interval: Half the width of its interval.
-        p_value: How often so large a difference would come about by chance if the two were equally good.
-        signature: How it was computed.
+        score: The system's score.
+        interval: Half the width of the score's 95 % confidence interval.
+        other_score: The baseline's score.
+        other_interval: Half the width of the baseline's confidence interval.
+        p_value: The probability of so large a difference if both systems are equally good.
+        signature: sacreBLEU's settings.
     """
 
     metric: str
@@ -282,20 +281,20 @@ class Difference:
 
 
 def significance(hypotheses: Sequence[str], others: Sequence[str], references: Sequence[str]) -> list[Difference]:
-    """Compare two systems on the same sentences, as sacreBLEU tests them: 1,000 resamples.
+    """Compare two systems on the same sentences by sacreBLEU's test, with 1,000 resamples.
 
     Koehn, "Statistical significance tests for machine translation evaluation" (2004).
 
     Args:
         hypotheses: The system's translations.
-        others: Those of the system that it is compared to.
-        references: A human translation of each.
+        others: The baseline's translations.
+        references: A human translation of each sentence.
 
     Returns:
         BLEU and chrF of both, with the p-value of the difference.
 
     Raises:
-        InputError: none at all, or not as many of one as of the others.
+        InputError: The lists are empty or of different lengths.
 
     Example:
         >>> bleu, chrf = significance(["Va !", "Il est calme."], ["Va !", "Elle est là."], ["Va !", "Il est calme."])
@@ -307,19 +306,19 @@ def significance(hypotheses: Sequence[str], others: Sequence[str], references: S
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.significance import PairedTest
 
-    # Named, so that each is found again whatever the two are called; the first is the baseline.
+    # The first is the baseline.
     systems: list[tuple[str, Sequence[str]]] = [("other", others), ("system", hypotheses)]
     test = PairedTest(
         systems, {"BLEU": BLEU(tokenize=words_of(references)), "chrF": CHRF()}, [list(references)], test_type="bs"
     )
     signatures, results = test()
-    differ = list(hypotheses) != list(others)  # between equal ones sacreBLEU finds a certain difference, of 0
+    differ = list(hypotheses) != list(others)  # sacreBLEU gives equal systems a p-value near 0
 
     def difference(metric: str) -> Difference:
-        other, one = (cast("Result", result) for result in results[metric])
+        other, system = (cast("Result", result) for result in results[metric])
         return Difference(
-            metric, score=float(one.score), interval=float(one.ci or 0.0), other_score=float(other.score),
-            other_interval=float(other.ci or 0.0), p_value=float(one.p_value or 0.0) if differ else 1.0,
+            metric, score=float(system.score), interval=float(system.ci or 0.0), other_score=float(other.score),
+            other_interval=float(other.ci or 0.0), p_value=float(system.p_value or 0.0) if differ else 1.0,
             signature=str(signatures[metric]),
         )  # fmt: skip
 
@@ -327,25 +326,25 @@ def significance(hypotheses: Sequence[str], others: Sequence[str], references: S
 
 
 def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: int) -> float:
-    r"""The textbook's BLEU of one sentence, with n-grams up to k and long ones weighted more.
+    r"""Return the textbook's BLEU of a sentence, with n-grams up to k and more weight for longer n-grams.
 
     $$ \exp\Big(\min\Big(0, 1 - \frac{l_\mathrm{reference}}{l_\mathrm{hypothesis}}\Big)\Big)
     \prod_{n=1}^{k} p_n^{1/2^n} $$
 
-    where $p_n$ is the share of the hypothesis's n-grams that the reference has, each counted at most as often as
-    there; l counts words. A hypothesis of fewer than k words has no longer n-grams: the product ends before them.
+    where l counts words, and $p_n$ is the share of the hypothesis's n-grams that the reference has, each counted at
+    most as often as in the reference. The product ends at the hypothesis's length if that is less than k.
     Zhang, Lipton, Li, Smola, "Dive into Deep Learning", section 10.7.6.
 
     Args:
-        hypothesis: Words, or a string of words with white space between them.
-        reference: Words, or a string of them.
-        k: The longest n-grams, at least 1.
+        hypothesis: A list of words, or a string of words separated by white space.
+        reference: A list of words, or a string of words separated by white space.
+        k: The words of the longest n-grams, at least 1.
 
     Returns:
         From 0 to 1; 0 for an empty hypothesis.
 
     Raises:
-        ValueError: k below 1.
+        ValueError: `k` is below 1.
 
     Example:
         >>> round(bleu_k("il est calme", "il est très calme .", k=2), 4)
@@ -354,26 +353,26 @@ def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: i
     if k < 1:
         raise ValueError(f"k: got {k}; expected at least 1, the words of the longest n-grams")
     words = hypothesis.split() if isinstance(hypothesis, str) else list(hypothesis)
-    label = reference.split() if isinstance(reference, str) else list(reference)
+    reference_words = reference.split() if isinstance(reference, str) else list(reference)
     if not words:
         return 0.0
-    score = math.exp(min(0.0, 1 - len(label) / len(words)))
+    score = math.exp(min(0.0, 1 - len(reference_words) / len(words)))
     for n in range(1, min(k, len(words)) + 1):
-        matches = (_ngrams(words, n) & _ngrams(label, n)).total()
+        matches = (_count_ngrams(words, n) & _count_ngrams(reference_words, n)).total()
         score *= (matches / (len(words) - n + 1)) ** (0.5**n)
     return score
 
 
 def check_counts(**texts: Sequence[str]) -> None:
-    """Raise an error unless there are as many of each, and at least one."""
-    counts = [len(each) for each in texts.values()]
+    """Raise `InputError` if the lists are empty or of different lengths."""
+    counts = [len(group) for group in texts.values()]
     if len(set(counts)) > 1 or not counts[0]:
-        names, numbers = ([*map(str, each)] for each in (texts, counts))
+        names, numbers = ([*map(str, group)] for group in (texts, counts))
         raise InputError(
-            f"{', '.join(names[:-1])} and {names[-1]}: got {', '.join(numbers[:-1])} and {numbers[-1]}; expected as "
-            "many of each, and at least one"
+            f"{', '.join(names[:-1])} and {names[-1]}: got {', '.join(numbers[:-1])} and {numbers[-1]}; expected equal "
+            "numbers, at least one"
         )
 
 
-def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+def _count_ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(words[start : start + n]) for start in range(len(words) - n + 1))

@@ -1,4 +1,4 @@
-"""The sentences that a search takes and the hypotheses that it returns, at each of its speeds."""
+"""The input sentences and the resulting hypotheses of all search engines."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,32 +7,32 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-_LONGEST = 30  # tokens of a sequence that repeats itself
+_LONGEST = 30  # tokens of the longest repetition that is looked for
 
 
 class Sentence(NamedTuple):
-    """A sentence to be translated: its token numbers, at least one, and the limits of its translations.
+    """A sentence to translate: its token numbers, at least one, and the limits of its translations.
 
-    `<unk>` may come out if it `copies`; `slots` are bits of a number, each slot to be written once.
+    `<unk>` may be written if it `copies`. `slots` is a bit set of the slots to write, once each.
     """
 
     tokens: Sequence[int]
     copies: bool
-    fewest: int
-    most: int
+    min_tokens: int
+    max_tokens: int
     slots: int = 0
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation of a sentence that a search returns.
+    """A translation of a sentence, as the result of a search.
 
     Attributes:
         ids: The T target tokens, without the end.
-        score: log-probability of the tokens and, where it is finished, the end; natural logarithm, not normalised.
-        weights: (T, S) float32 on the CPU: where each token looked; every row adds up to 1. Of a model without
-            attention all are alike.
-        finished: Whether the model ended the sentence itself, rather than the limit on its length.
+        score: The natural log-probability of the tokens and, if finished, the end; not normalised.
+        weights: (T, S) float32 on the CPU, the attention weights. Rows sum to 1. All are equal if the model has no
+            attention.
+        finished: Whether the model ended the sentence. If not, the length limit cut it.
     """
 
     ids: list[int]
@@ -42,16 +42,16 @@ class Hypothesis:
 
 
 def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: float = math.inf) -> tuple[int, int]:
-    """Return how often a sequence of tokens follows itself directly, and the end of the first that does so too often.
+    """Return the most repetitions in a row of a sequence of tokens, and the end of the first over `allowed` times.
 
-    Only sequences with the beginning of a word count: `1000` and `Schifffahrt` repeat nothing. Without one that stands
-    in a row more than `allowed` times, the end is that of all tokens.
+    The end is after the first occurrence of that sequence, or after all tokens if there is none. Only sequences with
+    the beginning of a word count: `1000` and `Schifffahrt` repeat nothing.
 
     Example:
         >>> repetition([5, 6, 7, 6, 7, 6, 7], lambda token: token == 6, allowed=2)
         (3, 3)
     """
-    most, start, end = 1, len(ids), len(ids)
+    repeats, start, end = 1, len(ids), len(ids)
     for size in range(1, min(_LONGEST, len(ids) // 3) + 1):
         equal = 0
         for index in range(size, len(ids) + 1):
@@ -59,8 +59,8 @@ def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: 
                 equal += 1
                 continue
             times, first, equal = 1 + equal // size, index - size - equal, 0
-            if times > most and any(begins_word(token) for token in ids[first : first + size]):
-                most = times
+            if times > repeats and any(begins_word(token) for token in ids[first : first + size]):
+                repeats = times
             if allowed < times and first < start and any(begins_word(token) for token in ids[first : first + size]):
                 start, end = first, first + size
-    return most, end
+    return repeats, end

@@ -13,58 +13,58 @@ SearchPrecision = Literal["float32", "int8"]
 
 
 def length_limit(source_tokens: int) -> int:
-    """Maximum number of target tokens for a source of this length: twice as many and ten, and at most fifty more.
+    """Return the most target tokens for a source of this length: twice as many plus ten, but at most fifty more.
 
-    A model that has not learnt to stop would go on for ever; no sensible translation comes near these.
+    Sensible translations are far shorter. The limit stops models that have not learnt to end a sentence.
     """
     return min(2 * source_tokens + 10, source_tokens + 50)
 
 
 @dataclass(frozen=True)
 class Search:
-    r"""The options of a search for the best translation, or of drawing some at random.
+    r"""The options of a search for the best translation, or of random samples.
 
-    Of a sentence's hypotheses the `beam` likeliest go on from each step to the next. One that the model ends leaves
-    the beam and its place is not filled again, so that a beam of 1 is greedy search. Ended ones compete by
+    At each step the `beam` likeliest hypotheses of a sentence continue. An ended hypothesis leaves the beam, and its
+    place stays empty, so a beam of 1 is greedy search. Ended hypotheses compete by
 
     $$ \log p \,\Big/ \Big(\frac{5 + \text{length}}{6}\Big)^{\text{length\_penalty}} $$
 
-    with the end counted in the length. The search of a sentence is over when no hypothesis that goes on could still
-    become one of the `n_best`.
+    with the end counted in the length. The search of a sentence ends when no continuing hypothesis can become one of
+    the `n_best`.
     Wu et al., "Google's neural machine translation system" (2016), section 7.
 
-    With `sample`, `n_best` translations are drawn independently of each other, token by token, each with the
-    probability that
+    With `sample`, `n_best` translations are drawn independently, token by token, among the `top_k` likeliest tokens
+    with probabilities
 
     $$ p_v^{1/\text{temperature}} \,\Big/ \sum_w p_w^{1/\text{temperature}} $$
 
-    gives it among the `top_k` likeliest. They come in the order in which they were drawn, and may be equal. The samples
-    of a sentence depend on `seed`, its tokens and the model; other sentences have no effect but that of rounding.
+    They are returned in the order of drawing, and may be equal. The samples of a sentence depend on `seed`, its tokens
+    and the model. Other sentences have no effect except rounding.
 
-    Ranges stand with the fields.
+    Valid ranges are listed with each field.
 
     Attributes:
-        beam: hypotheses of a sentence that go on; at most as many as the model has tokens to write.
-        n_best: hypotheses to return of a sentence, at most `beam`; with `sample` any number.
-        length_penalty: with 0 the likeliest wins, which favours short ones. A larger one favours longer translations; a
-            beam of 1 is not affected. None: a translator's own, which its training chose; of an ensemble the mean; of
-            networks alone 1.
-        min_ratio: fewest target tokens for one of the source's, rounded up; one token there is always.
-        max_ratio: most target tokens for one of the source's, rounded down, but at least one token; no less than
-            `min_ratio`; None: `length_limit`.
-        max_length: most tokens of any translation, whatever the ratios say; None: as many as they allow.
-        sample: whether to draw translations instead. `beam` and `length_penalty` then have no meaning, and must have
-            their defaults, as without it the four that follow must.
-        temperature: 1 for the model's own probabilities; near 0 the likeliest is drawn nearly always, and the larger it
-            is, the more all are alike.
-        top_k: how many of the likeliest tokens a step draws from, at most as many as the model has; None: all.
-        seed: where the random numbers begin.
-        precision: `"float32"`, that of the weights; or `"int8"` for all weights in int8, one scale a row, on a CPU and
-            for searches of one model: several times as fast, and scores have two digits.
+        beam: Hypotheses of a sentence that continue at each step, at most the size of the target vocabulary.
+        n_best: Hypotheses to return for each sentence, at most `beam`; with `sample` any number.
+        length_penalty: 0 ranks by probability, which favours short translations. A larger penalty favours longer
+            translations. A beam of 1 is not affected. None: the penalty that a translator's training chose, the mean
+            for an ensemble, 1 for networks.
+        min_ratio: The fewest target tokens per source token, rounded up, at least one token in total.
+        max_ratio: The most target tokens per source token, rounded down, at least one token in total and at least
+            `min_ratio`. None: `length_limit`.
+        max_length: The most tokens of any translation, regardless of the ratios. None: no such limit.
+        sample: Whether to draw translations. Then `beam` and `length_penalty` must have their defaults. Without it,
+            `temperature`, `top_k` and `seed` must have their defaults.
+        temperature: 1 draws with the model's probabilities. Values near 0 nearly always draw the likeliest token.
+            Larger values make tokens more equally likely.
+        top_k: The number of likeliest tokens to draw from, at most the size of the target vocabulary. None: all.
+        seed: The seed of the random numbers.
+        precision: `"float32"`: that of the weights. `"int8"`: all weights in int8 with one scale for each row, on a CPU
+            and for a single model: several times faster, and scores have two digits.
 
     Raises:
-        SettingsError: a value of the wrong type or out of its range, or two that contradict each other; the message
-            names them and what is allowed.
+        SettingsError: A value has the wrong type or is out of its range, or two values contradict each other; the
+            message names them and the allowed values.
 
     Example:
         >>> Search(beam=3, n_best=5)
@@ -87,7 +87,7 @@ class Search:
 
     @property
     def penalty(self) -> float:
-        """The length penalty: 1 where none is said."""
+        """The length penalty, or 1 if it is None."""
         return 1.0 if self.length_penalty is None else self.length_penalty
 
     def __post_init__(self) -> None:
@@ -97,22 +97,22 @@ class Search:
         if self.max_ratio is not None and self.max_ratio < self.min_ratio:
             raise SettingsError(f"max_ratio: got {self.max_ratio}; expected at least {self.min_ratio}, the min_ratio")
         unused = ("beam", "length_penalty") if self.sample else ("temperature", "top_k", "seed")
-        why = "samples are drawn one by one" if self.sample else "it acts on samples alone"
+        why = "samples are drawn one by one" if self.sample else "it only affects samples"
         for name in unused:
-            if getattr(self, name) != getattr(Search, name):
+            if getattr(self, name) != (default := getattr(Search, name)):
                 raise SettingsError(
-                    f"{name} is {getattr(self, name)} and sample is {str(self.sample).lower()}: {why}; leave one out"
+                    f"{name}: got {getattr(self, name)} with sample={self.sample}; expected {default}, since {why}"
                 )
 
 
 @lru_cache(1024)
 def limits(search: Search, source_tokens: int) -> tuple[int, int]:
-    """The minimum and maximum number of target tokens for a source of this length."""
-    # A ratio means the decimal number that was written: 1.1 times 10 is 11, and not a little more.
-    fewest, most = max(1, math.ceil(Fraction(str(search.min_ratio)) * source_tokens)), length_limit(source_tokens)
+    """Return the fewest and the most target tokens for a source of this length."""
+    # Fractions of the decimal numbers: 1.1 times 10 is exactly 11.
+    fewest, highest = max(1, math.ceil(Fraction(str(search.min_ratio)) * source_tokens)), length_limit(source_tokens)
     if search.max_ratio is not None:
-        most = max(1, math.floor(Fraction(str(search.max_ratio)) * source_tokens))
-    return fewest, most if search.max_length is None else min(most, search.max_length)
+        highest = max(1, math.floor(Fraction(str(search.max_ratio)) * source_tokens))
+    return fewest, highest if search.max_length is None else min(highest, search.max_length)
 
 
 DEFAULT = Search()

@@ -1,7 +1,7 @@
-"""Translations of a batch by beam search or at random, and the probability of given ones.
+"""Translation of a batch by beam search or sampling, and the probabilities of given translations.
 
-A search runs at one of two speeds: as one compiled call on the weights of one model
-(`dikkat.translation.decoding.compiled`), or step by step in PyTorch (`stepwise`).
+Three engines search: one compiled call for a single model on a CPU (`compiled`), PyTorch step by step (`stepwise`),
+and PyTorch on an accelerator (`grid`).
 """
 
 import logging
@@ -29,14 +29,14 @@ from dikkat.translation.network.weights import every_module_has_hooks, search_ob
 from dikkat.translation.text.special_tokens import SPECIAL, UNKNOWN
 
 _LOG = logging.getLogger("dikkat")
-_lock = Lock()
-_CHUNK = 1024  # tokens whose scores are in memory at once where a translation is given
+_LOCK = Lock()
+_CHUNK = 1024  # tokens of given translations whose scores are in memory at once
 
 Models = TranslationModel | Sequence[TranslationModel]
 
 
 def greedy(models: Models, sources: Sequence[Sequence[int]]) -> list[Hypothesis]:
-    """Translate a batch by taking the likeliest token at every step: one hypothesis a source, in their order.
+    """Translate a batch by the likeliest token of each step; return one hypothesis for each source, in order.
 
     Arguments and errors are those of `beam_search`, with a beam of 1.
     """
@@ -50,39 +50,38 @@ def beam_search(
     search: Search = DEFAULT,
     slots: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),
 ) -> list[list[Hypothesis]]:
-    r"""Translate a batch by beam search, or draw translations. What has ended costs nothing any more.
+    r"""Translate a batch by beam search, or draw translations. Ended hypotheses cost no more time.
 
-    `<pad>` and `<bos>` are never output, and `<eos>` not before the fewest tokens that `search` wants, of which there
-    is one at least. `<unk>` is, but only for a source that has an unknown word itself, which a caller can put in its
-    place, and with attention, which says which; otherwise the likeliest known word is better than a hole. Where the
-    fewest tokens of a sentence are more than the most, it is cut at the most.
+    `<pad>` and `<bos>` are never output, and `<eos>` only after the fewest tokens of `search`, at least one. `<unk>` is
+    output only if the source has an unknown word and the model has attention, so that the caller can copy that word.
+    If a sentence's fewest tokens exceed the most, it is cut at the most.
 
-    Several models of one vocabulary translate together: their probabilities are averaged at every step, and so is
-    where they look, of those that have attention. With M models of probabilities $p_m$ a token's log-probability is
+    Several models with one vocabulary translate together: their probabilities are averaged at each step, and so are the
+    attention weights of models with attention. With M models of probabilities $p_m$ a token's log-probability is
 
     $$ \log \frac1M \sum_{m=1}^{M} p_m(y_t \mid y_{<t}, x) $$
 
-    The same input gives the same result. Of equally likely hypotheses the one that stood higher in the beam goes
-    first, then the one with the lower token number. What else is in the batch has no effect but that of rounding.
+    The same input gives the same result. Equally likely hypotheses are ordered by their place in the beam, then by
+    token number. Other sentences of the batch have no effect except rounding.
 
     Args:
-        models: The network, or several of the same vocabularies and on one device; they are put in evaluation mode.
+        models: A network, or several with the same vocabularies on one device. They are set to evaluation mode.
         sources: Token numbers, at least one in each sentence.
-        search: The beam and what else there is to choose.
+        search: The options of the search.
         slots: The slot numbers of source and target tokens, 0 to 62. A hypothesis writes only slots of its source, each
-            at most once. A hypothesis that lacks some ends no search and ranks behind those that have all. Samples
+            at most once. A hypothesis without all of them ends no search, and ranks below hypotheses with all. Samples
             ignore slots.
 
     Returns:
-        For each source, in their order, `search.n_best` hypotheses, best first (fewer where the model gives all
-        others a probability of 0): by the score that `Search` normalises, those that the limit cut behind all
-        that are finished. Samples come in the order in which they were drawn.
+        For each source, in order, `search.n_best` hypotheses, best first by the score of `Search`; hypotheses cut by
+        the limit come after all finished ones. There are fewer if all others have a probability of 0. Samples are
+        in the order of drawing.
 
     Raises:
-        InputError: A source without tokens, or a model whose scores are not numbers.
-        SettingsError: A beam or a `top_k` beyond the model's target vocabulary, or a precision that the processor has
-            not.
-        ValueError: No model, or models that do not go together.
+        InputError: A source has no tokens, or the model's scores are not finite.
+        SettingsError: A beam or a `top_k` beyond the model's target vocabulary, or a precision that the processor does
+            not support.
+        ValueError: There is no model, or the models' vocabularies or devices differ.
 
     Example:
         >>> import torch
@@ -92,19 +91,19 @@ def beam_search(
         >>> best.weights.shape == (len(best.ids), 3)
         True
     """
-    together = gathered(models)
+    model_list = list_models(models)
     if not all(sources):
-        raise InputError("a source sentence has no tokens, so there is nothing to look at: leave it out")
-    vocabulary = len(together[0].output_bias)
+        raise InputError("sources: got a sentence without tokens; expected at least one token in each: leave it out")
+    vocabulary = len(model_list[0].output_bias)
     for name, requested in (("beam", 1 if search.sample else search.beam), ("top_k", search.top_k or 1)):
         if requested > vocabulary:
             raise SettingsError(
-                f"{name}: got {requested}; expected at most {vocabulary}, the tokens that the model has"
+                f"{name}: got {requested}; expected at most {vocabulary}, the size of the model's vocabulary"
             )
     if not sources:
         return []
-    # Without attention nobody could say which word to put in the place of an unknown one.
-    attends = any(model.attends for model in together)
+    # Without attention, no source word can be chosen to replace an unknown token.
+    attends = any(model.attends for model in model_list)
     bits_of_source, slot_bits = dict[int, int](), torch.zeros(vocabulary, dtype=torch.int64, device="cpu")
     if not search.sample:
         bits_of_source = {token: 1 << slot for token, slot in slots[0].items() if slot in slots[1].values()}
@@ -113,50 +112,50 @@ def beam_search(
     only_slots = bool(slot_bits[SPECIAL:].all())  # then a translation may be empty
     sentences = []
     for source in sources:
-        fewest, most = limits(search, len(source))
-        needed = reduce(or_, (bits_of_source.get(token, 0) for token in source), 0)
-        sentences.append(Sentence(source, attends and UNKNOWN in source, 0 if only_slots else fewest, most, needed))
-    if panels := runnable(together, search):
+        fewest, limit = limits(search, len(source))
+        slot_set = reduce(or_, (bits_of_source.get(token, 0) for token in source), 0)
+        sentences.append(Sentence(source, attends and UNKNOWN in source, 0 if only_slots else fewest, limit, slot_set))
+    if panels := find_panels(model_list, search):
         return run.search(panels, sentences, search, slot_bits)
-    if not grid.runs(together, search):
-        return step_by_step(together, sentences, search, slot_bits)
+    if not grid.can_run(model_list, search):
+        return step_by_step(model_list, sentences, search, slot_bits)
     results: list[list[Hypothesis]] = [[] for _ in sentences]
-    for has_slots, engine in ((False, grid.searched), (True, step_by_step)):
-        chosen = [index for index, sentence in enumerate(sentences) if bool(sentence.slots) is has_slots]
-        found = engine(together, [sentences[index] for index in chosen], search, slot_bits) if chosen else []
-        for index, hypotheses in zip(chosen, found, strict=True):
+    for has_slots, engine in ((False, grid.search_grid), (True, step_by_step)):
+        indices = [index for index, sentence in enumerate(sentences) if bool(sentence.slots) is has_slots]
+        found_group = engine(model_list, [sentences[index] for index in indices], search, slot_bits) if indices else []
+        for index, hypotheses in zip(indices, found_group, strict=True):
             results[index] = hypotheses
     return results
 
 
-def gathered(models: Models) -> list[TranslationModel]:
-    """Models that translate together."""
-    together = list(models) if isinstance(models, Sequence) else [models]
-    if not together:
+def list_models(models: Models) -> list[TranslationModel]:
+    """Return the models as a list; raise `ValueError` if they cannot translate together."""
+    model_list = list(models) if isinstance(models, Sequence) else [models]
+    if not model_list:
         raise ValueError("models: got none; expected a model or several")
-    if len(together) > 1:
+    if len(model_list) > 1:
         for name, values in (
-            ("target vocabularies of sizes", [len(model.output_bias) for model in together]),
-            ("devices", [str(model.output_bias.device) for model in together]),
+            ("target vocabularies of sizes", [len(model.output_bias) for model in model_list]),
+            ("devices", [str(model.output_bias.device) for model in model_list]),
         ):
             if len(set(values)) > 1:
-                raise ValueError(f"models: got {name} {', '.join(map(str, values))}; expected one in common")
-    return together
+                raise ValueError(f"models: got {name} {', '.join(map(str, values))}; expected equal ones")
+    return model_list
 
 
 @torch.no_grad()
 def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
-    """The log-probabilities of given translations: the scores that a search gives to finished ones.
+    """Compute the log-probabilities of given translations, equal to a search's scores of finished hypotheses.
 
     Args:
         models: As in `beam_search`.
         pairs: Token numbers of a source, at least one, and of its translation, without the end.
 
     Returns:
-        One number a pair: log-probability of the tokens and the end, natural logarithm.
+        The natural log-probability of each translation with its end.
 
     Raises:
-        InputError: A source without tokens.
+        InputError: A source has no tokens.
         ValueError: As in `beam_search`.
 
     Example:
@@ -166,26 +165,26 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
         >>> long < short < 0
         True
     """
-    together = [model.eval() for model in gathered(models)]
+    model_list = [model.eval() for model in list_models(models)]
     if not all(source for source, _ in pairs):
         raise InputError(
-            "a source sentence has no tokens, so that a translation of it has no probability: leave it out"
+            "pairs: got a source sentence without tokens; expected at least one token in each: leave it out"
         )
     if not pairs:
         return []
-    batch = collate(pairs).to(together[0].output_bias.device)
-    features, gains = (model.features(batch).split(_CHUNK) for model in together), []
+    batch = collate(pairs).to(model_list[0].output_bias.device)
+    features, gains = (model.features(batch).split(_CHUNK) for model in model_list), []
     for tokens, *chunks in zip(expected(batch).split(_CHUNK), *features, strict=True):
-        scores = [model.scores(chunk) for model, chunk in zip(together, chunks, strict=True)]
+        scores = [model.scores(chunk) for model, chunk in zip(model_list, chunks, strict=True)]
         gains.append(mean_log(scores).gather(1, tokens.unsqueeze(1)).squeeze(1).double().cpu())
-    return [float(each.sum()) for each in torch.cat(gains).split(batch.target_lengths.tolist())]
+    return [float(tokens.sum()) for tokens in torch.cat(gains).split(batch.target_lengths.tolist())]
 
 
 # --- as one compiled call
 
 
 def explain(models: Models, search: Search = DEFAULT) -> list[str]:
-    """Return the reasons why a search takes step after step in PyTorch, and does not run as one compiled call, if any.
+    """Return the reasons why a search runs step by step in PyTorch and not as one compiled call, if any.
 
     Example:
         >>> from dikkat.translation import Search, Settings, TranslationModel
@@ -193,27 +192,27 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
         >>> explain(model, Search(beam=3))
         []
         >>> explain(model, Search(sample=True))
-        ['samples are drawn, and nothing is searched']
+        ['samples are drawn, not searched']
     """
-    together, reasons = gathered(models), []
+    model_list, reasons = list_models(models), []
     if search.sample:
-        reasons.append("samples are drawn, and nothing is searched")
-    if len(together) > 1:
-        reasons.append(f"{len(together)} models translate together")
-    for model in together:
-        kept: Compiled | None = vars(model).get(COMPILED)
-        if kept is None or torch.is_autocast_enabled("cpu") or not kept.fits():
-            vars(model).pop(COMPILED, None)  # frees its panels, which are stale
+        reasons.append("samples are drawn, not searched")
+    if len(model_list) > 1:
+        reasons.append(f"{len(model_list)} models translate together")
+    for model in model_list:
+        compiled: Compiled | None = vars(model).get(COMPILED)
+        if compiled is None or torch.is_autocast_enabled("cpu") or not compiled.fits():
+            vars(model).pop(COMPILED, None)  # frees outdated panels
             reasons += search_obstacles(model.eval())
-    if search.precision == "int8" and together[0].output_bias.dtype != torch.float32:
-        reasons.append(f"int8 goes with weights of float32, and these are of {together[0].output_bias.dtype}")
+    if search.precision == "int8" and model_list[0].output_bias.dtype != torch.float32:
+        reasons.append(f"int8 needs float32 weights, not {model_list[0].output_bias.dtype}")
     return reasons
 
 
-def runnable(models: Sequence[TranslationModel], search: Search) -> Panels | None:
-    """Return the model's weights in panels, for the compiled call; None if it cannot do this search.
+def find_panels(models: Sequence[TranslationModel], search: Search) -> Panels | None:
+    """Return the model's weights in panels for the compiled call, or None if it cannot run this search.
 
-    They are made for the first search, by one of the threads that search at once, and kept.
+    The first search packs the weights, in one of the searching threads, and the model keeps the panels.
     """
     reasons, int8 = explain(models, search), search.precision == "int8"
     if reasons and int8:
@@ -221,25 +220,25 @@ def runnable(models: Sequence[TranslationModel], search: Search) -> Panels | Non
     if reasons:
         return None
     model = models[0]
-    with _lock:
-        kept: Compiled | None = vars(model).get(COMPILED)
-        if kept is None:  # `explain` drops what does not fit
-            kept = vars(model)[COMPILED] = Compiled(model)
-        if int8 not in kept.panels:
-            kept.panels[int8] = _packed(model, int8=int8)
-        return kept.panels[int8]
+    with _LOCK:
+        compiled: Compiled | None = vars(model).get(COMPILED)
+        if compiled is None:  # `explain` drops outdated panels
+            compiled = vars(model)[COMPILED] = Compiled(model)
+        if int8 not in compiled.panels:
+            compiled.panels[int8] = _pack(model, int8=int8)
+        return compiled.panels[int8]
 
 
-def _packed(model: TranslationModel, *, int8: bool) -> Panels:
+def _pack(model: TranslationModel, *, int8: bool) -> Panels:
     for name, tensor in model.named_parameters():
-        addresses.check_numbers(name, tensor, "cpu")  # a storage that was given back would end the process
+        addresses.check_numbers(name, tensor, "cpu")  # a freed storage would crash the process
         if bool(tensor.isnan().any()):
             raise InputError(
-                f"{name}: got weights that are not numbers (NaN): they are damaged, or the model's training "
-                "diverged. Train it again, with a lower learning rate"
+                f"{name}: got NaN in the weights: they are damaged, or the model's training diverged. Train it again, "
+                "with a lower learning rate"
             )
         if int8 and tensor.ndim == 2 and not math.isfinite(float(tensor.detach().abs().max())):
-            raise InputError(f"{name}: got infinite weights, which have no scale for int8; expected finite ones")
+            raise InputError(f"{name}: got infinite weights; expected finite weights for int8")
     panels = Panels(model, int8)
     kind = "int8" if int8 else str(panels.dtype).removeprefix("torch.")
     _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, panels.nbytes / 2**20)
@@ -247,17 +246,17 @@ def _packed(model: TranslationModel, *, int8: bool) -> Panels:
 
 
 class Compiled:
-    """A model's panels, by whether they are int8, until the model drops them or a write to its tensors is seen."""
+    """A model's panels, by whether they are int8, until the model drops them or its tensors are written to."""
 
     def __init__(self, model: nn.Module) -> None:
-        # No reference to the model itself: without a cycle, it is freed with its last reference.
+        # No reference to the model: without a cycle, it is freed with its last reference.
         self.panels: dict[bool, Panels] = {}
         self._writes = Writes([*model.parameters(), *model.buffers()])
 
     def fits(self) -> bool:
-        """Whether a search of the model may run on the panels."""
+        """Whether the panels have the model's current weights, and no hooks would be skipped."""
         return self._writes.are_none() and not every_module_has_hooks()
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
-        """A copy of a model, or one that is unpickled, has none."""
+        """Copies and unpickled models have no panels."""
         return type(None), ()

@@ -1,4 +1,4 @@
-"""A search step by step in PyTorch's operations: the models' steps, and the next tokens of each row."""
+"""A search or sampling step by step in PyTorch's operations."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import GREEDY, Search
 from dikkat.translation.network.model import TranslationModel, pad
 
-# From allowed scores (R, V), the sentences of the rows and the step: tokens (R, K).
+# A function of allowed scores (R, V), the rows' sentences and the step, which returns tokens (R, K).
 Choice = Callable[[Tensor, Table, int], Tensor]
 
 
@@ -23,13 +23,13 @@ Choice = Callable[[Tensor, Table, int], Tensor]
 def step_by_step(
     models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search, slot_bits: Tensor
 ) -> list[list[Hypothesis]]:
-    """Return the hypotheses of each sentence, best first; or its samples, in the order in which they are drawn."""
-    steps, count = ModelSteps(models, [each.tokens for each in sentences]), search.n_best
+    """Return the hypotheses of each sentence, best first, or its samples in the order of drawing."""
+    steps, count = ModelSteps(models, [sentence.tokens for sentence in sentences]), search.n_best
     if not search.sample:
-        choose = partial(likeliest, search.beam)
+        choose = partial(find_likeliest, search.beam)
         return _search(steps, StepBeams(sentences, search, slot_bits), choose)
     # Each sample is a sentence with one place.
-    repeated = [each for each in sentences for _ in range(count)]
+    repeated = [sentence for sentence in sentences for _ in range(count)]
     steps.select(torch.arange(len(sentences), device="cpu").repeat_interleave(count), memories=True)
     samples = _search(steps, StepBeams(repeated, GREEDY, slot_bits), Draws(search, repeated))
     return [[sample for (sample,) in samples[start : start + count]] for start in range(0, len(samples), count)]
@@ -42,26 +42,26 @@ def _search(steps: "ModelSteps", beams: StepBeams, choose: Choice) -> list[list[
         cancellation.check()
         scores, weights = steps.step(torch.from_numpy(previous))
         limited, allowed = (
-            sent(each, scores.device) for each in (beams.limited, beams.allowed(step, sentences, missing))
+            sent(tensor, scores.device) for tensor in (beams.limited, beams.allowed(step, sentences, missing))
         )
         possible = scores.index_copy(1, limited, scores[:, limited].masked_fill(~allowed, -torch.inf))
         tokens = choose(possible, sentences, step)
         gains = (possible.gather(1, tokens) - scores.logsumexp(1, keepdim=True)).double()
         beams.take(gains, tokens, weights)
-        before, step = sentences, step + 1
+        old_sentences, step = sentences, step + 1
         previous, rows, sentences, missing = beams.rows
         # Hypotheses of one sentence share its memory.
-        steps.select(torch.from_numpy(rows), memories=not np.array_equal(sentences, before))
+        steps.select(torch.from_numpy(rows), memories=not np.array_equal(sentences, old_sentences))
     return beams.results()
 
 
 def mean_log(scores: Sequence[Tensor]) -> Tensor:
-    """The logarithm of the mean probability, of the models' unnormalised log-probabilities (R, V)."""
-    return reduce(torch.logaddexp, (each.log_softmax(1) for each in scores)) - math.log(len(scores))
+    """Return the logarithm of the models' mean probability, from unnormalised log-probabilities (R, V)."""
+    return reduce(torch.logaddexp, (model_scores.log_softmax(1) for model_scores in scores)) - math.log(len(scores))
 
 
 class ModelSteps:
-    """The models of a search, each with its memory of the sources and its state."""
+    """The models of a search with their memories and states."""
 
     def __init__(self, models: Sequence[TranslationModel], sources: Sequence[Sequence[int]]) -> None:
         self._models = [model.eval() for model in models]
@@ -71,21 +71,21 @@ class ModelSteps:
         self._memories, self._states = [memory for memory, _ in encoded], [state for _, state in encoded]
 
     def step(self, previous: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Run one step of every row."""
+        """Run a step of all rows; return scores (R, V), and mean weights (R, S) of the models with attention."""
         scores, weights, previous = [], [], previous.to(self._device)
         for index, model in enumerate(self._models):
-            features, looked_at, self._states[index] = model.step_features(
+            features, model_weights, self._states[index] = model.step_features(
                 previous, self._memories[index], self._states[index]
             )
-            found = model.scores(features)
-            scores.append(found.to(torch.promote_types(found.dtype, torch.float32)))
+            model_scores = model.scores(features)
+            scores.append(model_scores.to(torch.promote_types(model_scores.dtype, torch.float32)))
             if model.attends:
-                weights.append(looked_at)
+                weights.append(model_weights)
         mean_weights = torch.stack(weights).mean(0) if weights else None
         return scores[0] if len(scores) == 1 else mean_log(scores), mean_weights
 
     def select(self, rows: Tensor, *, memories: bool) -> None:
-        """Go on with these rows, in their order."""
+        """Continue with these rows, in their order."""
         rows = rows.to(self._device)
         self._states = [model.select(state, rows) for model, state in zip(self._models, self._states, strict=True)]
         if memories:
@@ -93,13 +93,13 @@ class ModelSteps:
 
 
 class Draws:
-    """Random next tokens: of each row one, by one random number a step.
+    """Random next tokens, by one random number for each row and step.
 
-    Each sample has a random stream, so that the rest of the batch has no effect on it.
+    Each sample has its own random stream, so that the rest of the batch has no effect.
     """
 
     def __init__(self, search: Search, sentences: Sequence[Sentence]) -> None:
-        self._search, longest = search, max(each.most for each in sentences)
+        self._search, longest = search, max(sentence.max_tokens for sentence in sentences)
         streams = (
             np.random.default_rng([search.seed, index % search.n_best, *sentence.tokens])
             for index, sentence in enumerate(sentences)
@@ -107,26 +107,26 @@ class Draws:
         self._draws = torch.from_numpy(np.stack([stream.random(longest) for stream in streams]))
 
     def __call__(self, possible: Tensor, sentences: Table, step: int) -> Tensor:
-        """Return the tokens (R, 1) that are drawn, by scores (R, V)."""
+        """Draw tokens (R, 1) by scores (R, V)."""
         tokens = None
         if self._search.top_k is not None:
-            tokens = likeliest(self._search.top_k, possible)
+            tokens = find_likeliest(self._search.top_k, possible)
             possible = possible.gather(1, tokens)
         peak = possible.amax(1, keepdim=True)
         sums = ((possible - peak).double() / self._search.temperature).exp().cumsum(1)
         total = sums[:, -1:]
         draws = self._draws[sentences, step].to(sums.device).unsqueeze(1)
-        # Less than the total even after rounding, so that the token at which the sum passes it has a share in it.
+        # Below the total even after rounding, so that the drawn token has a probability above 0.
         draws = torch.minimum(draws * total, total.nextafter(torch.zeros_like(total)))
-        columns = torch.searchsorted(sums, draws, right=True).clamp(max=sums.shape[1] - 1)  # of NaN, the last
+        columns = torch.searchsorted(sums, draws, right=True).clamp(max=sums.shape[1] - 1)  # NaN: the last
         return columns if tokens is None else tokens.gather(1, columns)
 
 
-def likeliest(k: int, scores: Tensor, *_: object) -> Tensor:
-    """Return each row's k columns with the greatest scores, greatest first; of equal ones the lowest first."""
-    # `topk` breaks ties as it likes: the second one takes the lowest columns of those that are as great as the least.
-    least = scores.topk(k).values[:, -1:]
+def find_likeliest(k: int, scores: Tensor, *_: object) -> Tensor:
+    """Return each row's k columns with the largest scores, largest first, and the lowest column first for ties."""
+    # `topk` breaks ties arbitrarily, so the second one takes the lowest columns among ties with the smallest score.
+    smallest = scores.topk(k).values[:, -1:]
     columns = torch.arange(scores.shape[1], device=scores.device, dtype=torch.int32)
-    order = torch.where(scores > least, -1, columns).masked_fill_(scores < least, scores.shape[1])
+    order = torch.where(scores > smallest, -1, columns).masked_fill_(scores < smallest, scores.shape[1])
     chosen = order.topk(k, largest=False, sorted=False).indices.sort(dim=1).values
     return chosen.gather(1, scores.gather(1, chosen).sort(dim=1, descending=True, stable=True).indices)

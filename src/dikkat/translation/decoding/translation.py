@@ -1,4 +1,4 @@
-"""Translated sentences, and what the model looked at for each word."""
+"""Translated sentences with their attention weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,21 +9,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Translation:
-    """A translated sentence, and what the model looked at for each word.
+    """A translated sentence with its attention weights.
 
     Attributes:
-        source: The sentence as it was given.
-        target: Its translation as a person would write it. A sentence without letters is copied, its slots rewritten.
+        source: The sentence.
+        target: The translation as a person would write it. A sentence without letters is copied, its slots rewritten.
         source_tokens: The S pieces that the model read.
-        target_tokens: The T pieces that it wrote.
-        weights: (T, S) float32, the attention weights of each target token; each row adds up to 1. All are equal if
-            the model has no attention.
-        score: log-probability of the translation, natural logarithm; 0 for a sentence without letters.
-        finished: Whether the model ended the sentence itself. If not, it was cut at a length that no sensible
-            translation reaches.
-        unknown: Words and marks of the source that were in no sentence that the model learnt from.
-        repeated: Whether the model wrote the same tokens three times in a row or more, and the source does not repeat
-            itself as often. The translation ends after the first of them, the score is that of all.
+        target_tokens: The T pieces that the model wrote.
+        weights: (T, S) float32, the attention weights of each target token. Rows sum to 1. All are equal if the model
+            has no attention.
+        score: The natural log-probability of the translation; 0 for a sentence without letters.
+        finished: Whether the model ended the sentence. If not, the length limit cut the translation.
+        unknown: Words and marks of the source that were in no training sentence.
+        repeated: Whether the model wrote the same tokens at least three times in a row, and the source has fewer
+            repetitions. The translation ends after their first occurrence; the score includes all.
     """
 
     source: str
@@ -42,13 +41,13 @@ class Translation:
         return table(self)
 
 
-def joined(line: str, parts: Sequence[Translation], spaces: Sequence[str]) -> Translation:
-    """The translation of a line, of those of its sentences."""
+def join_sentences(line: str, translations: Sequence[Translation], spaces: Sequence[str]) -> Translation:
+    """Join the translations of a line's sentences, with the spaces between them."""
     return Translation(
-        source=line, target="".join(each.target + space for each, space in zip(parts, [*spaces, ""], strict=True)),
-        source_tokens=[token for each in parts for token in each.source_tokens],
-        target_tokens=[token for each in parts for token in each.target_tokens],
-        weights=torch.block_diag(*(each.weights for each in parts)), score=sum(each.score for each in parts),
-        finished=all(each.finished for each in parts), unknown=tuple(word for each in parts for word in each.unknown),
-        repeated=any(each.repeated for each in parts),
+        source=line, target="".join(t.target + space for t, space in zip(translations, [*spaces, ""], strict=True)),
+        source_tokens=[token for t in translations for token in t.source_tokens],
+        target_tokens=[token for t in translations for token in t.target_tokens],
+        weights=torch.block_diag(*(t.weights for t in translations)), score=sum(t.score for t in translations),
+        finished=all(t.finished for t in translations), unknown=tuple(word for t in translations for word in t.unknown),
+        repeated=any(t.repeated for t in translations),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Translators as a user has them: text in, text out, and where each word was looked for."""
+"""Translators and ensembles: text in, text out, with the attention weights of each word."""
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from dikkat.translation.decoding.hypothesis import Hypothesis, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence
 from dikkat.translation.decoding.search import beam_search
-from dikkat.translation.decoding.translation import Translation, joined
+from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
@@ -37,15 +37,14 @@ if TYPE_CHECKING:
     from dikkat.show.notebook import TranslatorWidget
 
 Markup = Literal["html"]
-Kind = TypeVar("Kind")
+Checked = TypeVar("Checked")
 Marked = tuple[str, str, Element]
 
-_WINDOW = 16  # batches: enough to sort sentences by length, few enough for output to start soon
-_AT_ONCE = 64  # sentences on a CPU, whose caches they fill
-_PLACES = 2_560  # hypotheses elsewhere, of which a step takes hardly longer than of a few
+_WINDOW_BATCHES = 16  # batches read at once: enough to sort sentences by length, few enough for output to start soon
+_CPU_SIZE = 64  # sentences of a batch on a CPU: they fill its caches
+_ROWS = 2_560  # hypotheses of a batch on another device: a step takes hardly longer than for a few
 
-
-_changed = lru_cache(64)(replace)  # of a search, whose values are checked the first time only
+_replace = lru_cache(64)(replace)  # cached, since `Search` checks its values in each replacement
 
 
 class _Options(TypedDict, total=False):
@@ -56,7 +55,7 @@ class _Options(TypedDict, total=False):
 
 
 class BaseTranslator(PairScorer):
-    """Sentences in, translations out: the methods of a translator and of an ensemble."""
+    """The methods of `Translator` and `Ensemble`."""
 
     def _length_penalty(self) -> float:
         return 1.0
@@ -78,38 +77,38 @@ class BaseTranslator(PairScorer):
         markup: Markup | None = None,
         split: bool = True,
     ) -> Translation | list[Translation]:
-        """Translate sentences, or one.
+        """Translate one sentence, or several.
 
-        A word that the model would write as unknown is copied from the source: of the words that the model does not
-        know, the one at which it looked most. Without attention there is none, and a known word stands there.
+        If the model writes an unknown word, dikkat copies the unknown source word with the largest attention weight.
+        A model without attention writes a known word instead.
 
         Args:
-            sentences: Any text, a sentence each, of at most `MAX_CHARACTERS` characters; or one sentence.
-            batch_size: How many to translate at once; sentences of similar lengths go together, and of more than 100
-                tokens fewer. None: 64, and on a device other than the CPU 2,560 hypotheses.
-            search: How to look for the best translation: `Search(beam=1)` is fastest, a wider beam mostly better.
-            markup: `"html"`: the sentences are HTML, and so are `source` and `target`. Tags arrive around the words
-                that say what theirs said, each once and nested as they were; entities are read.
-            split: Whether to translate the sentences of a text one by one and to join them. HTML is never split, and
-                neither is a text for a model that learnt from several sentences in one line of twenty or more.
+            sentences: A sentence of at most `MAX_CHARACTERS` characters, or several.
+            batch_size: Sentences translated at once; sentences of similar lengths go together, and fewer if they have
+                more than 100 tokens. None: 64 sentences, or 2,560 hypotheses on a device other than the CPU.
+            search: The options of the search. `Search(beam=1)` is fastest, a wider beam mostly better.
+            markup: `"html"`: the sentences are HTML, and so are `source` and `target`. Tags are moved around the
+                corresponding words, each once and with the same nesting. Entities are decoded.
+            split: Whether to translate the sentences of a text one by one and join them. HTML is never split, nor is a
+                text for a model that was trained on several sentences in at least one line of twenty.
 
         Returns:
-            One translation a sentence, in their order; of one sentence its translation.
+            One translation for each sentence, in order; for a single string its translation.
 
         Raises:
-            InputError: A sentence that is too long or not Unicode, a batch size below 1, or a model whose scores are
-                not numbers; with markup tags that do not nest, or tags and a model without attention.
-            SettingsError: A beam or `top_k` beyond the model's target vocabulary, or a precision that the processor has
-                not.
-            TypeError: Something among them that is not a string.
+            InputError: A sentence is too long or not Unicode, the batch size is below 1, the model's scores are not
+                finite, tags do not nest, or there are tags and the model has no attention.
+            SettingsError: A beam or `top_k` beyond the model's target vocabulary, or a precision that the processor
+                does not support.
+            TypeError: A sentence is not a string.
 
         Example:
             >>> translator.translate("Go.").source, len(translator.translate(["Go.", "Go."]))
             ('Go.', 2)
         """
         lines = [sentences] if isinstance(sentences, str) else sentences
-        found = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
-        return next(found)[0] if isinstance(sentences, str) else [best for best, *_ in found]
+        translations = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
+        return next(translations)[0] if isinstance(sentences, str) else [best for best, *_ in translations]
 
     def translate_lines(
         self,
@@ -120,17 +119,17 @@ class BaseTranslator(PairScorer):
         markup: Markup | None = None,
         split: bool = True,
     ) -> Iterator[Translation]:
-        """Translate any number of sentences in constant memory, each as soon as those that it was read with are done.
+        """Translate any number of sentences in constant memory.
 
-        It reads sentences as they are needed, 16 batches at once (with a `batch_size` of 1 one by one). An error of
-        their source, or a sentence that is none, comes after the translations of all before it. Arguments and errors
-        are those of `translate`; one string in place of several is a TypeError.
+        Sentences are read when needed, 16 batches at once, or one by one with a `batch_size` of 1. If `lines` raises,
+        or a sentence is invalid, the translations of all sentences before come first. Arguments and errors are those
+        of `translate`, but a single string raises `TypeError`.
 
         Returns:
-            An iterator of one translation a sentence, in their order.
+            An iterator of one translation for each sentence, in order.
         """
-        found = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
-        return (best for best, *_ in found)
+        translations = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
+        return (best for best, *_ in translations)
 
     def translate_n_best(
         self,
@@ -143,72 +142,74 @@ class BaseTranslator(PairScorer):
     ) -> Iterator[list[Translation]]:
         """Translate sentences into `search.n_best` translations each: `Search(beam=5, n_best=3)`, or samples.
 
-        Arguments and errors are those of `translate_lines`. The iterator has one list a sentence, in their order: its
-        translations, best first, or as they were drawn; one for an empty one.
+        Arguments and errors are those of `translate_lines`. The iterator has a list for each sentence, in order: its
+        translations, best first, or samples in the order of drawing. An empty sentence has one translation.
         """
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: [sentence]")
         if search.length_penalty is None and not search.sample:
-            search = _changed(search, length_penalty=self._length_penalty())
+            search = _replace(search, length_penalty=self._length_penalty())
         if batch_size is None:
             on_cpu = self._models()[0].output_bias.is_cpu
-            batch_size = _AT_ONCE if on_cpu else max(1, _PLACES // (search.n_best if search.sample else search.beam))
+            batch_size = _CPU_SIZE if on_cpu else max(1, _ROWS // (search.n_best if search.sample else search.beam))
         check_batch_size(batch_size)
         if markup not in (None, *get_args(Markup)):
             raise InputError(f"markup: got {markup!r}; expected one of {', '.join(get_args(Markup))}, or None")
-        size = _WINDOW * batch_size if batch_size > 1 else 1
+        size = _WINDOW_BATCHES * batch_size if batch_size > 1 else 1
         if markup is None:
-            plain = _windows(lines, size, check_sentence)
-            return (group for window in plain for group in self._lines(window, batch_size, search, split=split))
-        marked = _windows(lines, size, self.marked)
-        return (group for window in marked for group in self._marked_window(window, batch_size, search))
+            windows = _read_windows(lines, size, check_sentence)
+            return (group for window in windows for group in self._translate(window, batch_size, search, split=split))
+        windows_ = _read_windows(lines, size, self.marked)
+        return (group for window in windows_ for group in self._translate_marked(window, batch_size, search))
 
     def marked(self, sentence: str, name: str) -> Marked:
-        """A sentence in HTML, its text without tags, and the tree of its tags; errors name it `name`.
+        """Parse HTML; return it, its text without tags, and the tree of its tags. Errors call it `name`.
 
         Raises:
-            InputError: Tags that do not nest, or tags and a model without attention.
+            InputError: Tags do not nest, or there are tags and the model has no attention.
         """
         text, root = parse(check_sentence(sentence, name), name)
         if root.inside and not self.attends:
             raise InputError(
-                f"{name}: got tags, and a model without attention, by which nobody can say where a word comes from; "
-                "expected a text without tags"
+                f"{name}: got tags; expected text without tags, since a model without attention does not know where "
+                "each word comes from"
             )
         return sentence, text, root
 
-    def _marked_window(self, window: Sequence[Marked], batch_size: int, search: Search) -> list[list[Translation]]:
-        found = self._window([text for _, text, _ in window], batch_size, search)
-        tagged = [group for (_, _, root), group in zip(window, found, strict=True) if root.inside]
-        pairs = [(each.source, each.target) for group in tagged for each in group]
-        looked = iter(self.weights_of_units(pairs, batch_size, whole_spans=True) if pairs else [])
+    def _translate_marked(self, window: Sequence[Marked], batch_size: int, search: Search) -> list[list[Translation]]:
+        groups = self._translate_window([text for _, text, _ in window], batch_size, search)
+        tagged = [group for (_, _, root), group in zip(window, groups, strict=True) if root.inside]
+        pairs = [(translation.source, translation.target) for group in tagged for translation in group]
+        unit_weights = iter(self.weights_of_units(pairs, batch_size, whole_spans=True) if pairs else [])
 
-        def carried(each: Translation, root: Element, sentence: str) -> str:
-            weights = next(looked) if root.inside else None
-            if not each.source_tokens and not each.target.strip(SPACES):
+        def carry_tags(translation: Translation, root: Element, sentence: str) -> str:
+            weights = next(unit_weights) if root.inside else None
+            if not translation.source_tokens and not translation.target.strip(SPACES):
                 return sentence
             if weights is None:
-                return html.escape(each.target, quote=False)
-            units = [Units.of(text, whole_spans=True) for text in (each.source, each.target)]
-            return carry(root, each.target, agreed(weights), *units)
+                return html.escape(translation.target, quote=False)
+            units = [Units.of(text, whole_spans=True) for text in (translation.source, translation.target)]
+            return carry(root, translation.target, agreed(weights), *units)
 
         return [
-            [replace(each, source=sentence, target=carried(each, root, sentence)) for each in group]
-            for (sentence, _, root), group in zip(window, found, strict=True)
+            [replace(result, source=sentence, target=carry_tags(result, root, sentence)) for result in group]
+            for (sentence, _, root), group in zip(window, groups, strict=True)
         ]
 
-    def _lines(self, lines: Sequence[str], batch_size: int, search: Search, *, split: bool) -> list[list[Translation]]:
+    def _translate(
+        self, lines: Sequence[str], batch_size: int, search: Search, *, split: bool
+    ) -> list[list[Translation]]:
         if not split or self.source_tokenizer.several:
-            return self._window(lines, batch_size, search)
-        parts = [sentences_of(line) for line in lines]
-        found = iter(self._window([each for sentences, _ in parts for each in sentences], batch_size, search))
+            return self._translate_window(lines, batch_size, search)
+        texts = [sentences_of(line) for line in lines]
+        results = iter(self._translate_window([s for sentences, _ in texts for s in sentences], batch_size, search))
         return [
-            groups[0] if len(sentences) == 1 else [joined(line, each, spaces) for each in zip(*groups, strict=False)]
-            for line, (sentences, spaces) in zip(lines, parts, strict=True)
-            for groups in [[next(found) for _ in sentences]]
+            groups[0] if len(sentences) == 1 else [join_sentences(line, t, spaces) for t in zip(*groups, strict=False)]
+            for line, (sentences, spaces) in zip(lines, texts, strict=True)
+            for groups in [[next(results) for _ in sentences]]
         ]
 
-    def _window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
+    def _translate_window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
         masked = [self.slots.mask(sentence) for sentence in sentences]
         encoded = self.source_tokenizer.encode_all([source.text for source, _ in masked])
         empty = torch.zeros(0, 0, device="cpu")
@@ -217,54 +218,54 @@ class BaseTranslator(PairScorer):
             [Translation(sentence, target.restore(source.text) if is_copied else "", [], [], empty, 0.0)]
             for sentence, (source, target), is_copied in zip(sentences, masked, copied, strict=True)
         ]
-        lengths = [0 if is_copied else len(each.ids) for each, is_copied in zip(encoded, copied, strict=True)]
+        lengths = [0 if is_copied else len(source.ids) for source, is_copied in zip(encoded, copied, strict=True)]
         for batch in batches(lengths, batch_size):
-            groups = self._searched([encoded[index].ids for index in batch], search)
-            for index, best in zip(batch, groups, strict=True):
+            groups = self._search([encoded[index].ids for index in batch], search)
+            for index, group in zip(batch, groups, strict=True):
                 results[index] = [
-                    self._as_translation(sentences[index], *masked[index], encoded[index], each) for each in best
+                    self._make_translation(sentences[index], *masked[index], encoded[index], best) for best in group
                 ]
         return results
 
-    def _searched(self, sources: Sequence[list[int]], search: Search) -> list[list[Hypothesis]]:
-        """Return the n best hypotheses of each source; those that repeat themselves or do not end are the last."""
+    def _search(self, sources: Sequence[list[int]], search: Search) -> list[list[Hypothesis]]:
+        """Return the n best hypotheses of each source. Repetitive or unfinished hypotheses come last."""
         slots = self.source_tokenizer.slots, self.target_tokenizer.slots
-        found = beam_search(self._models(), sources, search, slots)
+        results = beam_search(self._models(), sources, search, slots)
 
-        def faults(index: int, hypothesis: Hypothesis) -> tuple[bool, bool]:
-            return self._cut(hypothesis.ids, sources[index]) < len(hypothesis.ids), not hypothesis.finished
+        def faults(k: int, hypothesis: Hypothesis) -> tuple[bool, bool]:
+            return self._find_end(hypothesis.ids, sources[k]) < len(hypothesis.ids), not hypothesis.finished
 
-        doubtful = [k for k, best in enumerate(found) if any(any(faults(k, each)) for each in best)]
-        if doubtful and search.n_best < search.beam and not search.sample:
-            wide = _changed(search, n_best=search.beam)
-            again = beam_search(self._models(), [sources[k] for k in doubtful], wide, slots)
-            found = [dict(zip(doubtful, again, strict=True)).get(k, best) for k, best in enumerate(found)]
-        for k in () if search.sample else doubtful:
-            found[k] = sorted(found[k], key=partial(faults, k))[: search.n_best]
-        return found
+        faulty = [k for k, group in enumerate(results) if any(any(faults(k, best)) for best in group)]
+        if faulty and search.n_best < search.beam and not search.sample:
+            wider = _replace(search, n_best=search.beam)
+            retried = beam_search(self._models(), [sources[k] for k in faulty], wider, slots)
+            results = [dict(zip(faulty, retried, strict=True)).get(k, group) for k, group in enumerate(results)]
+        for k in () if search.sample else faulty:
+            results[k] = sorted(results[k], key=partial(faults, k))[: search.n_best]
+        return results
 
-    def _cut(self, ids: Sequence[int], source: Sequence[int]) -> int:
-        """Return the end of the first tokens that repeat three times, and more often than any of the source do."""
+    def _find_end(self, ids: Sequence[int], source: Sequence[int]) -> int:
+        """Return the end of the first tokens that are repeated three times, and more often than any in the source."""
         allowed = 2
         if repetition(ids, self.target_tokenizer.begins_word)[0] > allowed:
             allowed = max(allowed, repetition(source, self.source_tokenizer.begins_word)[0])
         return repetition(ids, self.target_tokenizer.begins_word, allowed)[1]
 
-    def _as_translation(
+    def _make_translation(
         self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis
     ) -> Translation:
-        cut = self._cut(hypothesis.ids, encoded.ids)
+        cut = self._find_end(hypothesis.ids, encoded.ids)
         slots, count = self.target_tokenizer.slots, len(target.parts)
-        written = [k for k, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
-        ids = [hypothesis.ids[k] for k in written]
-        weights = hypothesis.weights[written]
-        copied = _copied_words(encoded, ids, weights)
+        indices = [index for index, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
+        ids = [hypothesis.ids[index] for index in indices]
+        weights = hypothesis.weights[indices]
+        copies = _find_copies(encoded, ids, weights)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         return Translation(
             source=sentence,
-            target=target.write(self.target_tokenizer.decode(ids, replace=copied)),
+            target=target.write(self.target_tokenizer.decode(ids, replace=copies)),
             source_tokens=list(map(source.restore, encoded.pieces)),
-            target_tokens=list(map(target.restore, self.target_tokenizer.labels(ids, replace=copied))),
+            target_tokens=list(map(target.restore, self.target_tokenizer.labels(ids, replace=copies))),
             weights=weights,
             score=hypothesis.score,
             finished=hypothesis.finished,
@@ -279,11 +280,11 @@ class Translator(BaseTranslator):
 
     Attributes:
         model: The network.
-        settings: What it was built and trained with.
-        source_tokenizer: Of the language it reads.
-        target_tokenizer: Of the language it writes.
-        origin: Where it comes from, if that is known.
-        slots: The spans that it reads and writes as slots.
+        settings: The settings of the network and its training.
+        source_tokenizer: The tokenizer of the source language.
+        target_tokenizer: The tokenizer of the target language.
+        origin: The record of the model's training, if known.
+        slots: The spans that the model reads and writes as slots.
 
     Example:
         >>> translation, nothing = translator.translate(["Go.", ""])
@@ -305,23 +306,23 @@ class Translator(BaseTranslator):
         """Load a model folder of `save` or `dikkat train` onto the CPU; `translator.model.to(device)` moves it.
 
         Raises:
-            ModelFolderError: Anything in it is missing, damaged or does not fit; the message says what.
+            ModelFolderError: A file is missing, damaged or does not fit; the message names it.
         """
         return cls(*model_folder.load(folder))
 
     @staticmethod
     def ensemble(translators: Sequence["Translator"]) -> "Ensemble":
-        """Several translators as one, which writes what they find likely on average.
+        """Combine several translators into one that averages their probabilities.
 
         Args:
-            translators: At least one, all of the same two tokenizers, whatever their other settings.
+            translators: At least one translator. All have the same tokenizers and slots; other settings may differ.
 
         Returns:
-            What translates and scores as a translator does.
+            An ensemble, with the methods of a translator.
 
         Raises:
-            InputError: tokenizers that differ, and the message says whose; or no translator.
-            TypeError: Something else than a translator of one model.
+            InputError: Tokenizers or slots differ (the message says whose), or there is no translator.
+            TypeError: One of them is no `Translator`.
 
         Example:
             >>> Translator.ensemble([translator, translator]).translate(["Go."])[0].source_tokens
@@ -344,38 +345,38 @@ class Translator(BaseTranslator):
                     f"translators[{index}]: got slots that differ from those of translators[0]; expected models "
                     "trained with the same slots"
                 )
-        models = tuple(each.model for each in translators)
-        penalty = fmean(each._length_penalty() for each in translators)
+        models = tuple(other.model for other in translators)
+        penalty = fmean(other._length_penalty() for other in translators)
         return Ensemble(models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty)
 
     def save(self, folder: str | Path, *, int8: bool = False) -> None:
-        """Save a model folder whole or not at all: weights, settings and tokenizers.
+        """Save a model folder atomically: weights, settings and tokenizers.
 
         Args:
-            folder: Where; a model folder of that name is replaced, anything else is not.
-            int8: Whether to save matrices in int8, with one scale a row: a quarter of the size. What is loaded from
-                there has these numbers, translates with any precision, and does not learn.
+            folder: The path. An existing model folder is replaced; anything else raises.
+            int8: Whether to save matrices in int8 with one scale for each row, in a quarter of the size. The loaded
+                model has the rounded weights, translates with any precision, and cannot be trained.
 
         Raises:
-            ModelFolderError: Something else than a model is there.
-            OSError: The system could not write; an older model is as it was.
+            ModelFolderError: The path exists and is no model folder.
+            OSError: The system could not write; an older model is unchanged.
         """
         model_folder.write(folder, self._contents(), int8=int8)
 
     def export_html(self, path: str | Path, *, title: str | None = None, examples: Sequence[str] | None = None) -> None:
-        """Write the model as one HTML file, whole or not at all: weights in int8, and a decoder in the page itself.
+        """Write the model atomically as one HTML file, with int8 weights and a decoder.
 
-        The page asks nothing of a network, and translates as `Search(precision="int8")` does.
+        The page works offline, and translates as `Search(precision="int8")`.
 
         Args:
             path: The file; its folder must exist.
-            title: The heading; None: the languages, where the origin knows them.
-            examples: Sentences to begin with, the first of which is translated when the page opens; None: those of
-                the origin, which its training did not learn from.
+            title: The heading. None: the languages, if the origin has them.
+            examples: Example sentences; the page opens with the first one translated. None: the origin's examples,
+                which were not used for training.
 
         Raises:
             InputError: The model has replaced layers, or hooks, which the page's decoder cannot run.
-            OSError: The system could not write; an older file is as it was.
+            OSError: The system could not write; an older file is unchanged.
 
         Example:
             >>> import tempfile
@@ -387,7 +388,7 @@ class Translator(BaseTranslator):
         write_whole(path, self.as_html(title=title, examples=examples))
 
     def as_html(self, *, title: str | None = None, examples: Sequence[str] | None = None) -> str:
-        """The page of `export_html`, with its arguments and errors, as text."""
+        """Return the page of `export_html` as text, with the same arguments and errors."""
         from dikkat.show.living import living_page
 
         languages = self.origin.languages if self.origin else None
@@ -396,7 +397,7 @@ class Translator(BaseTranslator):
         return living_page(self.bundle(), title=title, languages=languages, examples=examples)
 
     def bundle(self) -> bytes:
-        """The model as pages and widgets carry it: the files of a model folder in int8, one behind the other.
+        """Return the model for pages and widgets: the concatenated files of a model folder in int8.
 
         `dikkat.show.page(translations, translator=translator)` puts it into a page of translations.
 
@@ -410,21 +411,21 @@ class Translator(BaseTranslator):
         from dikkat.show.living import bundle
 
         if reasons := undescribed(self.model):
-            raise InputError(f"model: got one that cannot be a page: {'; '.join(reasons)}")
+            raise InputError(f"model: cannot be exported to a page: {'; '.join(reasons)}")
         return bundle(model_folder.content(self._contents(), int8=True, where=Path("page")))
 
     def widget(self, text: str = "", *, examples: Sequence[str] = ()) -> "TranslatorWidget":
-        """The page of `export_html` in a cell of a notebook, between Python and a reader.
+        """Return the page of `export_html` as a widget for a notebook.
 
-        The model goes to the reader's browser once, in int8, and translates there: without a running kernel too.
+        The int8 model is sent to the browser once and translates there, even without a running kernel.
 
         Args:
-            text: What it begins with.
+            text: The first text to translate.
             examples: Sentences to choose from.
 
         Returns:
-            A widget, which shows itself as the value of a cell. `widget.text` is what is typed, and may be set;
-            `widget.translation` is what is shown for it; both can be observed.
+            A widget, shown as the value of a cell. `widget.text` is the typed text, and can be set;
+            `widget.translation` is its translation. Both can be observed.
 
         Raises:
             InputError: As in `export_html`.
@@ -439,27 +440,27 @@ class Translator(BaseTranslator):
         return TranslatorWidget(model=self.bundle(), text=text, examples=list(examples))
 
     def _contents(self) -> model_folder.Contents:
-        texts = self.source_tokenizer, self.target_tokenizer
-        return model_folder.Contents(self.model, self.settings, *texts, self.origin, self.slots)
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return model_folder.Contents(self.model, self.settings, *tokenizers, self.origin, self.slots)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)
 
     def _length_penalty(self) -> float:
-        own = self.settings.length_penalty
-        return 1.0 if own is None else own
+        penalty = self.settings.length_penalty
+        return 1.0 if penalty is None else penalty
 
 
 @dataclass(frozen=True)
 class Ensemble(BaseTranslator):
-    """Several translators as one: at each step the mean of their probabilities counts. `Translator.ensemble` makes it.
+    """Several translators as one, made by `Translator.ensemble`: it averages their probabilities at each step.
 
     Attributes:
         models: The networks.
-        source_tokenizer: Of the language they read.
-        target_tokenizer: Of the language they write.
-        slots: The spans that they read and write as slots.
-        length_penalty: That of a search that says none, the mean of theirs.
+        source_tokenizer: The tokenizer of the source language.
+        target_tokenizer: The tokenizer of the target language.
+        slots: The spans that the models read and write as slots.
+        length_penalty: The mean of the models' length penalties, used by a search without one.
     """
 
     models: tuple[TranslationModel, ...]
@@ -475,22 +476,22 @@ class Ensemble(BaseTranslator):
         return self.length_penalty
 
 
-def _copied_words(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
+def _find_copies(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
     words: list[str | None] = [None] * len(ids)
     if UNKNOWN not in ids or UNKNOWN not in encoded.ids:
         return words
-    known = torch.tensor([number != UNKNOWN for number in encoded.ids], device="cpu")
-    for index, number in enumerate(ids):
-        if number == UNKNOWN:
-            words[index] = encoded.pieces[int(weights[index].masked_fill(known, -1.0).argmax())]
+    is_known = torch.tensor([token != UNKNOWN for token in encoded.ids], device="cpu")
+    for index, token in enumerate(ids):
+        if token == UNKNOWN:
+            words[index] = encoded.pieces[int(weights[index].masked_fill(is_known, -1.0).argmax())]
     return words
 
 
-def _windows(sentences: Iterable[str], size: int, check: Callable[[str, str], Kind]) -> Iterator[list[Kind]]:
-    """Lists of at most `size` checked sentences; those before an error are yielded before it is raised."""
+def _read_windows(sentences: Iterable[str], size: int, check: Callable[[str, str], Checked]) -> Iterator[list[Checked]]:
+    """Yield lists of at most `size` checked sentences. Sentences before an error are yielded before it is raised."""
     checked = (check(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
     while True:
-        window: list[Kind] = []
+        window: list[Checked] = []
         try:
             for sentence in islice(checked, size):
                 window.append(sentence)

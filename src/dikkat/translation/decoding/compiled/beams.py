@@ -1,4 +1,4 @@
-"""The hypotheses of a batch while they grow, in the arrays of a record that the compiled rules read and write."""
+"""The growing hypotheses of a batch, as arrays of a record that the compiled rules read and write."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,27 +10,27 @@ from torch import Tensor
 from dikkat._engine import addresses
 from dikkat._engine.record import NUMPY, CallRecord, round_up
 from dikkat.errors import InputError
-from dikkat.translation.decoding.compiled.record import HYPOTHESES, LINE, STATE, UNKNOWN_SCORES
+from dikkat.translation.decoding.compiled.record import HYPOTHESES, LINE, NONFINITE_SCORES, STATE
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.text.special_tokens import BEGIN, SPECIAL
 
 _STEP_TABLES = ("step_totals", "step_tokens", "step_rows", "step_origins", "step_missing", "step_ended", "step_out")
-_KINDS: dict[torch.dtype, np.dtype[Any]] = {**NUMPY, torch.int64: np.dtype(np.int64), torch.bool: np.dtype(np.bool_)}
+_DTYPES: dict[torch.dtype, np.dtype[Any]] = {**NUMPY, torch.int64: np.dtype(np.int64), torch.bool: np.dtype(np.bool_)}
 
 Table = np.ndarray[Any, Any]
 
 
 class Beams:
-    """B = `count` sentences of K = `beam` places, each with a hypothesis that grows, best first.
+    """The hypotheses of B = `count` sentences with K = `beam` places each, best first.
 
-    `tables` has the record's small tables by name, among them `engine_tables` of the given sizes. `state` is the
-    progress of the search (`record.STATE`). There is memory for `room` steps.
+    `tables` has the record's small tables by name, including `engine_tables` of these sizes. `state` is the progress of
+    the search (`record.STATE`). There is memory for `table_steps` steps.
     """
 
     def __init__(self, call: CallRecord, count: int, beam: int, n_best: int, **engine_tables: int) -> None:
         self.call, self._count, self._beam, self._n_best = call, count, beam, n_best
-        self.room, rows, results = 0, count * beam, count * n_best
+        self.table_steps, rows, results = 0, count * beam, count * n_best
         call.fields |= {"sentences": count, "beam": beam, "n_best": n_best}
         for name in ("gains", "tokens"):
             call.new(name, rows, beam)
@@ -42,18 +42,18 @@ class Beams:
             "state": STATE.itemsize // 8,
             **engine_tables,
         }
-        # Tables share no cache line: workers fight for some of them.
-        step = LINE // 8
-        words = {name: round_up(size, step) for name, size in sizes.items()}
-        block = torch.zeros(sum(words.values()) + step, dtype=torch.int64, device="cpu")
-        self._memory = memory = block.numpy()
-        base = addresses.address("a search's tables", block, block.dtype) // 8
-        place, self.tables = -base % step, dict[str, Table]()
-        self._block = block
+        # Tables share no cache line, since several workers write some of them.
+        line_words = LINE // 8
+        padded_sizes = {name: round_up(size, line_words) for name, size in sizes.items()}
+        storage = torch.zeros(sum(padded_sizes.values()) + line_words, dtype=torch.int64, device="cpu")
+        self._memory = memory = storage.numpy()
+        base = addresses.address("a search's tables", storage, storage.dtype) // 8
+        offset, self.tables = -base % line_words, dict[str, Table]()
+        self._storage = storage
         for name, size in sizes.items():
-            self.tables[name] = memory[place : place + words[name]].view(_KINDS[call.kind(name)])[:size]
-            call.fields[name] = 8 * (base + place)
-            place += words[name]
+            self.tables[name] = memory[offset : offset + padded_sizes[name]].view(_DTYPES[call.kind(name)])[:size]
+            call.fields[name] = 8 * (base + offset)
+            offset += padded_sizes[name]
         self.state = self.tables["state"].view(STATE)
         self.tables["open"][:] = beam
         self.tables["next_rows"][:] = self.tables["next_sentences"][:] = range(rows)
@@ -64,72 +64,72 @@ class Beams:
         self._initial = memory.copy()
 
     def begin(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
-        """Take B new sentences, how ended hypotheses compete, and the bit of each token's slot (V,)."""
+        """Start a search of B sentences. `slot_bits` (V,) has the bit of each token's slot."""
         self._sentences = sentences
         self._memory[:] = self._initial
-        self.state["room"] = self.room
+        self.state["table_steps"] = self.table_steps
         self.call.fields["penalty"] = search.penalty
         self.call.point("slot_bits", slot_bits)
-        for name, values in (("copies", "copies"), ("fewest", "fewest"), ("limits", "most"), ("slots", "slots")):
-            self.tables[name][:] = [getattr(each, values) for each in sentences]
+        fields = {"copies": "copies", "fewest": "min_tokens", "limits": "max_tokens", "slots": "slots"}
+        for name, field in fields.items():
+            self.tables[name][:] = [getattr(sentence, field) for sentence in sentences]
         self.tables["next_missing"][: len(sentences)] = self.tables["slots"]
 
-    def make_room(self, steps: int) -> None:
-        """Make tables for this many steps, with the contents of the present ones."""
+    def grow_tables(self, steps: int) -> None:
+        """Enlarge the tables of steps to this many steps, and keep their contents."""
         for name in _STEP_TABLES:
             self.extend(name, steps, self._count, self._beam)
         for name in ("result_ids", "result_rows"):
             self.call.new(name, self._count * self._n_best, steps)
-        self.state["room"] = self.room = steps
+        self.state["table_steps"] = self.table_steps = steps
 
     def extend(self, name: str, steps: int, *shape: int) -> None:
-        """Make a table (steps, …) that begins with the present one."""
-        before = self.call.kept.get(name)
+        """Enlarge a table to (steps, *shape), and keep its contents."""
+        old_table = self.call.kept.get(name)
         table = self.call.new(name, steps, *shape)
-        if before is not None:
-            table[: len(before)] = before
+        if old_table is not None:
+            table[: len(old_table)] = old_table
 
     def check(self) -> None:
-        """Raise the error for a row whose best score is not finite."""
-        if self.state["status"] == UNKNOWN_SCORES:
+        """Raise `InputError` if a row's best score is not finite."""
+        if self.state["status"] == NONFINITE_SCORES:
             raise InputError(
-                "the model's scores of the next token are not numbers (NaN or infinite), so that none is the best: its "
-                "weights are damaged, or its training diverged. Train it again, with a lower learning rate"
+                "the model's scores of the next token are not finite (NaN or infinite): its weights are damaged, or "
+                "its training diverged. Train it again, with a lower learning rate"
             )
 
     def hypotheses(self, weights: Sequence[Tensor] | Tensor) -> list[list[Hypothesis]]:
         """Return each sentence's best hypotheses, after its last step.
 
         Args:
-            weights: The attention weights of the rows at each step, (R, S) each; none for a model without attention.
+            weights: The attention weights (R, S) of each step; empty for a model without attention.
         """
-        last, steps = self.tables["result_steps"], int(self.state["step"][0])
-        lengths = last + 1 - self.tables["result_ended"]  # the end is no token of the translation
+        last_steps, steps = self.tables["result_steps"], int(self.state["step"][0])
+        lengths = last_steps + 1 - self.tables["result_ended"]  # the end token is not part of the translation
         ids, rows = (self.call.kept[name][:, :steps] for name in ("result_ids", "result_rows"))
-        looked_at = None
+        all_weights = None
         if len(weights):
             if isinstance(weights, Tensor):
                 chosen = weights[torch.arange(steps, device="cpu"), rows]
             else:
-                chosen = torch.stack(
-                    [each[at] for each, at in zip(weights, rows.T.to(weights[0].device), strict=False)], 1
-                )
-            looked_at = chosen.float().cpu()
+                by_step = zip(weights, rows.T.to(weights[0].device), strict=False)
+                chosen = torch.stack([step_weights[step_rows] for step_weights, step_rows in by_step], 1)
+            all_weights = chosen.float().cpu()
         results: list[list[Hypothesis]] = [[] for _ in self._sentences]
-        for hypothesis in (last >= 0).nonzero()[0].tolist():
+        for hypothesis in (last_steps >= 0).nonzero()[0].tolist():
             sentence, length = hypothesis // self._n_best, int(lengths[hypothesis])
             positions = len(self._sentences[sentence].tokens)
-            if looked_at is None:
-                shares = torch.full((length, positions), 1 / positions, device="cpu")
+            if all_weights is None:
+                token_weights = torch.full((length, positions), 1 / positions, device="cpu")
             else:
-                shares = looked_at[hypothesis, :length, :positions].clone()  # a view would keep them all
+                token_weights = all_weights[hypothesis, :length, :positions].clone()  # a view would keep all alive
             total, ended = (self.tables[name][hypothesis].item() for name in ("result_totals", "result_ended"))
-            results[sentence].append(Hypothesis(ids[hypothesis, :length].tolist(), total, shares, ended))
+            results[sentence].append(Hypothesis(ids[hypothesis, :length].tolist(), total, token_weights, ended))
         return results
 
 
 class StepBeams(Beams):
-    """Hypotheses whose rows an engine of PyTorch's operations continues, step by step."""
+    """Hypotheses for an engine in PyTorch's operations, which continues them step by step."""
 
     def __init__(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
         if reasons := addresses.without_numba():
@@ -141,11 +141,11 @@ class StepBeams(Beams):
         bits = slot_bits.numpy()
         limited = np.union1d(np.arange(SPECIAL), bits.nonzero()[0])
         self.limited, self._limited_bits = torch.from_numpy(limited), bits[limited]
-        self.make_room(max(each.most for each in sentences))
+        self.grow_tables(max(sentence.max_tokens for sentence in sentences))
         self._weights: list[Tensor] = []
 
     def allowed(self, step: int, sentences: Table, missing: Table) -> Tensor:
-        """Return which of the `limited` tokens may come at a step, (R, L) bool, by sentence and missing slots (R,)."""
+        """Return which `limited` tokens may be next, (R, L) bool, by the rows' sentences and missing slots (R,)."""
         from dikkat.translation.decoding.compiled.rules import may_come
 
         fewest, copies = (self.tables[name][sentences, None] for name in ("fewest", "copies"))
@@ -154,24 +154,24 @@ class StepBeams(Beams):
 
     @property
     def rows(self) -> tuple[Table, Table, Table, Table]:
-        """The hypotheses that go on: last tokens, the rows that they continue, sentences, missing slots, (R,) each."""
+        """The hypotheses that continue: last tokens, old rows, sentences and missing slots, (R,) each."""
         count = int(self.state["rows"][0])
         names = ("next_tokens", "next_rows", "next_sentences", "next_missing")
         return tuple(self.tables[name][:count].copy() for name in names)  # type: ignore[return-value]
 
     def take(self, gains: Tensor, tokens: Tensor, weights: Tensor | None) -> None:
-        """Take a step: the likeliest tokens (R, K), best first, their log-probabilities, and weights (R, S)."""
+        """Take a step: the likeliest tokens (R, K), best first, their log-probabilities, and the weights (R, S)."""
         arrays, count = self.call.kept, len(gains)
         arrays["gains"][:count], arrays["tokens"][:count] = gains, tokens
         self._advance([weights], chosen=0)
 
     def take_chosen(self, steps: Sequence[tuple[Tensor, Tensor, Tensor]], weights: Sequence[Tensor | None]) -> None:
-        """Take steps that a device chose: tokens, origins and log-probabilities (B, K), and weights (B·K, S)."""
-        begin = int(self.state["step"][0])
-        columns = torch.stack([torch.stack(each).double() for each in zip(*steps, strict=True)]).cpu()
+        """Take steps that a device chose: tokens, origins and log-probabilities (B, K), and the weights (B·K, S)."""
+        start = int(self.state["step"][0])
+        columns = torch.stack([torch.stack(tables).double() for tables in zip(*steps, strict=True)]).cpu()
         for name, column in zip(("step_tokens", "step_origins", "step_totals"), columns, strict=True):
-            self.call.kept[name][begin : begin + len(steps)] = column
-        self.call.kept["step_rows"][begin : begin + len(steps)] = columns[1]
+            self.call.kept[name][start : start + len(steps)] = column
+        self.call.kept["step_rows"][start : start + len(steps)] = columns[1]
         self._advance(weights, chosen=len(steps))
 
     def results(self) -> list[list[Hypothesis]]:
@@ -181,7 +181,7 @@ class StepBeams(Beams):
     def _advance(self, weights: Sequence[Tensor | None], chosen: int) -> None:
         from dikkat.translation.decoding.compiled import rules
 
-        self._weights += [each for each in weights if each is not None]
+        self._weights += [tensor for tensor in weights if tensor is not None]
         self.call.fields["chosen"] = chosen
         self.call.run(rules.advance, 1)
         self.check()

@@ -17,19 +17,19 @@ from dikkat.translation.decoding.compiled import record
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import Affine, Cells, Compared, compared
 
-_WIDE = 16
-"""Panels of a block of the output layer; the scores of a block are ranked while they are in the cache."""
-_NARROW = 4
-"""Panels of a block of other matrices: as many as one row goes through at once."""
+_OUTPUT_PANELS = 16
+"""Panels of a block of the output layer. A block's scores are ranked while they are in the cache."""
+_PANELS = 4
+"""Panels of a block of another matrix: as many as the kernel multiplies a single row by at once."""
 
 
 # --- panels
 
 
 class _Read(NamedTuple):
-    """A layer of a buffer that some columns of a matrix are multiplied with; its rows are `step` numbers apart.
+    """A layer of a buffer, as a factor of a product. Its rows are `step` numbers apart.
 
-    A row has `groups` times `size` numbers, for as many columns, each group filled up to whole panels.
+    A row has `groups` times `size` numbers, each group padded to whole panels.
     """
 
     buffer: str
@@ -40,7 +40,7 @@ class _Read(NamedTuple):
 
 
 class _Write(NamedTuple):
-    """The layer of a buffer that a phase writes to; its rows are `step` numbers apart."""
+    """The layer of a buffer that a phase writes to. Its rows are `step` numbers apart."""
 
     buffer: str
     layer: int
@@ -50,243 +50,242 @@ class _Write(NamedTuple):
 
 
 class Panels:
-    """A network's weights in panels, and the phases of a search that read them; nothing writes to them later.
+    """A network's weights in panels, and the phases of a search that read them. They are never written later.
 
     `sizes` and `tensors` have the names of the kernel's record. Steps begin with the phase `loop`. A phase reads at
-    most `reads` numbers of a row, and a block's row has at most `widest`. The matrices take `matrices` bytes of
+    most `reads` numbers of a row, and a block's row has at most `widest` numbers. The matrices take `matrices` bytes of
     `nbytes`. `idle` keeps the memory of finished searches by their shapes.
     """
 
     def __init__(self, model: TranslationModel, int8: bool) -> None:
         self.int8, self.dtype = int8, model.output_bias.dtype
         self._lanes = BYTES // self.dtype.itemsize
-        self._wide = 2 * self._lanes  # rows of buffers are filled up to a multiple
+        self._multiple = 2 * self._lanes  # the length of a buffer's rows is a multiple of this
         self._phases: list[dict[str, int]] = []
-        self._parts: list[tuple[int, ...]] = []
-        self._packed: list[Tensor] = []
+        self._terms: list[tuple[int, ...]] = []
+        self._kept: list[Tensor] = []
         self._lstm = hasattr(model, "cell_bridge")
         self._gate_count = 4 if self._lstm else 3
         self._direction_size = model.encoder.output_size // model.encoder.directions
         self.scale, self.attends = math.sqrt(model.decoder.input_size), model.attends
         self.tensors: dict[str, Tensor] = {}
         attention = compared(model.decoder)
-        own = self._up(self._direction_size)
+        direction_size = self._round_up(self._direction_size)
         self.sizes = {
             "lstm": int(self._lstm),
-            "embedded": self._up(model.decoder.input_size),
-            "hidden": self._up(model.decoder.hidden_size),
-            "own": own,
+            "embedded": self._round_up(model.decoder.input_size),
+            "hidden": self._round_up(model.decoder.hidden_size),
+            "direction_size": direction_size,
             "directions": model.encoder.directions,
             "layers": model.decoder.num_layers,
             "encoder_layers": model.decoder.num_layers,
-            "readout": self._up(len(model.readout.weight)),
+            "readout": self._round_up(len(model.readout.weight)),
             "pair": CHOICES.index(attention.pair),
-            "features": self._up(len(attention.key.weight)),
-            "values": model.encoder.directions * own,
+            "features": self._round_up(len(attention.key.weight)),
+            "values": model.encoder.directions * direction_size,
             "lexical": int(model.is_lexical),
         }
-        self._tables(model, attention)
-        self._encoder(model, attention)
-        self._first_states(model)
+        self._add_tables(model, attention)
+        self._add_encoder(model, attention)
+        self._add_first_states(model)
         self.loop = len(self._phases)
-        self._step(model, attention)
+        self._add_step(model, attention)
         self.blocks = self._phases[-1]["blocks"]
         self.widest = max(phase["panels"] for phase in self._phases) * self._lanes
-        self.reads = max(sum(part[3] for part in self._parts[p["part"] :][: p["parts"]]) for p in self._phases)
+        terms = (self._terms[phase["first_term"] :][: phase["terms"]] for phase in self._phases)
+        self.reads = max(sum(term[3] for term in group) for group in terms)
         names = record.PHASE.names or ()
         self.phases = np.array([tuple(phase[name] for name in names) for phase in self._phases], record.PHASE)
-        self.parts = np.array(self._parts, record.PART)
-        self.nbytes = sum(tensor.nbytes for tensor in self._packed)
+        self.terms = np.array(self._terms, record.TERM)
+        self.nbytes = sum(tensor.nbytes for tensor in self._kept)
         self.matrices = int(self.phases["stride"] @ self.phases["blocks"])
         self.idle: dict[tuple[int, ...], Any] = {}
 
-    def _up(self, size: int) -> int:
-        return round_up(size, self._wide)
+    def _round_up(self, size: int) -> int:
+        return round_up(size, self._multiple)
 
-    def _tables(self, model: TranslationModel, attention: Compared) -> None:
+    def _add_tables(self, model: TranslationModel, attention: Compared) -> None:
         for side, table in (("source", model.source_table), ("target", model.target_embedding)):
-            numbers, scales = self._numbers(table.weight)
-            self.tensors[f"{side}_table"] = filled = self._filled(numbers)
-            if self.int8 or filled is not numbers:  # a table that is the model's own takes no further memory
-                self._packed.append(filled)
+            numbers, scales = self._quantize(table.weight)
+            self.tensors[f"{side}_table"] = padded = self._pad(numbers)
+            if self.int8 or padded is not numbers:  # an unchanged table takes no more memory
+                self._kept.append(padded)
             if scales is not None:
                 self.tensors[f"{side}_scales"] = scales
         if attention.weight is not None:
-            self.tensors["weight"] = self._filled(attention.weight.detach())
+            self.tensors["weight"] = self._pad(attention.weight.detach())
 
-    def _filled(self, tensor: Tensor) -> Tensor:
-        """A tensor, its last dimension filled up with zeros to a multiple of `_wide`."""
-        more = self._up(tensor.shape[-1]) - tensor.shape[-1]
-        return pad(tensor, (0, more)) if more or not tensor.is_contiguous() else tensor
+    def _pad(self, tensor: Tensor) -> Tensor:
+        """Pad the last dimension with zeros to a multiple of `_multiple`."""
+        padding = self._round_up(tensor.shape[-1]) - tensor.shape[-1]
+        return pad(tensor, (0, padding)) if padding or not tensor.is_contiguous() else tensor
 
     # --- phases
 
-    def _encoder(self, model: TranslationModel, attention: Compared) -> None:
-        at, own, layers = self.sizes, self._direction_size, model.decoder.num_layers
-        self._phase(record.READ, record.POSITIONS)
-        read = _Read("embedded_source", 0, model.decoder.input_size, at["embedded"])
-        state = _Read("encoder_state", 0, own, at["own"])
+    def _add_encoder(self, model: TranslationModel, attention: Compared) -> None:
+        sizes, direction_size, layers = self.sizes, self._direction_size, model.decoder.num_layers
+        self._add_phase(record.READ, record.POSITIONS)
+        read = _Read("embedded_source", 0, model.decoder.input_size, sizes["embedded"])
+        state = _Read("encoder_state", 0, direction_size, sizes["direction_size"])
         for layer in range(layers):
             cells = [Cells(*model.encoder.layer_weights(layer, n)) for n in range(model.encoder.directions)]
-            biases = [self._biases(each) for each in cells]
-            for direction, each in enumerate(cells):
-                into = _Write("gates", direction, self._gate_count * at["own"])
-                inputs, panels = self._gates(each.weight_ih, [read], input_side=True)
+            biases = [self._order_biases(cell) for cell in cells]
+            for direction, cell in enumerate(cells):
+                target = _Write("gates", direction, self._gate_count * sizes["direction_size"])
+                inputs, panels = self._pack_gates(cell.weight_ih, [read], input_side=True)
                 bias = biases[direction][:, : self._gate_count]
-                self._phase(record.DENSE, record.POSITIONS, inputs, [(read, panels)], bias, into)
+                self._add_phase(record.DENSE, record.POSITIONS, inputs, [(read, panels)], bias, target)
             out = ("outputs", "outputs_below")[(layers - 1 - layer) % 2]
-            both = [self._gates(each.weight_hh, [state], input_side=False) for each in cells]
-            packed, reads = _joined([directed for directed, _ in both], dim=0), [(state, both[0][1])]
-            into = _Write(out, 0, 0)
-            self._phase(record.ENCODE, record.SENTENCES, packed, reads, torch.cat(biases), into, layer=layer)
-            read = _Read(out, 0, own, at["values"], len(cells))
+            packed_gates = [self._pack_gates(cell.weight_hh, [state], input_side=False) for cell in cells]
+            packed, reads = _concatenate([gates for gates, _ in packed_gates], dim=0), [(state, packed_gates[0][1])]
+            target = _Write(out, 0, 0)
+            self._add_phase(record.ENCODE, record.SENTENCES, packed, reads, torch.cat(biases), target, layer=layer)
+            read = _Read(out, 0, direction_size, sizes["values"], len(cells))
         if not model.attends:
-            read = _Read("final", layers - 1, own, at["values"], at["directions"])
+            read = _Read("final", layers - 1, direction_size, sizes["values"], sizes["directions"])
         rows = record.POSITIONS if model.attends else record.SENTENCES
-        self._affine(rows, attention.key, [read], _Write("keys", 0, at["features"]))
+        self._add_affine(rows, attention.key, [read], _Write("keys", 0, sizes["features"]))
         if attention.pair == "additive":
-            self._phase(record.KEYS, record.SENTENCES)
+            self._add_phase(record.KEYS, record.SENTENCES)
 
-    def _first_states(self, model: TranslationModel) -> None:
-        at = self.sizes
+    def _add_first_states(self, model: TranslationModel) -> None:
+        sizes = self.sizes
         for layer in range(model.decoder.num_layers):
-            last = _Read("final", layer, self._direction_size, at["values"], at["directions"])
-            self._affine(record.SENTENCES, model.bridge, [last], _Write("after", layer, at["hidden"], tanh=True))
+            last = _Read("final", layer, self._direction_size, sizes["values"], sizes["directions"])
+            self._add_affine(record.SENTENCES, model.bridge, [last], _Write("after", layer, sizes["hidden"], tanh=True))
             if self._lstm:
-                last, into = last._replace(buffer="final_cell"), _Write("cell_after", layer, at["hidden"])
-                self._affine(record.SENTENCES, model.cell_bridge, [last], into)
+                last, target = last._replace(buffer="final_cell"), _Write("cell_after", layer, sizes["hidden"])
+                self._add_affine(record.SENTENCES, model.cell_bridge, [last], target)
 
-    def _step(self, model: TranslationModel, attention: Compared) -> None:
-        at, hidden, embedded = self.sizes, model.decoder.hidden_size, model.decoder.input_size
-        embedding = _Read("embedding", 0, embedded, at["embedded"])
-        context = _Read("context", 0, self._direction_size, at["values"], at["directions"])
-        attended = [_Read("attended", 0, embedded, at["embedded"])] * at["lexical"]
-        self._phase(record.GATHER, record.LIVE)
-        state = _Read("before", model.decoder.num_layers - 1, hidden, at["hidden"])
-        self._affine(record.LIVE, attention.query, [state], _Write("query", 0, at["features"]))
-        self._phase(record.ATTEND, record.LIVE)
+    def _add_step(self, model: TranslationModel, attention: Compared) -> None:
+        sizes, hidden, embedded = self.sizes, model.decoder.hidden_size, model.decoder.input_size
+        embedding = _Read("embedding", 0, embedded, sizes["embedded"])
+        context = _Read("context", 0, self._direction_size, sizes["values"], sizes["directions"])
+        attended = [_Read("attended", 0, embedded, sizes["embedded"])] * sizes["lexical"]
+        self._add_phase(record.GATHER, record.LIVE)
+        state = _Read("before", model.decoder.num_layers - 1, hidden, sizes["hidden"])
+        self._add_affine(record.LIVE, attention.query, [state], _Write("query", 0, sizes["features"]))
+        self._add_phase(record.ATTEND, record.LIVE)
         below = [embedding, context, *attended]
         for layer in range(model.decoder.num_layers):
             cells = Cells(*(model.decoder.part(name, layer) for name in Cells._fields))
-            own = _Read("before", layer, hidden, at["hidden"])
-            inputs, first = self._gates(cells.weight_ih, below, input_side=True)
-            recurrent, second = self._gates(cells.weight_hh, [own], input_side=False)
-            reads = [*((read, first) for read in below), (own, second)]
-            packed = _joined([inputs, recurrent], dim=1)
-            self._phase(record.CELL, record.LIVE, packed, reads, self._biases(cells), layer=layer)
-            below = [_Read("after", layer, hidden, at["hidden"])]
-        into = _Write("readout", 0, at["readout"], tanh=True)
-        self._affine(record.LIVE, model.readout, [*below, context, *attended, embedding], into)
+            hidden_state = _Read("before", layer, hidden, sizes["hidden"])
+            inputs, input_panels = self._pack_gates(cells.weight_ih, below, input_side=True)
+            recurrent, recurrent_panels = self._pack_gates(cells.weight_hh, [hidden_state], input_side=False)
+            reads = [*((read, input_panels) for read in below), (hidden_state, recurrent_panels)]
+            packed = _concatenate([inputs, recurrent], dim=1)
+            self._add_phase(record.CELL, record.LIVE, packed, reads, self._order_biases(cells), layer=layer)
+            below = [_Read("after", layer, hidden, sizes["hidden"])]
+        target = _Write("readout", 0, sizes["readout"], tanh=True)
+        self._add_affine(record.LIVE, model.readout, [*below, context, *attended, embedding], target)
         if model.is_lexical:
-            self._affine(record.LIVE, model.lexical, attended, into._replace(tanh=False, adds=True))
+            self._add_affine(record.LIVE, model.lexical, attended, target._replace(tanh=False, adds=True))
         output = Affine(model.output_table, model.output_bias)
-        self._affine(record.LIVE, output, [_Read("readout", 0, len(model.readout.weight), at["readout"])], None)
+        self._add_affine(record.LIVE, output, [_Read("readout", 0, len(model.readout.weight), sizes["readout"])], None)
 
-    def _affine(self, rows: int, affine: Affine | nn.Linear, reads: list[_Read], into: _Write | None) -> None:
-        """Add a phase of a matrix and a bias; without `into`, of the scores of tokens, to be ranked."""
+    def _add_affine(self, rows: int, affine: Affine | nn.Linear, reads: list[_Read], target: _Write | None) -> None:
+        """Add a phase of a matrix and a bias; without `target`, the output layer, whose scores are ranked."""
         weight, bias, lanes = affine.weight, affine.bias, self._lanes
         size = len(weight)
-        if into is not None:
-            panels = _NARROW if self._up(size) // lanes % _NARROW == 0 else self._wide // lanes
-            blocks = self._up(size) // lanes // panels
+        if target is not None:
+            panels = _PANELS if self._round_up(size) // lanes % _PANELS == 0 else self._multiple // lanes
+            blocks = self._round_up(size) // lanes // panels
         else:
-            blocks = -(-size // (_WIDE * lanes))
+            blocks = -(-size // (_OUTPUT_PANELS * lanes))
             panels = -(-size // (blocks * lanes))
-        more = blocks * panels * lanes - size
-        packed = self._packed_by(
-            affine.weight, reads, lambda t: pad(t, (0, 0, 0, more)).view(blocks, panels, lanes, -1)
-        )
+        padding = blocks * panels * lanes - size
+        packed = self._pack(affine.weight, reads, lambda t: pad(t, (0, 0, 0, padding)).view(blocks, panels, lanes, -1))
         bias = torch.zeros(size, dtype=self.dtype, device="cpu") if affine.bias is None else affine.bias.detach()
-        nothing = 0.0 if into is not None else -torch.inf  # so that no column beyond the last is a token
-        biases = pad(bias, (0, more), value=nothing).view(blocks, panels * lanes)
-        kind = record.DENSE if into is not None else record.RANK
-        self._phase(kind, rows, packed, [(read, (0, panels)) for read in reads], biases, into)
+        padding_bias = 0.0 if target is not None else -torch.inf  # so that padding is never a token
+        biases = pad(bias, (0, padding), value=padding_bias).view(blocks, panels * lanes)
+        kind = record.DENSE if target is not None else record.RANK
+        self._add_phase(kind, rows, packed, [(read, (0, panels)) for read in reads], biases, target)
 
-    def _gates(self, weight: Tensor, reads: list[_Read], *, input_side: bool) -> tuple["_Packed", tuple[int, int]]:
-        """One side of a layer's gates, in blocks of a vector of features, with the panels that it makes.
+    def _pack_gates(self, weight: Tensor, reads: list[_Read], *, input_side: bool) -> tuple["_Packed", tuple[int, int]]:
+        """Pack one side of a layer's gates in blocks of a vector of features; return it and its range of panels.
 
-        An LSTM's are i, f, g, o; a GRU's n, r, z of the input's side and r, z, n of the other: so that in a block of n,
-        r, z, n each side makes three that are neighbours, and what is added has been added.
+        An LSTM's gates are i, f, g, o. A GRU's block has four panels: n's input side, r, z, n's recurrent side. The
+        input side is the first three panels, the recurrent side the last three, so r and z are summed.
         """
         gates = self._gate_count
         order = torch.tensor([2, 0, 1] if input_side and gates == 3 else list(range(gates)), device="cpu")
 
-        def in_blocks(t: Tensor) -> Tensor:
-            by_gate = t.unflatten(0, (gates, -1)).index_select(0, order)
-            filled = pad(by_gate, (0, 0, 0, self._up(by_gate.shape[1]) - by_gate.shape[1]))
+        def in_blocks(matrix: Tensor) -> Tensor:
+            by_gate = matrix.unflatten(0, (gates, -1)).index_select(0, order)
+            filled = pad(by_gate, (0, 0, 0, self._round_up(by_gate.shape[1]) - by_gate.shape[1]))
             return filled.unflatten(1, (-1, self._lanes)).transpose(0, 1)
 
-        packed = self._packed_by(weight, reads, in_blocks)
+        packed = self._pack(weight, reads, in_blocks)
         return packed, (0 if input_side or gates == 4 else 1, gates)
 
-    def _biases(self, cells: Cells) -> Tensor:
-        """(blocks, 4, lanes): of an LSTM both sides together; of a GRU n of the input's, r and z together, n."""
-        ours, theirs = (
-            self._filled(bias.detach().unflatten(0, (self._gate_count, -1))) for bias in (cells.bias_ih, cells.bias_hh)
+    def _order_biases(self, cells: Cells) -> Tensor:
+        """Return biases (blocks, 4, lanes): an LSTM's sums of both sides; a GRU's n, sums of r and z, recurrent n."""
+        input_side, recurrent_side = (
+            self._pad(bias.detach().unflatten(0, (self._gate_count, -1))) for bias in (cells.bias_ih, cells.bias_hh)
         )
-        both = ours + theirs
-        biases = both if self._lstm else torch.stack([ours[2], both[0], both[1], theirs[2]])
+        sums = input_side + recurrent_side
+        biases = sums if self._lstm else torch.stack([input_side[2], sums[0], sums[1], recurrent_side[2]])
         return biases.unflatten(1, (-1, self._lanes)).transpose(0, 1)
 
-    # --- their matrices
+    # --- matrices
 
-    def _numbers(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _quantize(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         return quantized(weight) if self.int8 else (weight.detach(), None)
 
-    def _packed_by(self, weight: Tensor, reads: list[_Read], in_blocks: Callable[[Tensor], Tensor]) -> "_Packed":
-        """A matrix in panels, whose columns are filled up as what they are multiplied with."""
-        numbers, scales = self._numbers(weight)
-        parts = []
-        for read, part in zip(reads, numbers.split([each.size * each.groups for each in reads], dim=1), strict=True):
-            columns = self._filled(part.unflatten(1, (read.groups, read.size))).flatten(1)
-            panels = in_blocks(columns).transpose(2, 3)
+    def _pack(self, weight: Tensor, reads: list[_Read], in_blocks: Callable[[Tensor], Tensor]) -> "_Packed":
+        """Pack a matrix into panels, with its columns padded like the terms."""
+        numbers, scales = self._quantize(weight)
+        packed = []
+        for read, columns in zip(reads, numbers.split([read.size * read.groups for read in reads], dim=1), strict=True):
+            padded = self._pad(columns.unflatten(1, (read.groups, read.size))).flatten(1)
+            panels = in_blocks(padded).transpose(2, 3)
             if scales is None:
-                parts.append(_Packed(panels.flatten(1), None))
+                packed.append(_Packed(panels.flatten(1), None))
             else:
                 pairs = panels.unflatten(2, (-1, 2)).transpose(3, 4)
-                parts.append(_Packed(pairs.flatten(1), in_blocks(scales.unsqueeze(1)).flatten(1)))
-        return _joined(parts, dim=1)
+                packed.append(_Packed(pairs.flatten(1), in_blocks(scales.unsqueeze(1)).flatten(1)))
+        return _concatenate(packed, dim=1)
 
-    def _phase(
+    def _add_phase(
         self,
         kind: int,
         rows: int,
         packed: "_Packed | None" = None,
         reads: Sequence[tuple[_Read, tuple[int, int]]] = (),
         biases: Tensor | None = None,
-        into: _Write | None = None,
+        target: _Write | None = None,
         layer: int = 0,
     ) -> None:
         phase = dict.fromkeys(record.PHASE.names or (), 0) | {"kind": kind, "rows": rows, "blocks": 1, "layer": layer}
-        if into is not None:
-            phase |= {"out": record.BUFFERS.index(into.buffer), "out_layer": into.layer, "out_step": into.step}
-            phase |= {"tanh": int(into.tanh), "adds": int(into.adds)}
+        if target is not None:
+            phase |= {"out": record.BUFFERS.index(target.buffer), "out_layer": target.layer, "out_step": target.step}
+            phase |= {"tanh": int(target.tanh), "adds": int(target.adds)}
         if packed is not None and biases is not None:
             biases = biases.flatten(1).contiguous()
             phase |= {"blocks": len(biases), "panels": biases.shape[1] // self._lanes}
-            phase |= {"part": len(self._parts), "parts": len(reads)}
+            phase |= {"first_term": len(self._terms), "terms": len(reads)}
             phase |= {"weight": self._address(packed.panels), "stride": packed.panels[0].nbytes}
             phase["bias"] = self._address(biases)
             if packed.scales is not None:
                 phase |= {"scales": self._address(packed.scales), "scale_stride": packed.scales[0].nbytes}
             for read, (first, panels) in reads:
-                count = read.groups * self._up(read.size)
-                self._parts.append((record.BUFFERS.index(read.buffer), read.layer, read.step, count, first, panels))
+                count = read.groups * self._round_up(read.size)
+                self._terms.append((record.BUFFERS.index(read.buffer), read.layer, read.step, count, first, panels))
         self._phases.append(phase)
 
     def _address(self, tensor: Tensor) -> int:
-        self._packed.append(tensor)
+        self._kept.append(tensor)
         return addresses.address("a weight", tensor, tensor.dtype)
 
 
 class _Packed(NamedTuple):
-    """Blocks of a matrix, or of a part of it: (blocks, numbers), and of int8 the scales of their columns."""
+    """The blocks of a matrix, (blocks, numbers), and for int8 the scales of their columns."""
 
     panels: Tensor
     scales: Tensor | None
 
 
-def _joined(parts: Sequence[_Packed], dim: int) -> _Packed:
-    """Parts one behind the other, within each block (1) or block after block (0)."""
-    scales = [part.scales for part in parts if part.scales is not None]
-    return _Packed(torch.cat([part.panels for part in parts], dim), torch.cat(scales, dim) if scales else None)
+def _concatenate(packed: Sequence[_Packed], dim: int) -> _Packed:
+    """Concatenate matrices within each block (`dim` 1) or block after block (0)."""
+    scales = [matrix.scales for matrix in packed if matrix.scales is not None]
+    return _Packed(torch.cat([matrix.panels for matrix in packed], dim), torch.cat(scales, dim) if scales else None)

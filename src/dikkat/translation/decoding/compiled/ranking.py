@@ -1,4 +1,4 @@
-"""The ranking of a compiled search's scores while they are in the cache: the likeliest tokens of each row."""
+"""Kernels that find the likeliest tokens of each row, while a compiled search's scores are in the cache."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from dikkat._engine.vectors import Pointer, at, full, lanes_of, largest_lane, lo
 from dikkat.translation.decoding.compiled.rules import State, may_come
 from dikkat.translation.text.special_tokens import SPECIAL
 
-# In a kernel's signature: a phase.
+# The type of a phase, `record.PHASE`, in kernels' signatures.
 Phase = Any
 
 _allowed = inlined(may_come)
@@ -20,7 +20,7 @@ _allowed = inlined(may_come)
 
 @inlined
 def _insert(gains: Pointer, tokens: Pointer, count: int, gain: float, token: int) -> None:
-    """Insert a token among the likeliest, behind those that are as likely."""
+    """Insert a token among the likeliest, after equally likely tokens."""
     k = count - 1
     while k > 0 and gains[k - 1] < gain:
         gains[k], tokens[k] = gains[k - 1], tokens[k - 1]
@@ -32,22 +32,22 @@ def _insert(gains: Pointer, tokens: Pointer, count: int, gain: float, token: int
 def rank(
     call: Call, state: State, phase: Phase, block: int, first: int, rows: int, results: Pointer, zero: Any
 ) -> None:
-    """Write the likeliest tokens of a block of scores, their peak, and Σ e^{score − peak}."""
+    """Write the likeliest tokens of a block of scores, the largest score (peak), and Σ e^{score − peak}."""
     lanes, count = lanes_of(zero), call.beam
-    wide = phase.panels * lanes
+    width = phase.panels * lanes
     for i in range(rows):
-        scores, place = at(results, i * wide), (first + i) * call.blocks + block
+        scores, index = at(results, i * width), (first + i) * call.blocks + block
         b = number_at(call.next_sentences, first + i)
         copies, fewest = flags_at(call.copies, b)[0] != 0, number_at(call.fewest, b)
         missing = number_at(call.next_missing, first + i)
-        gains, tokens = at(pointer(call.block_gains, zero), place * count), numbers_at(call.block_tokens, place * count)
+        gains, tokens = at(pointer(call.block_gains, zero), index * count), numbers_at(call.block_tokens, index * count)
         for k in range(count):
             gains[k], tokens[k] = -np.inf, 0
         top = full(-np.inf, zero)
-        for c in range(0, wide, lanes):
-            x, token = load(scores, c), block * wide + c
-            top = maximum(x, top)
-            if token < SPECIAL or some(full(gains[count - 1], zero) < x):
+        for c in range(0, width, lanes):
+            values, token = load(scores, c), block * width + c
+            top = maximum(values, top)
+            if token < SPECIAL or some(full(gains[count - 1], zero) < values):
                 for k in range(lanes):
                     better = scores[c + k] > gains[count - 1]
                     if better and _allowed(
@@ -56,18 +56,18 @@ def rank(
                         _insert(gains, tokens, count, scores[c + k], token + k)
         peak = largest_lane(top)
         base, sums = full(peak if peak > -np.inf else zero, zero), full(0, zero)
-        for c in range(0, wide, lanes):
+        for c in range(0, width, lanes):
             sums += exp(load(scores, c) - base)
-        pointer(call.block_peaks, zero)[place] = peak
-        pointer(call.block_sums, zero)[place] = total(sums)
+        pointer(call.block_peaks, zero)[index] = peak
+        pointer(call.block_sums, zero)[index] = total(sums)
 
 
 @inlined
 def merge(call: Call, row: int, zero: Any) -> None:
-    """Write a row's likeliest tokens, out of those of its blocks, with their log-probabilities."""
-    count, place = call.beam, row * call.blocks
+    """Merge the likeliest tokens of a row's blocks; write them with their log-probabilities."""
+    count, first_block = call.beam, row * call.blocks
     gains, tokens = doubles_at(call.gains, row * count), numbers_at(call.tokens, row * count)
-    peaks, sums = at(pointer(call.block_peaks, zero), place), at(pointer(call.block_sums, zero), place)
+    peaks, sums = at(pointer(call.block_peaks, zero), first_block), at(pointer(call.block_sums, zero), first_block)
     for k in range(count):
         gains[k], tokens[k] = -np.inf, 0
     peak = -np.inf
@@ -75,15 +75,15 @@ def merge(call: Call, row: int, zero: Any) -> None:
         if not peaks[block] <= peak:
             peak = peaks[block]
         for k in range(count):
-            own = (place + block) * count + k
-            gain = pointer(call.block_gains, zero)[own]
+            index = (first_block + block) * count + k
+            gain = pointer(call.block_gains, zero)[index]
             if not gain > gains[count - 1]:
                 break
-            _insert(gains, tokens, count, gain, number_at(call.block_tokens, own))
-    weight = 0.0
+            _insert(gains, tokens, count, gain, number_at(call.block_tokens, index))
+    total_weight = 0.0
     for block in range(call.blocks):
         if peaks[block] > -np.inf or sums[block] != 0:
-            weight += sums[block] * math.exp(peaks[block] - peak)
-    lse = peak + math.log(weight)
+            total_weight += sums[block] * math.exp(peaks[block] - peak)
+    log_sum_exp = peak + math.log(total_weight)
     for k in range(count):
-        gains[k] -= lse
+        gains[k] -= log_sum_exp

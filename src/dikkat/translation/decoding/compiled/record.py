@@ -1,11 +1,11 @@
-"""The records of hypotheses and of a compiled search, and the phases of the search."""
+"""The records of hypotheses and of a compiled search, and the types of its phases and its progress."""
 
 import numpy as np
 
 from dikkat._engine.record import Record
 
 CHUNK = 48
-"""Rows of a task at most: they, and a block of weights, stay in a core's cache."""
+"""The most rows of a task: the rows and a block of weights stay in a core's cache."""
 
 _HYPOTHESES = {
     "doubles": "gains totals best_ended step_totals result_scores result_totals",
@@ -18,34 +18,33 @@ _HYPOTHESES = {
     "real": "penalty",
 }
 HYPOTHESES = Record(**_HYPOTHESES | {"whole": f"{_HYPOTHESES['whole']} chosen"})
-"""The hypotheses of B sentences, K places each, as `rules` reads them; R rows are the hypotheses that go on.
+"""The hypotheses of B sentences with K places each, for `rules`. The R rows are the hypotheses that continue.
 
-- An engine writes at each step: `tokens` and log-probabilities `gains` (R, K), best first; or the tables of
-  `chosen` whole steps.
-- It reads for each row: `next_tokens`, `next_sentences`, the slots that are missing, `next_missing`, and the row
-  before it, `next_rows`.
-- Sets of slots are whole numbers, a bit for each: the `slots` of a sentence (B), `slot_bits` of a token (V).
-- The tables of all steps (T, B, K): tokens, log-probabilities, rows, places before, missing slots, which ended and
-  which are over.
-- The results (B, n_best): the last step, its place, the tokens and the rows of all steps (B, n_best, T).
+- An engine writes for each step `tokens` and log-probabilities `gains` (R, K), best first; or the tables of `chosen`
+  whole steps.
+- An engine reads for each row `next_tokens`, `next_sentences`, the missing slots `next_missing`, and the row of the
+  step before, `next_rows`.
+- Sets of slots are bits of an integer: the `slots` of a sentence (B), `slot_bits` of a token (V).
+- `step_…` (T, B, K): tokens, log-probabilities, rows, old places, missing slots, and whether it ended or is out.
+- `result_…` (B, n_best): the last step and its place; the tokens and rows of all steps (B, n_best, T).
 """
 
 SEARCH = Record(
     numbers="""
-        source_table target_table source_scales target_scales key key_exp reach weight value weights kept block_peaks
-        block_sums block_gains quantized_scales
+        source_table target_table source_scales target_scales key key_exp key_peaks weight value weights weight_factors
+        block_peaks block_sums block_gains quantized_scales
     """,
     doubles=_HYPOTHESES["doubles"],
     integers=f"""
-        {_HYPOTHESES["integers"]} control phases parts buffers strides sources lengths seen chunk_first chunk_rows
-        block_tokens quantized
+        {_HYPOTHESES["integers"]} control phases terms buffers strides sources lengths key_counts chunk_first
+        chunk_rows block_tokens quantized
     """,
     flags=_HYPOTHESES["flags"],
     whole=f"""
-        {_HYPOTHESES["whole"]} phase_count part_count lstm longest positions chunks capacity blocks embedded hidden
-        own directions layers encoder_layers readout lexical loop pair profile keys key_row features values
+        {_HYPOTHESES["whole"]} phase_count term_count lstm longest positions chunks capacity blocks embedded hidden
+        direction_size directions layers encoder_layers readout lexical loop pair profile keys key_row features values
     """,
-    real=f"{_HYPOTHESES['real']} scale folded single most largest",
+    real=f"{_HYPOTHESES['real']} scale folded single exp_limit largest",
     regions="block exps",
 )
 
@@ -53,40 +52,40 @@ BUFFERS = (
     "embedded_source", "outputs", "outputs_below", "gates", "encoder_state", "encoder_cell", "final", "final_cell",
     "keys", "before", "cell_before", "after", "cell_after", "embedding", "context", "attended", "query", "readout",
 )  # fmt: skip
-"""The buffers of a search's phases, by the numbers under which the kernel has their addresses."""
+"""The buffers of a search's phases, in the order of their numbers in the kernel."""
 
 READ, DENSE, ENCODE, KEYS, GATHER, ATTEND, CELL, RANK = range(8)
 """The kinds of phases."""
 POSITIONS, SENTENCES, LIVE = range(3)
-"""The rows of a phase: all positions of all sentences, the sentences, or the hypotheses that go on."""
+"""The rows of a phase: all positions of all sentences, all sentences, or the hypotheses that continue."""
 
 _PHASE = (
-    "kind", "rows", "blocks", "panels", "weight", "stride", "scales", "scale_stride", "bias", "part", "parts", "tanh",
-    "adds", "out", "out_layer", "out_step", "layer",
+    "kind", "rows", "blocks", "panels", "weight", "stride", "scales", "scale_stride", "bias", "first_term",
+    "terms", "tanh", "adds", "out", "out_layer", "out_step", "layer",
 )  # fmt: skip
 PHASE = np.dtype([(name, np.int64) for name in _PHASE])
-"""A phase: a matrix in blocks of panels, with what is read and where the results go.
+"""A phase: a matrix in blocks of panels, the terms of its product, and its output.
 
-Weight, scales and bias are addresses; the strides from a block to the next are in bytes."""
+Weight, scales and bias are addresses. The strides between blocks are in bytes."""
 
-_PART = ("source", "layer", "step", "count", "first", "panels")
-PART = np.dtype([(name, np.int64) for name in _PART])
-"""A part of what a matrix is multiplied with: `count` numbers of each row of a buffer's layer, rows `step` apart, which
-make `panels` of a block's panels from the `first` on."""
+_TERM = ("source", "layer", "step", "count", "first_panel", "panels")
+TERM = np.dtype([(name, np.int64) for name in _TERM])
+"""A term of a phase's product, which is a sum: `count` numbers of each row of a buffer's layer, rows `step` apart, and
+the `panels` of a block, from `first_panel` on, that the product is added to."""
 
-GOING, DONE, UNKNOWN_SCORES, FULL = range(4)
-"""The status of a search: running, done, stopped by scores that are not finite, or out of room for another step."""
-STATE = np.dtype(
-    [(name, np.int64) for name in ("phase", "first", "tasks", "cost", "inner", "rows", "step", "room", "status")]
-)
-"""Where a search is, between two tasks: in which phase, from which ticket on, at which step."""
+RUNNING, DONE, NONFINITE_SCORES, FULL = range(4)
+"""The status of a search: running, done, stopped by scores that are not finite, or its tables of steps are full."""
+_STATE = ("phase", "first_ticket", "tasks", "cost", "encoded", "rows", "step", "table_steps", "status")
+STATE = np.dtype([(name, np.int64) for name in _STATE])
+"""The progress of a search between two tasks: the phase, its first ticket, its tasks and the cost of a task; the
+encoder's step, the rows and the decoder's step; the steps that tables have memory for; the status."""
 
 ENDED = 2e9
-"""A device adds this to the log-probability of a hypothesis that ended, so that it keeps one of the first places."""
+"""A device adds this to the log-probability of an ended hypothesis, so that it keeps one of the first places."""
 
 LINE = 64
-"""Bytes of a cache line: each of the numbers that workers fight for has one of its own."""
+"""Bytes of a cache line. Each counter that several workers write has its own."""
 TICKETS, PUBLISHED, FINISHED, OVER, BUDGET = (LINE * index for index in range(5))
-"""Bytes from the address of `control`: tickets that are claimed, are published, are done; whether all is over; and how
-much work is left until Python is to hear of Ctrl-C."""
+"""Bytes from the address of `control`: claimed tickets, published tickets, finished tickets, whether the run is over,
+and the work left until Python checks for Ctrl-C."""
 CONTROL = 5 * LINE

@@ -1,7 +1,7 @@
-"""The rules of a beam search, as plain loops over the record `HYPOTHESES` that every engine shares.
+"""The rules of a beam search: loops over the record `HYPOTHESES`, shared by all engines.
 
-An engine computes log-probabilities of next tokens. The rules extend the hypotheses, decide which of them end and which
-rows go on, and write the results.
+An engine computes log-probabilities of next tokens. The rules extend hypotheses, end some, choose the rows that
+continue, and write the results.
 """
 
 from typing import Any
@@ -12,22 +12,22 @@ from numba import carray
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.memory import Call, doubles_at, flags_at, number_at, numbers_at
 from dikkat._engine.vectors import address
-from dikkat.translation.decoding.compiled.record import DONE, ENDED, GOING, HYPOTHESES, STATE, UNKNOWN_SCORES
+from dikkat.translation.decoding.compiled.record import DONE, ENDED, HYPOTHESES, NONFINITE_SCORES, RUNNING, STATE
 from dikkat.translation.text.special_tokens import END, SPECIAL, UNKNOWN
 
-# In a kernel's signature: the progress of a search, `record.STATE`.
+# The type of a search's progress, `record.STATE`, in kernels' signatures.
 State = Any
 
 
 def may_come(token: Any, bit: Any, missing: Any, copies: Any, fewest: Any, step: int) -> Any:
-    """Whether a token may be the next one, for numbers or arrays, compiled or not; a slot only if it is missing."""
-    usual = (token >= SPECIAL) & ((bit == 0) | (bit & missing != 0))
-    return usual | ((token == UNKNOWN) & copies) | ((token == END) & (fewest <= step))
+    """Whether a token may be next, for numbers or arrays, compiled or not. A slot may only if it is missing."""
+    is_word = (token >= SPECIAL) & ((bit == 0) | (bit & missing != 0))
+    return is_word | ((token == UNKNOWN) & copies) | ((token == END) & (fewest <= step))
 
 
 @inlined
 def _count(bits: int) -> int:
-    """Return the number of slots in a set."""
+    """Return the number of 1 bits."""
     count = 0
     while bits:
         bits, count = bits & (bits - 1), count + 1
@@ -35,44 +35,44 @@ def _count(bits: int) -> int:
 
 
 @inlined
-def _missing_before(call: Call, state: State, b: int, place: int) -> int:
-    """Return the slots that a hypothesis lacked before this step."""
+def _missing_before(call: Call, state: State, b: int, beam_index: int) -> int:
+    """Return the set of slots that a hypothesis lacked before this step."""
     if state.step == 0:
         return number_at(call.slots, b)
-    return number_at(call.step_missing, ((state.step - 1) * call.sentences + b) * call.beam + place)
+    return number_at(call.step_missing, ((state.step - 1) * call.sentences + b) * call.beam + beam_index)
 
 
 @inlined
 def _insert(call: Call, state: State, b: int, first: int, total: float, row: int, origin: int, token: int) -> None:
-    """Insert a continuation into a sentence's places from the `first` on, behind those that are as good."""
-    beam, place = call.beam, (state.step * call.sentences + b) * call.beam
-    totals, tokens = doubles_at(call.step_totals, place), numbers_at(call.step_tokens, place)
-    rows, origins = numbers_at(call.step_rows, place), numbers_at(call.step_origins, place)
-    e = beam - 1
-    while e > first and totals[e - 1] < total:
-        totals[e], tokens[e], rows[e], origins[e] = totals[e - 1], tokens[e - 1], rows[e - 1], origins[e - 1]
-        e -= 1
-    totals[e], tokens[e], rows[e], origins[e] = total, token, row, b * beam + origin
+    """Insert a continuation into a sentence's places from `first` on, after equally good continuations."""
+    beam, offset = call.beam, (state.step * call.sentences + b) * call.beam
+    totals, tokens = doubles_at(call.step_totals, offset), numbers_at(call.step_tokens, offset)
+    rows, origins = numbers_at(call.step_rows, offset), numbers_at(call.step_origins, offset)
+    k = beam - 1
+    while k > first and totals[k - 1] < total:
+        totals[k], tokens[k], rows[k], origins[k] = totals[k - 1], tokens[k - 1], rows[k - 1], origins[k - 1]
+        k -= 1
+    totals[k], tokens[k], rows[k], origins[k] = total, token, row, b * beam + origin
 
 
 @inlined
 def _reserve(call: Call, state: State, b: int, first_row: int) -> int:
-    """Write the best continuation with each number of missing slots; return how many there are.
+    """Write the best continuation for each number of missing slots; return how many were written.
 
-    Hypotheses with few slots would otherwise take all places, since text is often likelier than a slot: Post and Vilar,
+    Otherwise hypotheses with few slots could take all places, since text is often likelier than a slot. Post and Vilar,
     "Fast lexically constrained decoding with dynamic beam allocation" (2018).
     """
     beam, reserved = call.beam, 0
-    before, gains = doubles_at(call.totals, b * beam), doubles_at(call.gains, 0)
+    old_totals, gains = doubles_at(call.totals, b * beam), doubles_at(call.gains, 0)
     for count in range(_count(number_at(call.slots, b)) + 1):
         best, best_row, best_origin, best_token, row = -np.inf, 0, 0, 0, first_row
         for origin in range(beam):
-            if before[origin] == -np.inf:
+            if old_totals[origin] == -np.inf:
                 continue
             missing = _missing_before(call, state, b, origin)
-            for k in range(beam):
-                token = number_at(call.tokens, row * beam + k)
-                total = before[origin] + gains[row * beam + k]
+            for rank in range(beam):
+                token = number_at(call.tokens, row * beam + rank)
+                total = old_totals[origin] + gains[row * beam + rank]
                 if total > best and _count(missing & ~number_at(call.slot_bits, token)) == count:
                     best, best_row, best_origin, best_token = total, row, origin, token
             row += 1
@@ -85,33 +85,31 @@ def _reserve(call: Call, state: State, b: int, first_row: int) -> int:
 
 @inlined
 def _is_reserved(call: Call, state: State, b: int, reserved: int, row: int, token: int) -> bool:
-    place = (state.step * call.sentences + b) * call.beam
-    for e in range(place, place + reserved):
-        if number_at(call.step_rows, e) == row and number_at(call.step_tokens, e) == token:
+    offset = (state.step * call.sentences + b) * call.beam
+    for index in range(offset, offset + reserved):
+        if number_at(call.step_rows, index) == row and number_at(call.step_tokens, index) == token:
             return True
     return False
 
 
 @inlined
 def _sort(call: Call, state: State, b: int) -> None:
-    """Sort a sentence's places, best first."""
-    beam, place = call.beam, (state.step * call.sentences + b) * call.beam
-    totals, tokens = doubles_at(call.step_totals, place), numbers_at(call.step_tokens, place)
-    rows, origins = numbers_at(call.step_rows, place), numbers_at(call.step_origins, place)
-    for last in range(1, beam):
-        total, token, row, origin, e = totals[last], tokens[last], rows[last], origins[last], last
-        while e > 0 and totals[e - 1] < total:
-            totals[e], tokens[e], rows[e], origins[e] = totals[e - 1], tokens[e - 1], rows[e - 1], origins[e - 1]
-            e -= 1
-        totals[e], tokens[e], rows[e], origins[e] = total, token, row, origin
+    beam, offset = call.beam, (state.step * call.sentences + b) * call.beam
+    totals, tokens = doubles_at(call.step_totals, offset), numbers_at(call.step_tokens, offset)
+    rows, origins = numbers_at(call.step_rows, offset), numbers_at(call.step_origins, offset)
+    for start in range(1, beam):
+        total, token, row, origin, k = totals[start], tokens[start], rows[start], origins[start], start
+        while k > 0 and totals[k - 1] < total:
+            totals[k], tokens[k], rows[k], origins[k] = totals[k - 1], tokens[k - 1], rows[k - 1], origins[k - 1]
+            k -= 1
+        totals[k], tokens[k], rows[k], origins[k] = total, token, row, origin
 
 
 @inlined
 def _normalised(log_probability: float, length: int, penalty: float) -> float:
-    """Return the score by which ended hypotheses compete.
+    """Return the score that ranks ended hypotheses.
 
-    For one log-probability it must not fall as the length grows: a search stops early because of that.
-
+    For a fixed log-probability it must not fall as the length grows, since `_decide` relies on that to stop early.
     Wu et al., "Google's neural machine translation system" (2016), section 7.
     """
     return log_probability / ((5 + length) / 6) ** penalty
@@ -120,159 +118,155 @@ def _normalised(log_probability: float, length: int, penalty: float) -> float:
 @inlined
 def _extend(call: Call, state: State, b: int, row: int) -> int:
     """Write the best continuations of a sentence's hypotheses, best first; return the row after the sentence's last."""
-    beam, place = call.beam, (state.step * call.sentences + b) * call.beam
-    totals, tokens = doubles_at(call.step_totals, place), numbers_at(call.step_tokens, place)
-    rows, origins = numbers_at(call.step_rows, place), numbers_at(call.step_origins, place)
-    before, gains = doubles_at(call.totals, b * beam), doubles_at(call.gains, 0)
-    for e in range(beam):
-        totals[e], tokens[e], rows[e], origins[e] = -np.inf, 0, 0, b * beam
+    beam, offset = call.beam, (state.step * call.sentences + b) * call.beam
+    totals, tokens = doubles_at(call.step_totals, offset), numbers_at(call.step_tokens, offset)
+    rows, origins = numbers_at(call.step_rows, offset), numbers_at(call.step_origins, offset)
+    old_totals, gains = doubles_at(call.totals, b * beam), doubles_at(call.gains, 0)
+    for k in range(beam):
+        totals[k], tokens[k], rows[k], origins[k] = -np.inf, 0, 0, b * beam
     reserved = _reserve(call, state, b, row) if number_at(call.slots, b) != 0 else 0
     for origin in range(beam):
-        if before[origin] == -np.inf:
+        if old_totals[origin] == -np.inf:
             continue
         if not abs(gains[row * beam]) < np.inf:
-            state.status = UNKNOWN_SCORES
-        for k in range(beam):
-            total, token = before[origin] + gains[row * beam + k], number_at(call.tokens, row * beam + k)
-            if reserved == beam or not total > totals[beam - 1]:  # the remaining tokens are not better
+            state.status = NONFINITE_SCORES
+        for rank in range(beam):
+            total, token = old_totals[origin] + gains[row * beam + rank], number_at(call.tokens, row * beam + rank)
+            if reserved == beam or not total > totals[beam - 1]:  # the remaining tokens are no better
                 break
             if not _is_reserved(call, state, b, reserved, row, token):
                 _insert(call, state, b, reserved, total, row, origin, token)
         row += 1
     if reserved:
         _sort(call, state, b)
-    for e in range(beam):
-        missing = _missing_before(call, state, b, origins[e] - b * beam)
-        numbers_at(call.step_missing, place + e)[0] = missing & ~number_at(call.slot_bits, tokens[e])
+    for k in range(beam):
+        missing = _missing_before(call, state, b, origins[k] - b * beam)
+        numbers_at(call.step_missing, offset + k)[0] = missing & ~number_at(call.slot_bits, tokens[k])
     return row
 
 
 @inlined
 def _adopt(call: Call, state: State, b: int) -> None:
-    """Take a sentence's places as a device chose them, best first behind those that ended before."""
-    beam, place, searched = call.beam, (state.step * call.sentences + b) * call.beam, False
-    totals = doubles_at(call.step_totals, place)
-    for e in range(beam):
-        searched |= doubles_at(call.totals, b * beam + e)[0] > -np.inf
+    """Take a step that a device chose, and clear the places that ended before, which come first."""
+    beam, offset, searched = call.beam, (state.step * call.sentences + b) * call.beam, False
+    totals = doubles_at(call.step_totals, offset)
+    for k in range(beam):
+        searched |= doubles_at(call.totals, b * beam + k)[0] > -np.inf
     if searched and not totals[0] > -np.inf:
-        state.status = UNKNOWN_SCORES
-    for e in range(beam):
-        if not searched or totals[e] > ENDED / 2:
-            totals[e] = -np.inf
-        numbers_at(call.step_missing, place + e)[0] = 0  # a device searches no sentences with slots
-    numbers_at(call.open, b)[0] = beam  # hypotheses that ended have places of their own
+        state.status = NONFINITE_SCORES
+    for k in range(beam):
+        if not searched or totals[k] > ENDED / 2:
+            totals[k] = -np.inf
+        numbers_at(call.step_missing, offset + k)[0] = 0  # sentences with slots are never searched on a device
+    numbers_at(call.open, b)[0] = beam  # on a device, ended hypotheses keep their places
 
 
 @inlined
-def _decide(call: Call, state: State, b: int, going: int) -> int:
-    """Decide which hypotheses end, are cut or go on; return how many go on so far."""
-    beam, place, length = call.beam, (state.step * call.sentences + b) * call.beam, state.step + 1
-    totals, tokens = doubles_at(call.step_totals, place), numbers_at(call.step_tokens, place)
-    ended, out = flags_at(call.step_ended, place), flags_at(call.step_out, place)
-    missing = numbers_at(call.step_missing, place)
+def _decide(call: Call, state: State, b: int, next_row: int) -> int:
+    """Decide which hypotheses of a sentence end, are cut or continue; return the next free row."""
+    beam, offset, length = call.beam, (state.step * call.sentences + b) * call.beam, state.step + 1
+    totals, tokens = doubles_at(call.step_totals, offset), numbers_at(call.step_tokens, offset)
+    ended, out = flags_at(call.step_ended, offset), flags_at(call.step_out, offset)
+    missing = numbers_at(call.step_missing, offset)
     best = doubles_at(call.best_ended, b * call.n_best)
     open_places, limit = numbers_at(call.open, b), number_at(call.limits, b)
-    places, hope = open_places[0], -np.inf
-    for e in range(beam):
-        there = e < places and totals[e] > -np.inf
-        ended[e] = out[e] = there and tokens[e] == END
-        if ended[e] and missing[e] == 0:  # one that lacks a slot ends no search
-            score, k = _normalised(totals[e], length, call.penalty), call.n_best - 1
-            if score > best[k]:
-                while k > 0 and best[k - 1] < score:
-                    best[k] = best[k - 1]
-                    k -= 1
-                best[k] = score
+    open_count, best_running = open_places[0], -np.inf
+    for k in range(beam):
+        is_filled = k < open_count and totals[k] > -np.inf
+        ended[k] = out[k] = is_filled and tokens[k] == END
+        if ended[k] and missing[k] == 0:  # a hypothesis that lacks a slot ends no search
+            score, result = _normalised(totals[k], length, call.penalty), call.n_best - 1
+            if score > best[result]:
+                while result > 0 and best[result - 1] < score:
+                    best[result] = best[result - 1]
+                    result -= 1
+                best[result] = score
             open_places[0] -= 1
-        elif there and not ended[e]:
-            hope = max(hope, totals[e])
+        elif is_filled and not ended[k]:
+            best_running = max(best_running, totals[k])
     at_limit = limit == length
-    # Log-probabilities only fall as a hypothesis grows and the divisor grows with length, so this bounds every final
-    # score.
-    over = at_limit or best[call.n_best - 1] >= _normalised(hope, limit, call.penalty)
-    for e in range(beam):
-        goes = e < places and totals[e] > -np.inf and not ended[e]
-        if goes and at_limit:
-            out[e] = 1
-        doubles_at(call.totals, b * beam + e)[0] = totals[e] if goes and not over else -np.inf
-        if goes and not over:
-            numbers_at(call.next_rows, going)[0] = numbers_at(call.step_rows, place)[e]
-            numbers_at(call.next_tokens, going)[0] = tokens[e]
-            numbers_at(call.next_sentences, going)[0] = b
-            numbers_at(call.next_missing, going)[0] = missing[e]
-            going += 1
-    return going
+    # Log-probabilities fall and the divisor grows with the length, so this bounds every final score.
+    is_over = at_limit or best[call.n_best - 1] >= _normalised(best_running, limit, call.penalty)
+    for k in range(beam):
+        continues = k < open_count and totals[k] > -np.inf and not ended[k]
+        if continues and at_limit:
+            out[k] = 1
+        doubles_at(call.totals, b * beam + k)[0] = totals[k] if continues and not is_over else -np.inf
+        if continues and not is_over:
+            numbers_at(call.next_rows, next_row)[0] = numbers_at(call.step_rows, offset)[k]
+            numbers_at(call.next_tokens, next_row)[0] = tokens[k]
+            numbers_at(call.next_sentences, next_row)[0] = b
+            numbers_at(call.next_missing, next_row)[0] = missing[k]
+            next_row += 1
+    return next_row
 
 
 @inlined
-def _grade(call: Call, at: int) -> int:
-    """Return 2 for a hypothesis that ended with all slots, 1 for one that ended, 0 for one that was cut."""
-    if not flags_at(call.step_ended, at)[0]:
+def _grade(call: Call, index: int) -> int:
+    """Return 2 for a hypothesis that ended with all slots, 1 if it ended without some, 0 if it was cut."""
+    if not flags_at(call.step_ended, index)[0]:
         return 0
-    return 2 if number_at(call.step_missing, at) == 0 else 1
+    return 2 if number_at(call.step_missing, index) == 0 else 1
 
 
 @inlined
 def _choose(call: Call, state: State, b: int) -> None:
-    """Write a sentence's results, the best first; of equal ones that which was out first.
-
-    Finished ones with all slots come first, then finished ones, then those that the limit cut.
-    """
-    count, place = 0, b * call.n_best
-    steps, places = numbers_at(call.result_steps, place), numbers_at(call.result_places, place)
-    finished, scores = flags_at(call.result_ended, place), doubles_at(call.result_scores, place)
-    totals = doubles_at(call.result_totals, place)
+    """Write a sentence's results by `_grade`, then by score, best first. Equal results keep the order of the search."""
+    count, offset = 0, b * call.n_best
+    steps, beam_indices = numbers_at(call.result_steps, offset), numbers_at(call.result_places, offset)
+    ended_flags, scores = flags_at(call.result_ended, offset), doubles_at(call.result_scores, offset)
+    totals = doubles_at(call.result_totals, offset)
     for k in range(call.n_best):
         steps[k] = -1
     for step in range(state.step):
-        for e in range(call.beam):
-            at = (step * call.sentences + b) * call.beam + e
-            if not flags_at(call.step_out, at)[0]:
+        for beam_index in range(call.beam):
+            index = (step * call.sentences + b) * call.beam + beam_index
+            if not flags_at(call.step_out, index)[0]:
                 continue
-            total, ended = doubles_at(call.step_totals, at)[0], flags_at(call.step_ended, at)[0]
+            total, ended = doubles_at(call.step_totals, index)[0], flags_at(call.step_ended, index)[0]
             score, k = _normalised(total, step + 1, call.penalty), count
-            grade = _grade(call, at)
+            grade = _grade(call, index)
             while k > 0:
-                other = _grade(call, (steps[k - 1] * call.sentences + b) * call.beam + places[k - 1])
-                if grade < other or (grade == other and not score > scores[k - 1]):
+                other_grade = _grade(call, (steps[k - 1] * call.sentences + b) * call.beam + beam_indices[k - 1])
+                if grade < other_grade or (grade == other_grade and not score > scores[k - 1]):
                     break
                 if k < call.n_best:
-                    steps[k], places[k], finished[k] = steps[k - 1], places[k - 1], finished[k - 1]
+                    steps[k], beam_indices[k], ended_flags[k] = steps[k - 1], beam_indices[k - 1], ended_flags[k - 1]
                     scores[k], totals[k] = scores[k - 1], totals[k - 1]
                 k -= 1
             if k < call.n_best:
-                steps[k], places[k], finished[k], scores[k], totals[k] = step, e, ended, score, total
+                steps[k], beam_indices[k], ended_flags[k], scores[k], totals[k] = step, beam_index, ended, score, total
                 count = min(count + 1, call.n_best)
 
 
 @inlined
 def _trace(call: Call, state: State, hypothesis: int) -> None:
-    """Write a hypothesis's token and row at each step; 0 after its last."""
-    room, b, place = state.room, hypothesis // call.n_best, number_at(call.result_places, hypothesis)
-    ids, rows = numbers_at(call.result_ids, hypothesis * room), numbers_at(call.result_rows, hypothesis * room)
+    """Write the token and row of each step of a hypothesis, 0 after its last step."""
+    size, b, beam_index = state.table_steps, hypothesis // call.n_best, number_at(call.result_places, hypothesis)
+    ids, rows = numbers_at(call.result_ids, hypothesis * size), numbers_at(call.result_rows, hypothesis * size)
     for step in range(state.step - 1, -1, -1):
         ids[step], rows[step] = 0, 0
         if step <= number_at(call.result_steps, hypothesis):
-            at = (step * call.sentences + b) * call.beam + place
-            ids[step], rows[step] = number_at(call.step_tokens, at), number_at(call.step_rows, at)
-            place = number_at(call.step_origins, at) - b * call.beam
+            index = (step * call.sentences + b) * call.beam + beam_index
+            ids[step], rows[step] = number_at(call.step_tokens, index), number_at(call.step_rows, index)
+            beam_index = number_at(call.step_origins, index) - b * call.beam
 
 
 @inlined
 def book(call: Call, state: State, chosen: bool) -> None:
-    """Take every sentence one step on, from `gains` and `tokens` or a `chosen` step; at the end write the results."""
-    row, going = 0, 0
+    """Advance all sentences by one step, from `gains` and `tokens` or a `chosen` step; write results after the last."""
+    row, next_row = 0, 0
     for b in range(call.sentences):
         if chosen:
             _adopt(call, state, b)
         else:
             row = _extend(call, state, b, row)
-        going = _decide(call, state, b, going)
-    if state.status == UNKNOWN_SCORES:
+        next_row = _decide(call, state, b, next_row)
+    if state.status == NONFINITE_SCORES:
         return
     state.step += 1
-    state.rows = going
-    if going == 0:
+    state.rows = next_row
+    if next_row == 0:
         for b in range(call.sentences):
             _choose(call, state, b)
         for hypothesis in range(call.sentences * call.n_best):
@@ -282,7 +276,7 @@ def book(call: Call, state: State, chosen: bool) -> None:
 
 @Kernel
 def advance(zero: Any) -> Any:
-    """One step from `gains` and `tokens`, or the `chosen` steps whose tables are filled."""
+    """Make the kernel of one step from `gains` and `tokens`, or of `chosen` steps from filled tables."""
     layout, state_type = HYPOTHESES.layout(__name__), STATE
 
     def advance(record: Any) -> None:
@@ -291,7 +285,7 @@ def advance(zero: Any) -> Any:
         if call.chosen == 0:
             book(call, state, False)
         for _ in range(call.chosen):
-            if state.status == GOING:
+            if state.status == RUNNING:
                 book(call, state, True)
 
     return advance

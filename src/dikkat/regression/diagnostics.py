@@ -157,9 +157,9 @@ def hold_out(
     for learned, held in splits:
         if not len(held) or not rows.weight[learned].any():
             name = type(folds).__name__
-            raise ValueError(f"folds: got a {name} that leaves no row to learn from or to predict; expected some")
-        # The search starts anew: starting from the bandwidths of all rows would leak the held-out rows.
-        fitted = model._refit(rows.take(rest))
+            raise ValueError(f"folds: got a {name} with no row to learn from or to predict; expected both in each fold")
+        # A new search: starting from the bandwidths of all rows would leak the held-out rows.
+        fitted = model._refit(rows.take(learned))
         predicted[held] = fitted._answer(refilled(rows.x[held], fitted.columns_)[0])
     return _add_scores(predicted, rows, joined)
 

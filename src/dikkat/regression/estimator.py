@@ -558,9 +558,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """Return an estimator with the fitted kernel and order, and the rest learned from `rows`."""
         x, columns = refilled(rows.x, rows.columns, rows.weight)
         model: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        return model._fitted(rows._replace(x=x, columns=columns, metric=None))
+        return model._fit_rows(rows._replace(x=x, columns=columns, metric=None))
 
-    def _found(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+    def _find_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         coding, checked = rows.coding, validation.checked_bandwidth(self.bandwidth, rows.columns)
         is_fixed, degree = bool(rows.columns) and not isinstance(checked, str), int(self.order == "linear")
         bandwidth, folds = coding.widths(checked) if is_fixed else checked, folds_of(rows, joined)

@@ -60,7 +60,7 @@ def interval(
     rows, errors = left_out_errors(model)
     lower, upper = np.full((2, len(x)), np.inf) * [[-1], [1]]
     if rows.times.sum() > 1:
-        growth, new_weight = _growth(model, x, weight), model._smoother.alike
+        growth, new_weight = _growth(model, x, weight), model._smoother.design_effect
         for chunk, centers in _estimates_without(model, rows, x):
             distances = _scale_errors(growth[chunk], np.abs(errors))
             upper[chunk] = _quantile(centers + distances, rows.weight, coverage, new_weight)
@@ -108,7 +108,7 @@ def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Ar
     """Return the quantiles q (k,) of a new value at rows like `X_train_`, (n, k)."""
     result, added = np.empty((len(x), len(q))), np.sqrt(unknown(model, x)[:, 0])
     for chunk, mean, growth, errors, share in _distribution(model, x, weight):
-        order, kappa = np.argsort(errors, kind="stable"), model._smoother.alike
+        order, kappa = np.argsort(errors, kind="stable"), model._smoother.design_effect
         below = np.cumsum(share[:, order], 1)
         rest = 1 - below[:, -1]
         for k, level in enumerate(q):
@@ -169,8 +169,8 @@ def left_out_errors(model: Any) -> tuple[Repeats, Array]:
         rows, errors = tested.rows, tested.errors[:, 0]
     else:
         rows, (_, trial) = model._smoother.joined.rows(), model._smoother.left_out
-        single_rows = rows.unique[: len(rows.unique) - len(trial.repeated)]
-        errors = -torch.cat([trial.left[single_rows], trial.repeated])[:, 0].numpy()
+        single_rows = rows.unique[: len(rows.unique) - len(trial.repeat_errors)]
+        errors = -torch.cat([trial.errors[single_rows], trial.repeat_errors])[:, 0].numpy()
     if model._smoother.joined.precise:
         return rows._replace(weight=np.ones(len(errors))), errors * np.sqrt(rows.weight)
     return rows, errors
@@ -196,9 +196,9 @@ def _estimates_without(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[sl
         remaining = 1 - share * (inverse_z * across).sum(1)
         with np.errstate(divide="ignore", invalid="ignore"):
             without = theta[:, :1] - share * inverse_z[:, 0] * residual / remaining
-            if smoother.drawn:  # the ridge shrinks to the plane without the row
+            if smoother.shrinks:  # the ridge shrinks to the plane without the row
                 plane = smoother.trend.without[rows.unique, :, 0] - smoother.trend.slope[:, 0]
-                slope_change = (local.wide / smoother.trend.spread)[:, :, None].numpy() * plane.numpy().T
+                slope_change = (local.bandwidth / smoother.trend.spread)[:, :, None].numpy() * plane.numpy().T
                 # With M = A + H, M⁻¹ H = 1 − M⁻¹ A. The ridge H may be 10³⁰, so that rounding of M⁻¹ would matter.
                 moments = (local.design.mT * local.share[:, None]) @ local.design
                 ridge_part = (across - moments.numpy() @ inverse_z)[:, 1:]
@@ -213,7 +213,7 @@ def _estimates_without(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[sl
 
 def _solve(local: Local) -> tuple[torch.Tensor, ...]:
     """Return z (n, m, k), M⁻¹ (n, k, k), θ (n, k) and w (n, m)."""
-    toward = local.toward[..., 0]
+    toward = local.target[..., 0]
     residual = local.value[:, 0] - (local.delta @ toward[..., None])[..., 0]
     theta = (local.inverse @ (local.design.mT @ (local.share * residual)[..., None]))[..., 0]
     theta[:, 1:] += toward[:, : theta.shape[1] - 1]

@@ -119,7 +119,7 @@ def reaches(model: KernelRegressor) -> list[str]:
 
 def _reach(model: KernelRegressor, column: Column, sigma: float, spread: float) -> str:
     smoother = model._smoother
-    has_steps = smoother.drawn and len(smoother.trend.spread) > smoother.joined.numbers
+    has_steps = smoother.shrinks and len(smoother.trend.spread) > smoother.joined.numbers
     if column.kind == "periodic":
         return ("a wave" if has_steps else "no influence") if _FAR * float(column.levels[0]) < sigma else written(sigma)
     if column.coded:

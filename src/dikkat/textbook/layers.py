@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import dikkat
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder
-from dikkat.scores import Additive, ScaledDot, Score, is_plain, whole
+from dikkat.scores import Additive, ScaledDot, Score, check_size, is_plain
 from dikkat.textbook.tools import call_matching, check_heads, positions
 
 __all__ = [

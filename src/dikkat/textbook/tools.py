@@ -167,7 +167,7 @@ def check_attention(queries: Sequence[int], keys: Sequence[int], values: Sequenc
 
 def check_heads(num_hiddens: int, num_heads: int) -> None:
     """Raise unless `num_hiddens` is a multiple of `num_heads`."""
-    if whole("num_hiddens", num_hiddens) % whole("num_heads", num_heads):
+    if check_size("num_hiddens", num_hiddens) % check_size("num_heads", num_heads):
         raise ValueError(f"num_hiddens: got {num_hiddens}; expected a multiple of num_heads, {num_heads}")
 
 

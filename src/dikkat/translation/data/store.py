@@ -109,7 +109,7 @@ class Store:
         identity += [slots.to_dict(), practice]
         key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         path = cache_folder("tokenised") / f"{key[:32]}.arrow"
-        with wait_for_lock(path.with_suffix(".lock"), _WHAT):
+        with wait_for_lock(path.with_suffix(".lock"), _CACHE_LABEL):
             if path.exists():
                 try:
                     return cls(*_from_file(path))
@@ -162,8 +162,8 @@ def _write(path: Path, task: "_Tokenization") -> None:
         with writing(_CACHE_LABEL, path.parent):
             writer.write_batch(batch, metadata)
 
-    with create_file(path, _WHAT) as file:
-        with writing(_WHAT, path.parent):
+    with create_file(path, _CACHE_LABEL) as file:
+        with writing(_CACHE_LABEL, path.parent):
             writer = pa.ipc.new_file(file, _batch([]).schema)
         task.write_to(write)
         write(_batch([]), {"counts": json.dumps(asdict(task.counts))})

@@ -57,10 +57,10 @@ def undescribed(model: TranslationModel) -> list[str]:
             reasons.append(
                 f"{name or 'the model'} is not a plain {type(module).__name__}, or has hooks, so it must be called"
             )
-        elif isinstance(part, nn.Embedding) and part.max_norm is not None:
-            reasons.append(f"{name} changes its weights when it is called (max_norm)")
-        elif isinstance(part, AttentionalGRU | AttentionalLSTM):
-            reasons += sequence.find_score_obstacles(part.score)
+        elif isinstance(module, nn.Embedding) and module.max_norm is not None:
+            reasons.append(f"{name} changes its weights in each call (max_norm)")
+        elif isinstance(module, AttentionalGRU | AttentionalLSTM):
+            reasons += sequence.find_score_obstacles(module.score)
     if type(model) is not TranslationModel or any(callable(getattr(type(model), name, None)) for name in vars(model)):
         reasons.append(f"{type(model).__name__} overrides methods, and may compute something else")
     return reasons
@@ -81,10 +81,10 @@ def search_obstacles(model: TranslationModel) -> list[str]:
 
 
 def compared(decoder: AttentionalGRU | AttentionalLSTM) -> Compared:
-    """The attention of a decoder: both sides of its score as affine maps."""
-    score, like = decoder.score, decoder.part("weight_hh", 0)
+    """Return the score of a decoder's attention, with affine maps for both sides."""
+    score, template = decoder.score, decoder.part("weight_hh", 0)
     weight, bias = sequence.find_query_map(decoder, score)
-    query = Affine(torch.eye(decoder.hidden_size).to(like) if weight is None else weight, bias)
+    query = Affine(torch.eye(decoder.hidden_size).to(template) if weight is None else weight, bias)
     projection = getattr(score, "W_k", None)
     if isinstance(projection, nn.Linear) and is_plain(projection):
         key = Affine(projection.weight)

@@ -263,10 +263,10 @@ def test_long_work_says_how_far_it_is(run, quick, homes, monkeypatch):
     _, err = made(run("homes.csv", "--target", "price"))
     lines = err.splitlines()
     assert re.fullmatch(
-        r"finding the bandwidth: \d+\.\d times over all pairs of rows, 0 s", lines[0].replace(" 1 s", " 0 s")
+        r"finding the bandwidth: \d+\.\d passes over all pairs of rows, 0 s", lines[0].replace(" 1 s", " 0 s")
     )
     assert any(re.fullmatch(r"predicting: 100%, \d+ s", line) for line in lines)
-    assert re.fullmatch(r"holding out 5 folds: \d+\.\d times over all pairs of rows, \d+ s", lines[-1])
+    assert re.fullmatch(r"holding out 5 folds: \d+\.\d passes over all pairs of rows, \d+ s", lines[-1])
 
 
 def test_the_bar_is_drawn_where_a_terminal_is(run, quick, homes, monkeypatch):

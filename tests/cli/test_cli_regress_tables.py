@@ -179,7 +179,7 @@ def test_numbers_that_are_categories_may_be_texts_in_another_table(run, homes):
     homes.astype({"town": object}).assign(town=[*homes["town"][:-1], "?"]).to_csv("new.csv", index=False)
     status, _, err = run("new.csv", "--apply", "made/model.safetensors", "-o", "out")
     assert (status, err.count("\n")) == (0, 1)
-    assert "1 of 60 rows of X have a category in column 'town' that was not there in fit" in err
+    assert "1 of 60 rows of X have a category in column 'town' that fit has not seen" in err
     found = pd.read_csv("out/predictions.csv")["price_predicted"]
     np.testing.assert_allclose(found[:-1], expected[:-1], rtol=1e-9)
     assert abs(found[59] - expected[59]) > 1e-3
@@ -211,7 +211,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
     assert (status, err) == (0, "")
     homes.assign(town="Izmir").to_csv("new.csv", index=False)
     _, err = made(run("new.csv", *apply))
-    assert "60 of 60 rows of X have a category in column 'town' that was not there in fit" in err
+    assert "60 of 60 rows of X have a category in column 'town' that fit has not seen" in err
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_fit_warns() -> None:
     random = np.random.default_rng(7)
     x = np.arange(300.0)[:, None]
     y = np.sin(x[:, 0] / 40) + 0.3 * autoregressive(random, 300)
-    with pytest.warns(UserWarning, match="y: got rows whose errors are like those of their neighbours") as told:
+    with pytest.warns(UserWarning, match="y: got errors that are autocorrelated along") as told:
         model = KernelRegressor().fit(x, y)
     assert told[0].filename == __file__
     with warnings.catch_warnings():  # a bandwidth as told, rows in any order as above, weights of 0, other errors
@@ -108,7 +108,7 @@ def test_fit_warns() -> None:
         KernelRegressor().fit(x, np.sin(x[:, 0] / 40) + 0.3 * random.normal(size=300))
     assert wide.bandwidth_[0] > 3 * model.bandwidth_[0]
     shuffled = random.permutation(300)
-    with pytest.warns(UserWarning, match="those of their neighbours"):
+    with pytest.warns(UserWarning, match="autocorrelated along"):
         KernelRegressor().fit(x[shuffled], y[shuffled])
 
 
@@ -122,7 +122,7 @@ def _measured(repeats: int, seed: int = 0) -> tuple[Array, Array, Array]:
 
 def test_fit_warns_of_repeats_that_hide_errors() -> None:
     x, y, group = _measured(3)
-    with pytest.warns(UserWarning, match="X: got rows at 47 places, equal or nearly equal in X, as") as told:
+    with pytest.warns(UserWarning, match="X: got repeated measurements: .* nearly equal, at 47 places") as told:
         model = KernelRegressor().fit(x, y)
     # A loop: how far off a place is that is left out, its repeats with it, beside a row alone.
     settings = {"bandwidth": model.bandwidth_, "ridge": model.ridge_}
@@ -130,7 +130,7 @@ def test_fit_warns_of_repeats_that_hide_errors() -> None:
         lambda i: np.arange(len(x)) == i, lambda i: group == group[i]
     ))  # fmt: skip
     beside, without = (np.sqrt(np.mean(np.square(each))) for each in (kept, gone))
-    assert f"is {beside:.3g} if its repeats are known, and {without:.3g} if they are not" in str(told[0].message)
+    assert f"is {beside:.3g} if the repeats of a row are known, and {without:.3g} at a" in str(told[0].message)
     with warnings.catch_warnings():  # by groups, the means, and where a place says nothing of its own
         warnings.simplefilter("error")
         KernelRegressor(cv=GroupKFold(5)).fit(x, y, groups=group)

@@ -58,7 +58,7 @@ def test_a_loaded_model_is_the_saved_one(translator, folder):
 def test_a_file_that_is_not_what_was_written_is_refused(folder, name):
     path = folder / name
     path.write_bytes(path.read_bytes() + b" ")  # which JSON does not mind
-    with pytest.raises(ModelFolderError, match=f"{name}: damaged: not what was written, by its sum in SHA256SUMS"):
+    with pytest.raises(ModelFolderError, match=f"{name}: damaged: its checksum differs from SHA256SUMS"):
         Translator.load(folder)
 
 

@@ -219,7 +219,7 @@ def test_a_damaged_checkpoint_is_not_gone_on_with(tmp_path, monkeypatch):
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    with pytest.raises(TrainingFolderError, match=r"optimizer\.safetensors is damaged"):
+    with pytest.raises(TrainingFolderError, match=r"optimizer\.safetensors is missing or has a wrong checksum"):
         learn(SHORT, tmp_path / "run", resume=True)
 
 
@@ -455,7 +455,7 @@ def test_a_bit_that_flips_in_the_best_weights_is_noticed(tmp_path):
     data = bytearray(file.read_bytes())
     data[-3] ^= 1  # of a number: the file can still be read
     file.write_bytes(data)
-    with pytest.raises(TrainingFolderError, match=rf"{file.name}: damaged: not what was written"):
+    with pytest.raises(TrainingFolderError, match=rf"{file.name}: damaged: its checksum is wrong"):
         learn(SHORT, tmp_path / "run", resume=True)
     file.unlink()
     with pytest.raises(TrainingFolderError, match=rf"{file.name}: missing"):

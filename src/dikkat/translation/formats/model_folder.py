@@ -249,7 +249,7 @@ def _load_sums(path: Path) -> dict[str, str]:
 
 def _check_sum(path: Path, data: bytes, sums: Mapping[str, str]) -> None:
     if sums[path.name] != digest(data):
-        raise ModelFolderError(f"{path}: damaged: not what was written, by its sum in {SUMS}. Copy the folder again")
+        raise ModelFolderError(f"{path}: damaged: its checksum differs from {SUMS}. Copy the folder again")
 
 
 def _load_tokenizer(path: Path, sums: Mapping[str, str]) -> Tokenizer:

@@ -514,7 +514,7 @@ def test_it_says_where_it_cannot(begun_with_two_threads, threads_of_steps, monke
 def test_it_says_from_where_it_goes_on(tmp_path, monkeypatch, capsys):
     killed_in(monkeypatch, SHORT, tmp_path, "_take_step", 6)
     train(SHORT, PAIRS, PAIRS[:5], folder=tmp_path, resume=True)
-    assert capsys.readouterr().err.startswith("going on in epoch 2 after step 5, with 1 thread\n")
+    assert capsys.readouterr().err.startswith("resuming in epoch 2 after step 5, with 1 thread\n")
 
 
 def test_the_length_penalty_may_change_once_a_training_has_ended(tmp_path):

@@ -241,7 +241,7 @@ def test_a_terminal_is_told_the_next_step(run, model, tmp_path, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run("export", model, "--html", page)[2] == f"next: open {page.as_uri()} in a browser\n"
     assert "%20" in page.as_uri()
-    assert run("translate", model, "Go.")[2] == f"next: dikkat show {model} Go., to see what it looked at\n"
+    assert run("translate", model, "Go.")[2] == f"next: dikkat show {model} Go., to see its attention\n"
 
 
 def test_every_setting_and_every_way_of_searching_has_the_option_of_its_name(run):

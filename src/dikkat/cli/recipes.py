@@ -8,7 +8,7 @@ from dikkat.translation.formats.recipe import built_in, purpose
 
 @app.command(cls=Command, epilog="Example:\n\ndikkat recipes")
 def recipes() -> None:
-    """List the recipes that come with dikkat; `dikkat train NAME --output FOLDER` follows one."""
-    show_table(["name", "purpose"], [[name, purpose(path)] for name, path in built_in().items()], words=2)
+    """List the built-in recipes. `dikkat train NAME --output FOLDER` trains with one."""
+    show_table(["name", "purpose"], [[name, purpose(path)] for name, path in built_in().items()], text_columns=2)
     print(f"files: {next(iter(built_in().values())).parent}")
     suggest("dikkat train phrasebook --output my-model")

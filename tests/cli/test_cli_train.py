@@ -110,8 +110,8 @@ def test_early_stopping_is_said(run, tmp_path):
     best = losses.index(min(losses))
     assert len(losses) == best + 3 < 9
     assert (
-        f"stopped after epoch {len(losses)}: 2 validations without improvement; selected epoch {best + 1}, validation loss "
-        f"{losses[best]:.3f}\n"
+        f"stopped after epoch {len(losses)}: 2 validations without improvement; selected epoch {best + 1}, validation "
+        f"loss {losses[best]:.3f}\n"
     ) in err
 
 

@@ -118,9 +118,9 @@ def test_the_libraries_too_say_what_to_install():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "--nosuch"], "dikkat: no such option: --nosuch. See dikkat train --help\n"),
-        (["train", "--epoch", 3], "no such option: --epoch; did you mean --epochs? See dikkat train --help"),
-        (["train", "--corpsu", "x"], "no such option: --corpsu; did you mean --corpus? See"),
+        (["train", "--nosuch"], "dikkat: unknown option: --nosuch. See dikkat train --help\n"),
+        (["train", "--epoch", 3], "unknown option: --epoch; did you mean --epochs? See dikkat train --help"),
+        (["train", "--corpsu", "x"], "unknown option: --corpsu; did you mean --corpus? See"),
         (["train", "--no-bidirectionl"], "did you mean --no-bidirectional? See"),
         (["trian"], "no such command 'trian'. Did you mean 'train'? See dikkat --help"),
         (["translate"], "missing argument 'model'. See dikkat translate --help"),

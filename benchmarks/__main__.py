@@ -27,7 +27,7 @@ class Bench(NamedTuple):
     """A module of this package, what it measures, its words (`{corpus}` has to be given), and its environment."""
 
     module: str
-    what: str
+    purpose: str
     words: tuple[str, ...] = ()
     venv: str = VENV
 
@@ -80,35 +80,35 @@ def main() -> int:
     parser.add_argument("--only", help="these benchmarks of the suite, by ','")
     for name, text in INPUTS.items():
         parser.add_argument(f"--{name}", help=text)
-    options, more = parser.parse_args(words[:split]), words[split + 1 :]
+    options, extra_words = parser.parse_args(words[:split]), words[split + 1 :]
     if options.suite is None:
         for bench in BENCHES:
-            needs = "".join(f"; needs --{each}, {INPUTS[each]}" for each in bench.needs())
-            print(f"{bench.suite:12} {bench.name:14} {bench.what} ({bench.venv}{needs})")
+            needs = "".join(f"; needs --{input_name}, {INPUTS[input_name]}" for input_name in bench.needs())
+            print(f"{bench.suite:12} {bench.name:14} {bench.purpose} ({bench.venv}{needs})")
         return 0
     suite = {bench.name: bench for bench in BENCHES if bench.suite == options.suite}
-    chosen = options.only.split(",") if options.only else list(suite)
-    if unknown := [name for name in chosen if name not in suite]:
+    selected = options.only.split(",") if options.only else list(suite)
+    if unknown := [name for name in selected if name not in suite]:
         parser.error(f"--only: got {', '.join(unknown)}; expected {', '.join(suite)}")
-    given = {name: value for name in INPUTS if (value := getattr(options, name)) is not None}
-    ran = {name: run(suite[name], given, more) for name in chosen}
-    failed = [name for name, status in ran.items() if status or (status is None and options.only)]
+    inputs = {name: value for name in INPUTS if (value := getattr(options, name)) is not None}
+    statuses = {name: run(suite[name], inputs, extra_words) for name in selected}
+    failed = [name for name, status in statuses.items() if status or (status is None and options.only)]
     print(f"failed: {', '.join(failed)}" if failed else "done")
     return int(bool(failed))
 
 
-def run(bench: Bench, given: dict[str, str], more: list[str]) -> int | None:
+def run(bench: Bench, inputs: dict[str, str], extra_words: list[str]) -> int | None:
     """Run a benchmark: its exit status, or None where it was left out."""
     python = ROOT / bench.venv / "bin" / "python"
-    lacking = [f"--{each}, {INPUTS[each]}" for each in bench.needs() if each not in given]
+    missing = [f"--{input_name}, {INPUTS[input_name]}" for input_name in bench.needs() if input_name not in inputs]
     if not python.exists():
-        lacking.append(f"the environment {bench.venv}")
-    if lacking:
-        print(f"{bench.name}: left out, needs {'; '.join(lacking)}", flush=True)
+        missing.append(f"the environment {bench.venv}")
+    if missing:
+        print(f"{bench.name}: left out, needs {'; '.join(missing)}", flush=True)
         return None
-    print(f"{bench.name}: {bench.what}", flush=True)
-    everything = command(bench.module, *(word.format(**given) for word in bench.words), *more, python=python)
-    return subprocess.run(everything, env=environment(), cwd=ROOT, check=False).returncode
+    print(f"{bench.name}: {bench.purpose}", flush=True)
+    command_line = command(bench.module, *(word.format(**inputs) for word in bench.words), *extra_words, python=python)
+    return subprocess.run(command_line, env=environment(), cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":

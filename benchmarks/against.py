@@ -39,20 +39,20 @@ def main() -> None:
 
     results = kept(options.commit)
     with tempfile.TemporaryDirectory() as folder:
-        old = Path(folder) / "old"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", old, options.commit], cwd=ROOT, check=True)
+        tree = Path(folder) / "old"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, options.commit], cwd=ROOT, check=True)
         try:
             for row in options.only:
-                results[row] = {"at": COMMIT, **compared(row, old, options.rounds)}
+                results[row] = {"at": COMMIT, **compared(row, tree, options.rounds)}
                 print(row, json.dumps(results[row]), flush=True)
         finally:
-            subprocess.run(["git", "worktree", "remove", "--force", old], cwd=ROOT, check=True)
+            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
     print(write("against", {"commit": short(options.commit), "rows": results}, "numba", "scikit-learn"))
 
 
 def short(commit: str) -> str:
-    words = ["git", "rev-parse", "--short", commit]
-    return subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    command_line = ["git", "rev-parse", "--short", commit]
+    return subprocess.run(command_line, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def kept(commit: str) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def kept(commit: str) -> dict[str, Any]:
     from benchmarks.kit.report import RESULTS
 
     path = RESULTS / f"against-{datetime.date.today().isoformat()}.json"
-    found = json.loads(path.read_text())["results"] if path.exists() else {"commit": None}
-    return dict(found["rows"]) if found["commit"] == short(commit) else {}
+    record = json.loads(path.read_text())["results"] if path.exists() else {"commit": None}
+    return dict(record["rows"]) if record["commit"] == short(commit) else {}
 
 
 def compared(row: str, old: Path, rounds: int) -> dict[str, Any]:
@@ -70,30 +70,33 @@ def compared(row: str, old: Path, rounds: int) -> dict[str, Any]:
     for turn in range(rounds + 1):
         answers = []
         for name, tree in (("old", old), ("new", ROOT)):
-            found = in_a_process(row, tree)
-            answers.append(found["answer"])
+            result = in_a_process(row, tree)
+            answers.append(result["answer"])
             if turn:  # the first time kernels are compiled
-                seconds[name].append(found["seconds"])
+                seconds[name].append(result["seconds"])
         if abs(answers[0] - answers[1]) > AGREE * max(1.0, abs(answers[0])):
             return {"not_run": f"the answers differ: {answers[0]} and {answers[1]}"}
-    ratios = [new / before for before, new in zip(seconds["old"], seconds["new"], strict=True)]
+    ratios = [new / old for old, new in zip(seconds["old"], seconds["new"], strict=True)]
     return {
         "new over old": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
-        **{name: {"median": statistics.median(found), "min": min(found)} for name, found in seconds.items()},
+        **{name: {"median": statistics.median(result), "min": min(result)} for name, result in seconds.items()},
     }
 
 
 def in_a_process(row: str, tree: Path) -> dict[str, float]:
-    words, around = command("against", "HEAD", "--row", row), environment(tree / "src", TF_CPP_MIN_LOG_LEVEL="3")
-    done = subprocess.run(words, env=around, check=True, stdout=subprocess.PIPE, text=True, cwd=tree)
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    command_line, variables = (
+        command("against", "HEAD", "--row", row),
+        environment(tree / "src", TF_CPP_MIN_LOG_LEVEL="3"),
+    )
+    process = subprocess.run(command_line, env=variables, check=True, stdout=subprocess.PIPE, text=True, cwd=tree)
+    return json.loads(process.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
 def timed(run: Callable[[], float], seconds: float = 4.0) -> dict[str, float]:
     """The median of as many runs as there is time for, after two that are not counted."""
     run()
-    answer, times, begun = run(), [], time.monotonic()
-    while len(times) < 3 or time.monotonic() - begun < seconds:
+    answer, times, begin = run(), [], time.monotonic()
+    while len(times) < 3 or time.monotonic() - begin < seconds:
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
@@ -169,8 +172,8 @@ def _trained() -> Any:
 
 def training() -> dict[str, float]:
     """Seconds for a thousand target tokens."""
-    done = _trained()
-    return {"seconds": 1e3 / done.tokens_per_second, "answer": done.epochs[-1].training_loss}
+    result = _trained()
+    return {"seconds": 1e3 / result.tokens_per_second, "answer": result.epochs[-1].training_loss}
 
 
 def searching(batch: int) -> Callable[[], dict[str, float]]:
@@ -184,8 +187,8 @@ def searching(batch: int) -> Callable[[], dict[str, float]]:
         sources = [source for source, _ in split()[1]][:64]
 
         def run() -> float:
-            found = [translator.translate(sources[at : at + batch], search=search) for at in range(0, 64, batch)]
-            return float(sum(len(each.target) for group in found for each in group))
+            groups = [translator.translate(sources[i : i + batch], search=search) for i in range(0, 64, batch)]
+            return float(sum(len(t.target) for group in groups for t in group))
 
         return timed(run)
 
@@ -195,7 +198,7 @@ def searching(batch: int) -> Callable[[], dict[str, float]]:
 def demo() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, Path.cwd() / "examples" / "demo.py"],
             cwd=folder,
             check=True,
@@ -203,7 +206,7 @@ def demo() -> dict[str, float]:
             text=True,
         )
         seconds = time.perf_counter() - start
-    bleu = next(line for line in done.stdout.splitlines() if line.startswith("BLEU"))
+    bleu = next(line for line in process.stdout.splitlines() if line.startswith("BLEU"))
     return {"seconds": seconds, "answer": round(float(bleu.split("=")[1].split()[0]))}
 
 

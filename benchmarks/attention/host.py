@@ -33,9 +33,9 @@ def main() -> None:
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in ("cold", "warm"):
-            around = environment(NUMBA_CACHE_DIR=folder)
-            done = subprocess.run([sys.executable, "-c", FIRST], env=around, capture_output=True, check=True)
-            seconds[name] = json.loads(done.stdout)
+            variables = environment(NUMBA_CACHE_DIR=folder)
+            process = subprocess.run([sys.executable, "-c", FIRST], env=variables, capture_output=True, check=True)
+            seconds[name] = json.loads(process.stdout)
     print(json.dumps(seconds, indent=1))
     print(write("host", {"seconds": seconds}, "numba", folder=arguments.out))
 

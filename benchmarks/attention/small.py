@@ -52,8 +52,8 @@ def cases(quick: bool) -> Iterator[Case]:
     for (b, n, m, h), score, lengths, weights, backward in product(
         shapes, ("scaled dot", "additive", "gaussian"), *[(False, True)] * 3
     ):
-        made = b * n * m * (1 if score == "scaled dot" else h)
-        if made <= LARGEST and b * m * h <= 2 * LARGEST:
+        elements = b * n * m * (1 if score == "scaled dot" else h)
+        if elements <= LARGEST and b * m * h <= 2 * LARGEST:
             yield Case(score, b, n, m, h, lengths, weights, backward)
 
 
@@ -71,26 +71,26 @@ def projected(score: scores.Additive) -> scores.Additive:
 def plain(case: Case, query: Tensor, key: Tensor, value: Tensor, v: Tensor, lens: Tensor | None) -> list[Tensor]:
     """As one writes it with PyTorch's operations."""
     if case.score == "scaled dot":
-        found = query @ key.mT / math.sqrt(case.features)
+        logits = query @ key.mT / math.sqrt(case.features)
     elif case.score == "additive":
-        found = torch.tanh(query.unsqueeze(2) + key.unsqueeze(1)) @ v
+        logits = torch.tanh(query.unsqueeze(2) + key.unsqueeze(1)) @ v
     else:
-        found = -0.5 * (query.unsqueeze(2) - key.unsqueeze(1)).square().sum(-1)
+        logits = -0.5 * (query.unsqueeze(2) - key.unsqueeze(1)).square().sum(-1)
     if lens is not None:
-        found = found.masked_fill(torch.arange(case.keys) >= lens[:, None, None], -math.inf)
-    weights = torch.softmax(found, -1)
+        logits = logits.masked_fill(torch.arange(case.keys) >= lens[:, None, None], -math.inf)
+    weights = torch.softmax(logits, -1)
     return [weights @ value, weights] if case.weights else [weights @ value]
 
 
 def ways(case: Case) -> dict[str, Callable[[], list[Tensor]]]:
     """Both ways, each with its gradients where the case has them."""
     torch.manual_seed(0)
-    made: dict[str, Callable[[], scores.Score]] = {
+    score_types: dict[str, Callable[[], scores.Score]] = {
         "scaled dot": scores.ScaledDot,
         "additive": lambda: projected(scores.Additive(case.features, case.features, case.features)),
         "gaussian": scores.Gaussian,
     }
-    score = made[case.score]()
+    score = score_types[case.score]()
     size = case.features**-0.25 if case.score == "gaussian" else 1.0  # so that not one key takes all
     query, key, value = (
         (size * torch.randn(case.batch, n, case.features)).requires_grad_(case.backward)
@@ -101,8 +101,8 @@ def ways(case: Case) -> dict[str, Callable[[], list[Tensor]]]:
     upstream = torch.randn(case.batch, case.queries, case.features)
 
     def ours() -> list[Tensor]:
-        found = dikkat.attend(query, key, value, score=score, valid_lens=lens, return_weights=case.weights)
-        return [found] if isinstance(found, Tensor) else list(found)
+        result = dikkat.attend(query, key, value, score=score, valid_lens=lens, return_weights=case.weights)
+        return [result] if isinstance(result, Tensor) else list(result)
 
     def whole(run: Callable[[], list[Tensor]]) -> Callable[[], list[Tensor]]:
         def forward() -> list[Tensor]:
@@ -110,8 +110,8 @@ def ways(case: Case) -> dict[str, Callable[[], list[Tensor]]]:
                 return run()
 
         def both() -> list[Tensor]:
-            found = run()
-            return [*found, *torch.autograd.grad(found[0], (query, key, value), upstream)]
+            outputs = run()
+            return [*outputs, *torch.autograd.grad(outputs[0], (query, key, value), upstream)]
 
         return both if case.backward else forward
 
@@ -120,23 +120,23 @@ def ways(case: Case) -> dict[str, Callable[[], list[Tensor]]]:
 
 def ratio(case: Case, seconds: float) -> dict[str, Any]:
     """A case, once its answers are the same."""
-    both = ways(case)
-    for came, expected in zip(both["dikkat"](), both["plain"](), strict=True):
-        torch.testing.assert_close(came, expected, rtol=1e-3, atol=1e-4)
-    return case._asdict() | timed(both, seconds)
+    runs = ways(case)
+    for actual, expected in zip(runs["dikkat"](), runs["plain"](), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+    return case._asdict() | timed(runs, seconds)
 
 
-def timed(both: dict[str, Callable[[], list[Tensor]]], seconds: float) -> dict[str, float]:
+def timed(runs: dict[str, Callable[[], list[Tensor]]], seconds: float) -> dict[str, float]:
     """Microseconds of both ways, and plain PyTorch's over ours."""
-    found: dict[str, float] = {}
-    for longer in (1, 4):
-        tasks = {name: once(run) for name, run in both.items()}
-        samples = measured(tasks, longer * seconds, longer * seconds / 16)
-        found = {name: 1e6 * statistics.median(s / n for s, n in rounds) for name, rounds in samples.items()}
-        found["ratio"] = found["plain"] / found["dikkat"]
-        if found["ratio"] >= 1:
+    times: dict[str, float] = {}
+    for factor in (1, 4):
+        tasks = {name: once(run) for name, run in runs.items()}
+        samples = measured(tasks, factor * seconds, factor * seconds / 16)
+        times = {name: 1e6 * statistics.median(s / n for s, n in rounds) for name, rounds in samples.items()}
+        times["ratio"] = times["plain"] / times["dikkat"]
+        if times["ratio"] >= 1:
             break
-    return found
+    return times
 
 
 def layers(seconds: float) -> dict[str, dict[str, float]]:
@@ -156,12 +156,12 @@ def layers(seconds: float) -> dict[str, dict[str, float]]:
     def trained(layer: torch.nn.Module, out: Tensor) -> list[Tensor]:
         return [out, *torch.autograd.grad(out.sum(), (x, *layer.parameters()))]
 
-    def masked(found: Tensor, values: Tensor) -> list[Tensor]:
-        found = found.masked_fill(torch.arange(10) >= lens[:, None, None], -math.inf)
-        return [torch.softmax(found, -1) @ values]
+    def masked(results: Tensor, values: Tensor) -> list[Tensor]:
+        results = results.masked_fill(torch.arange(10) >= lens[:, None, None], -math.inf)
+        return [torch.softmax(results, -1) @ values]
 
-    def additive(query: Tensor, key: Tensor, by: scores.Additive) -> Tensor:
-        return by.w_v(torch.tanh(query.unsqueeze(2) + key.unsqueeze(1))).squeeze(-1)
+    def additive(query: Tensor, key: Tensor, score: scores.Additive) -> Tensor:
+        return score.w_v(torch.tanh(query.unsqueeze(2) + key.unsqueeze(1))).squeeze(-1)
 
     def quiet(run: Callable[[], list[Tensor]]) -> Callable[[], list[Tensor]]:
         return torch.no_grad()(run)
@@ -188,35 +188,35 @@ def layers(seconds: float) -> dict[str, dict[str, float]]:
             quiet(lambda: [dikkat.attend(step, keys, keys, score=score)]),
         ),
     }
-    found = {}
-    for name, (plainly, ours) in pairs.items():
-        for came, expected in zip(ours(), plainly(), strict=True):
-            torch.testing.assert_close(came, expected, rtol=1e-3, atol=1e-4)
-        found[name] = timed({"plain": plainly, "dikkat": ours}, 4 * seconds)
-    return found
+    results = {}
+    for name, (reference, ours) in pairs.items():
+        for actual, expected in zip(ours(), reference(), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+        results[name] = timed({"plain": reference, "dikkat": ours}, 4 * seconds)
+    return results
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """By score and kind of call: geometric mean, worst, how many are below 0.9; `extra` of the smallest call, in µs."""
-    found: dict[str, Any] = {}
+    summaries: dict[str, Any] = {}
     for score, lengths, weights, backward in product(("scaled dot", "additive", "gaussian"), *[(False, True)] * 3):
-        of = [
+        selected = [
             row for row in rows
             if (row["score"], row["lengths"], row["weights"], row["backward"]) == (score, lengths, weights, backward)
         ]  # fmt: skip
-        if of:
-            words = [score, "forward and backward" if backward else "forward"]
-            words += ["lengths"] * lengths + ["weights"] * weights
-            ratios = [row["ratio"] for row in of]
-            found[", ".join(words)] = {
-                "shapes": len(of),
+        if selected:
+            labels = [score, "forward and backward" if backward else "forward"]
+            labels += ["lengths"] * lengths + ["weights"] * weights
+            ratios = [row["ratio"] for row in selected]
+            summaries[", ".join(labels)] = {
+                "shapes": len(selected),
                 "geometric mean": statistics.geometric_mean(ratios),
                 "worst": min(ratios),
-                "below 0.9": sum(each < 0.9 for each in ratios),
-                "worst shape": [min(of, key=_ratio)[size] for size in ("batch", "queries", "keys", "features")],
-                "extra": of[0]["dikkat"] - of[0]["plain"],
+                "below 0.9": sum(value < 0.9 for value in ratios),
+                "worst shape": [min(selected, key=_ratio)[size] for size in ("batch", "queries", "keys", "features")],
+                "extra": selected[0]["dikkat"] - selected[0]["plain"],
             }
-    return found
+    return summaries
 
 
 def _ratio(row: dict[str, Any]) -> float:
@@ -232,18 +232,18 @@ def main() -> None:
     arguments = parser.parse_args()
     for threads in map(int, arguments.threads.split(",")):
         torch.set_num_threads(threads)
-        beside = layers(arguments.seconds)
+        layer_times = layers(arguments.seconds)
         rows = [ratio(case, arguments.seconds) for case in cases(arguments.quick)]
-        found = {"summary": summary(rows), "layers": beside}
+        results = {"summary": summary(rows), "layers": layer_times}
         name = f"small-{threads}" + ("-quick" if arguments.quick else "")
-        print(write(name, found, folder=arguments.out), flush=True)
-        for kind, row in found["summary"].items():
+        print(write(name, results, folder=arguments.out), flush=True)
+        for kind, row in results["summary"].items():
             print(
                 f"{kind:50} {row['geometric mean']:6.2f} worst {row['worst']:5.2f} {row['worst shape']}, "
                 f"{row['below 0.9']} of {row['shapes']} below 0.9; smallest call "
                 f"{row['extra']:+.0f} us"
             )
-        for kind, row in beside.items():
+        for kind, row in layer_times.items():
             print(f"{kind:60} {row['ratio']:6.2f}", flush=True)
 
 

@@ -58,15 +58,15 @@ class Case:
         batch, n, m, h = self.shape
         rng = np.random.default_rng(zlib.crc32(f"{self.task} {self.shape}".encode()))
         sizes = {"query": (batch, n, h), "key": (batch, m, h), "value": (batch, m, self.d_v)}
-        made = {name: rng.standard_normal(size, dtype=np.float32) for name, size in sizes.items()}
-        made["upstream"] = rng.standard_normal((batch, n, self.d_v), dtype=np.float32)
+        arrays = {name: rng.standard_normal(size, dtype=np.float32) for name, size in sizes.items()}
+        arrays["upstream"] = rng.standard_normal((batch, n, self.d_v), dtype=np.float32)
         # As nn.Linear(h, 1) begins.
-        made["weight"] = (rng.uniform(-1, 1, h) / math.sqrt(h)).astype(np.float32)
+        arrays["weight"] = (rng.uniform(-1, 1, h) / math.sqrt(h)).astype(np.float32)
         if self.variant == TIMES_4:
-            made["query"] *= 4
-            made["key"] *= 4
+            arrays["query"] *= 4
+            arrays["key"] *= 4
         elif self.variant == OUTLIER:
-            made["key"][0, m // 2, h // 3] = 1e4
+            arrays["key"][0, m // 2, h // 3] = 1e4
         elif self.variant == HALF:
-            made["valid_lens"] = np.full(batch, m // 2)
-        return made
+            arrays["valid_lens"] = np.full(batch, m // 2)
+        return arrays

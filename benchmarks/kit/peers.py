@@ -91,12 +91,12 @@ def _compiled(pool: Callable[..., Any]) -> Callable[..., Any]:
     """When first called: the compiler takes seconds to import, and most who ask for a way ask for another."""
 
     @cache
-    def made() -> Callable[..., Any]:
+    def compile() -> Callable[..., Any]:
         import torch
 
         return torch.compile(pool, dynamic=False)
 
-    return lambda *leaves: made()(*leaves)
+    return lambda *leaves: compile()(*leaves)
 
 
 def distance_pools() -> dict[str, Callable[..., Any]]:
@@ -167,8 +167,8 @@ def running(case: Case, inputs: Arrays, device: str) -> list[str]:
     score = _score(case)
     score.weight = leaves[3] if len(leaves) > 3 else None
     lens = torch.from_numpy(inputs["valid_lens"]).to(device) if "valid_lens" in inputs else None
-    found = dikkat.implementations(*leaves[:3], score=score, valid_lens=lens)
-    return [implementation.name for implementation in found if implementation.runs]
+    implementations = dikkat.implementations(*leaves[:3], score=score, valid_lens=lens)
+    return [implementation.name for implementation in implementations if implementation.runs]
 
 
 # JAX -----------------------------------------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def jax_ways(case: Case, inputs: Arrays, device: str) -> Ways:
 
     def one_by_one(query: Any, key: Any, value: Any, weight: Any) -> Any:
         """As who knows JAX well has it: a loop over the queries, whose scores the backward pass computes again."""
-        one = jax.checkpoint(lambda query: attend(query[:, None], key, value, weight)[:, 0])
-        return jax.lax.map(one, query.swapaxes(0, 1)).swapaxes(0, 1)
+        attend_one = jax.checkpoint(lambda query: attend(query[:, None], key, value, weight)[:, 0])
+        return jax.lax.map(attend_one, query.swapaxes(0, 1)).swapaxes(0, 1)
 
     def way(pool: Callable[..., Any]) -> Callable[[], Peer]:
         return lambda: JaxPeer(pool, [inputs[name] for name in case.leaves])

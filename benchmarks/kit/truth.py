@@ -36,14 +36,14 @@ class Truth(NamedTuple):
 
     def errors(self, answer: Arrays) -> dict[str, tuple[float, float]]:
         """The largest error of each part of an answer, and what is allowed."""
-        found = {}
+        errors = {}
         for name, array in answer.items():
-            came = torch.from_numpy(array).to(self.exact[name])
+            answered = torch.from_numpy(array).to(self.exact[name])
             if name == "output":
-                came = came[:, self.rows]
-            error = (came - self.exact[name]).abs().max().item()
-            found[name] = (error, self.allowed[name])
-        return found
+                answered = answered[:, self.rows]
+            error = (answered - self.exact[name]).abs().max().item()
+            errors[name] = (error, self.allowed[name])
+        return errors
 
 
 def truth(case: Case, inputs: Arrays, device: str = "cpu") -> Truth:
@@ -52,19 +52,19 @@ def truth(case: Case, inputs: Arrays, device: str = "cpu") -> Truth:
     upstream = np.zeros_like(inputs["upstream"])
     upstream[:, rows] = inputs["upstream"][:, rows]
     dtype = getattr(torch, case.dtype)
-    made = {
+    tensors = {
         name: torch.from_numpy(array).to(device, dtype) if name != "valid_lens" else torch.from_numpy(array).to(device)
         for name, array in (inputs | {"upstream": upstream}).items()
     }
-    exact = _answer(case, made, rows, torch.float64)
-    plain = _answer(case, made, rows, dtype)
-    scales = _scales(case, made, rows)
+    exact = _answer(case, tensors, rows, torch.float64)
+    plain = _answer(case, tensors, rows, dtype)
+    scales = _scales(case, tensors, rows)
     eps = torch.finfo(dtype).eps
     allowed = {}
-    for name, right in exact.items():
+    for name, expected in exact.items():
         # Of a sum over everything, in bfloat16, the second term alone would let anything pass.
-        slack = min(4 * eps * scales[name], right.abs().max().item() / 8)
-        allowed[name] = 2 * (plain[name].double() - right).abs().max().item() + slack
+        slack = min(4 * eps * scales[name], expected.abs().max().item() / 8)
+        allowed[name] = 2 * (plain[name].double() - expected).abs().max().item() + slack
     return Truth(rows, upstream, exact, allowed)
 
 
@@ -91,12 +91,12 @@ def _answer(case: Case, inputs: dict[str, Tensor], rows: np.ndarray, dtype: torc
     """Plain PyTorch's answer in a dtype, some rows at a time."""
     leaves = {name: inputs[name].to(dtype).requires_grad_() for name in case.leaves}
     outputs, grads = [], {name: torch.zeros_like(leaf, dtype=torch.float64) for name, leaf in leaves.items()}
-    for some in _chunks(case, rows):
+    for chunk in _chunks(case, rows):
         weight = leaves.get("weight", leaves["query"])
-        _, weights = _weights(case, leaves["query"][:, some], leaves["key"], weight, inputs.get("valid_lens"))
+        _, weights = _weights(case, leaves["query"][:, chunk], leaves["key"], weight, inputs.get("valid_lens"))
         out = weights @ leaves["value"]
         outputs.append(out.detach())
-        upstream = inputs["upstream"][:, some].to(dtype)
+        upstream = inputs["upstream"][:, chunk].to(dtype)
         for name, grad in zip(leaves, torch.autograd.grad(out, list(leaves.values()), upstream), strict=True):
             grads[name] += grad
     return {"output": torch.cat(outputs, 1)} | {name: grad.to(dtype) for name, grad in grads.items()}
@@ -107,14 +107,14 @@ def _scales(case: Case, inputs: dict[str, Tensor], rows: np.ndarray) -> dict[str
     """S of each part of the answer: its largest."""
     query, key, value, v = (inputs[name].double() for name in ("query", "key", "value", "weight"))
     sums = {name: torch.zeros_like(inputs[name], dtype=torch.float64) for name in case.leaves}
-    for some in _chunks(case, rows):
-        upstream = inputs["upstream"][:, some].double().abs()
-        pairs, weights = _weights(case, query[:, some], key, v, inputs.get("valid_lens"))
+    for chunk in _chunks(case, rows):
+        upstream = inputs["upstream"][:, chunk].double().abs()
+        pairs, weights = _weights(case, query[:, chunk], key, v, inputs.get("valid_lens"))
         by_weights = upstream @ value.abs().mT
         by_scores = weights * (by_weights + (weights * by_weights).sum(-1, keepdim=True))
         slopes = (1 - pairs.square()) * v.abs() if case.task == "additive" else pairs.abs()
         sums["value"] += weights.mT @ upstream
-        sums["query"][:, some] = torch.einsum("bnm,bnmh->bnh", by_scores, slopes)
+        sums["query"][:, chunk] = torch.einsum("bnm,bnmh->bnh", by_scores, slopes)
         sums["key"] += torch.einsum("bnm,bnmh->bmh", by_scores, slopes)
         if "weight" in sums:
             sums["weight"] += torch.einsum("bnm,bnmh->h", by_scores, pairs.abs())

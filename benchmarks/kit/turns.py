@@ -43,17 +43,17 @@ def measured(tasks: Mapping[str, Task], seconds: float, at_once: float = ROUND) 
         seconds: For all of them together.
         at_once: Seconds of a round, in which what takes less is done several times.
     """
-    times = {}
+    repeats = {}
     for name, task in tasks.items():
         _run(task, 1)  # what is compiled and loaded at first
-        times[name] = max(1, int(at_once / _run(task, 1)[0]))
+        repeats[name] = max(1, int(at_once / _run(task, 1)[0]))
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in tasks}
     start = time.monotonic()
-    for turn in range(MOST):
-        if turn >= LEAST and (time.monotonic() - start) * (turn + 1) / turn > seconds:
+    for round_number in range(MOST):
+        if round_number >= LEAST and (time.monotonic() - start) * (round_number + 1) / round_number > seconds:
             break
         for name, task in tasks.items():
-            samples[name].append(_run(task, times[name]))
+            samples[name].append(_run(task, repeats[name]))
     return samples
 
 
@@ -83,10 +83,10 @@ def at_most(seconds: int) -> Iterator[None]:
     def ring(*_: object) -> None:
         raise TooLongError(f"took more than {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
+    old_handler = signal.signal(signal.SIGALRM, ring)
     signal.alarm(seconds)
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_handler)

@@ -91,9 +91,9 @@ class Worker:
             self._process.communicate()
             self._process = None
 
-    def _lost(self, why: str) -> None:
+    def _lost(self, reason: str) -> None:
         self.end()
-        raise GoneError(f"the process {why}")
+        raise GoneError(f"the process {reason}")
 
 
 # The worker's side ---------------------------------------------------------------------------------------------------

@@ -38,14 +38,14 @@ def contest(entrants: Sequence[Entrant]) -> list[Record]:
     records, samples = [], {}
     for entrant in entrants:
         entrant.before()
-        took, answer, why = attempt(entrant.run, LONGEST)
+        seconds, answer, reason = attempt(entrant.run, LONGEST)
         record = {"who": entrant.who, **entrant.facts}
-        record |= {"not_run": why} if answer is None else entrant.judge(answer)
+        record |= {"not_run": reason} if answer is None else entrant.judge(answer)
         records.append(record)
         if "not_run" not in record:
-            samples[entrant.who] = [took] if took >= ONCE else []
-        said = record.get("not_run") or f"{took:.3g} s"
-        print(f"  {entrant.who}: {said}", flush=True)
+            samples[entrant.who] = [seconds] if seconds >= ONCE else []
+        outcome = record.get("not_run") or f"{seconds:.3g} s"
+        print(f"  {entrant.who}: {outcome}", flush=True)
     ready = [entrant for entrant in entrants if samples.get(entrant.who) == []]
     for _ in range(ROUNDS):
         for entrant in ready:

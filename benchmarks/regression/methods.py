@@ -53,9 +53,9 @@ class KernelRidge(RegressorMixin, BaseEstimator):
         self.x_, self.mean_, best = x, y.mean(), np.inf
         for gamma in np.logspace(-3, 1, 15):
             values, vectors = np.linalg.eigh(rbf_kernel(x, gamma=gamma))
-            turned = vectors.T @ (y - self.mean_)
+            rotated = vectors.T @ (y - self.mean_)
             for alpha in np.logspace(-4, 1, 11):
-                dual = vectors @ (turned / (values + alpha))
+                dual = vectors @ (rotated / (values + alpha))
                 error = np.mean(np.square(dual / (np.square(vectors) @ (1 / (values + alpha)))))
                 if error < best:
                     best, self.gamma_, self.dual_ = error, gamma, dual
@@ -89,7 +89,7 @@ class Gam(RegressorMixin, BaseEstimator):
         count = len(_categories(x))
         self.coder_ = make_column_transformer((OrdinalEncoder(), _categories), ("passthrough", _rest))
         columns = self.coder_.fit_transform(x)
-        terms = TermList(*(f(each) if each < count else s(each) for each in range(columns.shape[1])))
+        terms = TermList(*(f(column) if column < count else s(column) for column in range(columns.shape[1])))
         self.model_ = LinearGAM(terms).gridsearch(columns, y, progress=False)
         return self
 

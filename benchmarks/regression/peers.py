@@ -18,8 +18,8 @@ def ours_anew(data: tuple[Array, Array], query: Array, bandwidth: Any, **setting
     """This library's predictions from the arrays, as the others': a fitted estimator keeps the order of its rows."""
     from dikkat.regression import NadarayaWatson
 
-    few = tuple(array[:50] for array in data)
-    NadarayaWatson(bandwidth=bandwidth, **settings).fit(*few).predict(few[0])  # what is compiled at first
+    warm_up = tuple(array[:50] for array in data)
+    NadarayaWatson(bandwidth=bandwidth, **settings).fit(*warm_up).predict(warm_up[0])  # what is compiled at first
     return lambda: np.asarray(NadarayaWatson(bandwidth=bandwidth, **settings).fit(*data).predict(query))
 
 
@@ -42,8 +42,8 @@ def sdpa(query: Array, key: Array, value: Array, bandwidth: float) -> Array:
     import torch
 
     with torch.no_grad():
-        parts = [torch.from_numpy(array)[None] for array in (query / bandwidth, key / bandwidth, value[:, None])]
-        return np.asarray(distance_pools()[SDPA](*parts)[0, :, 0].numpy())
+        tensors = [torch.from_numpy(array)[None] for array in (query / bandwidth, key / bandwidth, value[:, None])]
+        return np.asarray(distance_pools()[SDPA](*tensors)[0, :, 0].numpy())
 
 
 def chunked_cdist(query: Array, key: Array, value: Array, bandwidth: float) -> Array:
@@ -53,11 +53,11 @@ def chunked_cdist(query: Array, key: Array, value: Array, bandwidth: float) -> A
     q, k, v = (torch.from_numpy(array) for array in (query, key, value))
     step = max(1, _CHUNK // len(key))
     with torch.no_grad():
-        parts = [
+        chunks = [
             torch.softmax(torch.cdist(q[start : start + step], k).square_().div_(-2 * bandwidth**2), -1) @ v
             for start in range(0, len(q), step)
         ]
-        return np.asarray(torch.cat(parts).numpy())
+        return np.asarray(torch.cat(chunks).numpy())
 
 
 def differences(query: Array, key: Array, value: Array, bandwidth: float) -> Array:
@@ -66,11 +66,11 @@ def differences(query: Array, key: Array, value: Array, bandwidth: float) -> Arr
 
     q, k, v = (torch.from_numpy(array) for array in (query / bandwidth, key / bandwidth, value))
     step = max(1, _CHUNK // key.size)
-    parts = [
+    chunks = [
         torch.softmax((q[start : start + step, None] - k).square().sum(-1) / -2, -1) @ v
         for start in range(0, len(q), step)
     ]
-    return np.asarray(torch.cat(parts).numpy())
+    return np.asarray(torch.cat(chunks).numpy())
 
 
 def keops() -> tuple[Pool, Pool]:
@@ -99,8 +99,8 @@ def keops() -> tuple[Pool, Pool]:
 
 def keops_compiled(data: tuple[Array, Array]) -> dict[str, Pool]:
     """Both of KeOps's ways, compiled."""
-    ways = dict(zip((KEOPS, f"{KEOPS}, softmax"), keops(), strict=True))
+    pools = dict(zip((KEOPS, f"{KEOPS}, softmax"), keops(), strict=True))
     key, value = data
-    for way in ways.values():
-        way(key[:7], key[:11], value[:11], 1.0)
-    return ways
+    for pool in pools.values():
+        pool(key[:7], key[:11], value[:11], 1.0)
+    return pools

@@ -149,11 +149,11 @@ def held(case: Case, model: KernelRegressor) -> Iterator[tuple[str, float]]:
     if case.answer == "mean":
         ends = {"confidence": model.confidence_interval(case.queries)}
     else:
-        ends = {way: model.predict_interval(case.queries, 0.9, way) for way in ("jackknife+", "local")}
+        ends = {method: model.predict_interval(case.queries, 0.9, method) for method in ("jackknife+", "local")}
         if model.cv is None:
             ends["split"] = model.predict_interval(case.queries, 0.9, "split")
-    for way, (lower, upper) in ends.items():
-        yield way, float(((lower <= case.values) & (case.values <= upper)).mean())
+    for method, (lower, upper) in ends.items():
+        yield method, float(((lower <= case.values) & (case.values <= upper)).mean())
 
 
 def measured(name: str, draws: int, only_warnings: bool) -> dict[str, Any]:
@@ -169,7 +169,8 @@ def measured(name: str, draws: int, only_warnings: bool) -> dict[str, Any]:
                 shares.setdefault(method, []).append(share)
         warned.append(bool(caught))
     coverage = {
-        method: [float(np.mean(each)), float(np.std(each, ddof=1) / draws**0.5)] for method, each in shares.items()
+        method: [float(np.mean(values)), float(np.std(values, ddof=1) / draws**0.5)]
+        for method, values in shares.items()
     }
     return {"case": name, "draws": draws, "coverage": coverage, "warned": float(np.mean(warned))}
 
@@ -182,11 +183,11 @@ def main(draws: int, names: list[str], only_warnings: bool) -> None:
         row = measured(name, draws, only_warnings)
         text = ", ".join(f"{method} {mean:.3f} ± {error:.3f}" for method, (mean, error) in row["coverage"].items())
         print(f"{name}: {text}; warned in {row['warned']:.2f} of {draws}", flush=True)
-        known = RESULTS / f"{NAME}-{date.today()}.json"
-        others = json.loads(known.read_text())["results"] if known.exists() else []
-        write(NAME, [*(each for each in others if each["case"] != name), row], "scikit-learn")
+        record = RESULTS / f"{NAME}-{date.today()}.json"
+        earlier_rows = json.loads(record.read_text())["results"] if record.exists() else []
+        write(NAME, [*(earlier for earlier in earlier_rows if earlier["case"] != name), row], "scikit-learn")
 
 
 if __name__ == "__main__":
-    words = [each for each in sys.argv[1:] if each != "--warnings"]
+    words = [word for word in sys.argv[1:] if word != "--warnings"]
     main(int(words[0]) if words else 40, words[1:], len(words) < len(sys.argv) - 1)

@@ -48,16 +48,16 @@ DRAWN: dict[str, tuple[int, Draw]] = {
 }
 
 
-def loaded(table: Table, most: int | None = None) -> Data:
+def loaded(table: Table, max_rows: int | None = None) -> Data:
     """In an order that has nothing to do with the rows' own."""
     data = table()
-    return taken(data, np.random.default_rng(0).permutation(len(data.value))[:most])
+    return taken(data, np.random.default_rng(0).permutation(len(data.value))[:max_rows])
 
 
 def folds(data: Data, count: int = 5) -> list[tuple[Data, Data]]:
     """Pairs of rows to learn from, and rows to predict."""
     fold: Array = np.arange(len(data.value)) % count
-    return [(taken(data, fold != each), taken(data, fold == each)) for each in range(count)]
+    return [(taken(data, fold != number), taken(data, fold == number)) for number in range(count)]
 
 
 def taken(data: Data, rows: Array) -> Data:

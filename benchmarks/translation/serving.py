@@ -39,7 +39,7 @@ class Clients:
     """Connections that ask until time is up."""
 
     def __init__(self, sentences: list[str], beam: int) -> None:
-        self._bodies = [json.dumps({"text": each, "beam": beam}).encode() for each in sentences]
+        self._bodies = [json.dumps({"text": sentence, "beam": beam}).encode() for sentence in sentences]
         self.statuses: collections.Counter[str] = collections.Counter()
         self.seconds: list[float] = []
         self._next = 0
@@ -50,9 +50,9 @@ class Clients:
         while time.perf_counter() < end:
             body = self._bodies[self._next % len(self._bodies)]
             self._next += 1
-            began = time.perf_counter()
-            head = b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            begin = time.perf_counter()
+            header = b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            writer.write(header + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             try:
                 answer = await reader.readuntil(b"\r\n\r\n")
                 length = next(
@@ -67,7 +67,7 @@ class Clients:
             status = answer[9:12].decode()
             self.statuses[status] += 1
             if status == "200":
-                self.seconds.append(time.perf_counter() - began)
+                self.seconds.append(time.perf_counter() - begin)
             else:
                 await asyncio.sleep(1)
         writer.close()
@@ -100,24 +100,28 @@ def measured(model: str, sentences: list[str], batch: int, count: int, seconds: 
 
     try:
         asyncio.run(run(Clients(sentences, beam), seconds / 10))
-        before, clients = memory(process), Clients(sentences, beam)
-        began = time.perf_counter()
+        memory_before, clients = memory(process), Clients(sentences, beam)
+        begin = time.perf_counter()
         asyncio.run(run(clients, seconds))
-        took = time.perf_counter() - began
-        after = memory(process)
+        elapsed = time.perf_counter() - begin
+        memory_after = memory(process)
     finally:
         process.terminate()
         process.join()
-    times = sorted(clients.seconds)
+    latencies = sorted(clients.seconds)
     return {
         "batch": batch,
         "beam": beam,
         "clients": count,
-        "seconds": took,
+        "seconds": elapsed,
         "statuses": dict(clients.statuses),
-        "sentences_per_second": len(times) / took,
-        "answer_seconds": {"median": statistics.median(times), "p99": times[int(0.99 * len(times))], "max": times[-1]},
-        "memory_bytes": {"after_a_tenth": before, "at_the_end": after},
+        "sentences_per_second": len(latencies) / elapsed,
+        "answer_seconds": {
+            "median": statistics.median(latencies),
+            "p99": latencies[int(0.99 * len(latencies))],
+            "max": latencies[-1],
+        },
+        "memory_bytes": {"after_a_tenth": memory_before, "at_the_end": memory_after},
     }
 
 
@@ -129,19 +133,19 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the record")
-    given = parser.parse_args()
-    with gzip.open(given.data / "val.en.gz", "rt", encoding="utf-8") as lines:
+    options = parser.parse_args()
+    with gzip.open(options.data / "val.en.gz", "rt", encoding="utf-8") as lines:
         sentences = [line.strip() for line in lines][:1000]
-    found = [
-        measured(given.model, sentences, 1, given.clients, given.seconds / 3, given.beam),
-        measured(given.model, sentences, 64, given.clients, given.seconds, given.beam),
+    loads = [
+        measured(options.model, sentences, 1, options.clients, options.seconds / 3, options.beam),
+        measured(options.model, sentences, 64, options.clients, options.seconds, options.beam),
     ]
-    for each in found:
-        print(json.dumps(each))
-    times = found[1]["sentences_per_second"] / found[0]["sentences_per_second"]
-    print(f"together {times:.2f} times as fast as one by one")
-    record = {"loads": found, "together": times}
-    print(write(f"serving-beam-{given.beam}", record, "fastapi", "granian", folder=given.out))
+    for load in loads:
+        print(json.dumps(load))
+    speedup = loads[1]["sentences_per_second"] / loads[0]["sentences_per_second"]
+    print(f"together {speedup:.2f} times as fast as one by one")
+    record = {"loads": loads, "together": speedup}
+    print(write(f"serving-beam-{options.beam}", record, "fastapi", "granian", folder=options.out))
 
 
 if __name__ == "__main__":

@@ -29,17 +29,17 @@ def quality(arguments: argparse.Namespace) -> list[Record]:
     pairs = list(AlignedCorpus(arguments.data / "val.en.gz", arguments.data / "val.fr.gz"))
     sources, targets = zip(*pairs, strict=True)
     translator = Translator.load(arguments.model)
-    found = {}
+    bleu = {}
     for precision in ("float32", "int8"):
-        said = translator.translate(list(sources), search=Search(precision=precision))  # type: ignore[arg-type]
-        found[precision] = evaluate([each.target for each in said], list(targets)).bleu
-    with tempfile.TemporaryDirectory() as place:
-        small = Path(place) / "small"
+        translations = translator.translate(list(sources), search=Search(precision=precision))  # type: ignore[arg-type]
+        bleu[precision] = evaluate([translation.target for translation in translations], list(targets)).bleu
+    with tempfile.TemporaryDirectory() as folder:
+        small = Path(folder) / "small"
         translator.save(small, int8=True)
-        sizes = [sum(file.stat().st_size for file in each.iterdir()) for each in (small, arguments.model)]
-    lost, share = found["float32"] - found["int8"], sizes[0] / sizes[1]
+        sizes = [sum(file.stat().st_size for file in translation.iterdir()) for translation in (small, arguments.model)]
+    lost, share = bleu["float32"] - bleu["int8"], sizes[0] / sizes[1]
     return [
-        {"what": "BLEU that int8 costs", **found, "lost": lost},
+        {"what": "BLEU that int8 costs", **bleu, "lost": lost},
         {"what": "folder of int8", "bytes": sizes, "share": share},
     ]
 
@@ -51,15 +51,15 @@ def start(arguments: argparse.Namespace) -> list[Record]:
     runs = [(run(command), run([sys.executable, "-c", "import torch"])) for _ in range(7)]
     with tempfile.TemporaryDirectory() as empty:
         cold = run(command, NUMBA_CACHE_DIR=empty)
-    warm, torch_alone = (spread(list(each)) for each in zip(*runs, strict=True))
+    warm, torch_alone = (spread(list(samples)) for samples in zip(*runs, strict=True))
     return [{"what": "warm", "seconds": warm, "torch_alone": torch_alone}, {"what": "cold", "seconds": cold}]
 
 
-def run(command: list[str], **more: str) -> float:
+def run(command: list[str], **variables: str) -> float:
     """The seconds of a process."""
-    began = time.perf_counter()
-    subprocess.run(command, env=environment(**more), check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
+    begin = time.perf_counter()
+    subprocess.run(command, env=environment(**variables), check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
 
 
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], list[Record]], tuple[str, ...]]] = {

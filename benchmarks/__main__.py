@@ -1,10 +1,10 @@
-"""Every benchmark: what it measures, and what it needs.
+"""List and run the benchmarks.
 
-    python -m benchmarks                      # what there is
-    python -m benchmarks SUITE [--only NAME,...] [-- WORDS...]
+    python -m benchmarks                      # lists them
+    python -m benchmarks SUITE [--only NAME,...] [-- ARGUMENTS...]
 
-The words go to the benchmarks; `-- --help` says which one knows. Some run in the environment of `make peers`. One that
-needs a corpus, a model, a commit or the textbook runs where that is given, and is said to be left out otherwise.
+The benchmarks get the arguments after `--`; `-- --help` lists them. Some benchmarks run in the environment of
+`make peers`. A benchmark that needs a corpus, a model or a commit is skipped with a message if the option is missing.
 """
 
 import argparse
@@ -18,13 +18,13 @@ VENV, PEERS = ".venv", ".venv-peers"
 INPUTS = {
     "corpus": "a folder with Multi30k's train, val and test_2016_flickr, .en.gz and .fr.gz",
     "model": "the folder of a translator that a Multi30k recipe trained",
-    "seeds": "a folder with translators that were trained with no option, one of each seed, and val.tsv",
+    "seeds": "a folder with one translator for each seed, trained with default options, and val.tsv",
     "commit": "a commit to compare with",
 }
 
 
 class Bench(NamedTuple):
-    """A module of this package, what it measures, its words (`{corpus}` has to be given), and its environment."""
+    """A module of this package, its purpose, its arguments (`{corpus}` comes from an option), and its environment."""
 
     module: str
     purpose: str
@@ -70,7 +70,7 @@ SUITES = dict.fromkeys(bench.suite for bench in BENCHES)
 
 
 def main() -> int:
-    """The exit status."""
+    """Run the selected benchmarks and return the exit status."""
     words = sys.argv[1:]
     split = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 def run(bench: Bench, inputs: dict[str, str], extra_words: list[str]) -> int | None:
-    """Run a benchmark: its exit status, or None where it was left out."""
+    """Run a benchmark; return its exit status, or None if an input is missing."""
     python = ROOT / bench.venv / "bin" / "python"
     missing = [f"--{input_name}, {INPUTS[input_name]}" for input_name in bench.needs() if input_name not in inputs]
     if not python.exists():

@@ -1,10 +1,10 @@
-"""Whether this tree is slower than another commit: the README's rows, the two in turn.
+"""Compare the speed of this tree with another commit, for the rows of the README.
 
     python -m benchmarks.against COMMIT [--rounds 5] [--only NAME ...]
 
-Each row is measured in processes of its own, old, new, old, new ..., so that whatever else the machine does hits both
-alike. What is quoted is the ratio of a pair, new over old in seconds: its median, and its spread. The kernels of both
-are compiled before anything is timed, and both answer with a number that must agree.
+Each row runs in new processes, old, new, old, new ..., so that other load affects both alike. The result is the ratio
+of a pair, new over old in seconds: its median and its spread. Kernels are compiled before the timing, and the answers
+of both trees must agree.
 """
 
 import argparse
@@ -37,13 +37,13 @@ def main() -> None:
         return
     from benchmarks.kit.report import COMMIT, write
 
-    results = kept(options.commit)
+    results = load_rows(options.commit)
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "old"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, options.commit], cwd=ROOT, check=True)
         try:
             for row in options.only:
-                results[row] = {"at": COMMIT, **compared(row, tree, options.rounds)}
+                results[row] = {"at": COMMIT, **compare(row, tree, options.rounds)}
                 print(row, json.dumps(results[row]), flush=True)
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
@@ -55,8 +55,8 @@ def short(commit: str) -> str:
     return subprocess.run(command_line, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def kept(commit: str) -> dict[str, Any]:
-    """The rows of earlier runs of the day against the same commit."""
+def load_rows(commit: str) -> dict[str, Any]:
+    """Load the rows of earlier runs of today against the same commit."""
     from benchmarks.kit.report import RESULTS
 
     path = RESULTS / f"against-{datetime.date.today().isoformat()}.json"
@@ -64,13 +64,13 @@ def kept(commit: str) -> dict[str, Any]:
     return dict(record["rows"]) if record["commit"] == short(commit) else {}
 
 
-def compared(row: str, old: Path, rounds: int) -> dict[str, Any]:
-    """Seconds of both, and their ratio pair by pair."""
+def compare(row: str, old: Path, rounds: int) -> dict[str, Any]:
+    """Return the seconds of both trees, and the ratio of each pair of runs."""
     seconds: dict[str, list[float]] = {"old": [], "new": []}
     for turn in range(rounds + 1):
         answers = []
         for name, tree in (("old", old), ("new", ROOT)):
-            result = in_a_process(row, tree)
+            result = run_in_process(row, tree)
             answers.append(result["answer"])
             if turn:  # the first time kernels are compiled
                 seconds[name].append(result["seconds"])
@@ -83,7 +83,7 @@ def compared(row: str, old: Path, rounds: int) -> dict[str, Any]:
     }
 
 
-def in_a_process(row: str, tree: Path) -> dict[str, float]:
+def run_in_process(row: str, tree: Path) -> dict[str, float]:
     command_line, variables = (
         command("against", "HEAD", "--row", row),
         environment(tree / "src", TF_CPP_MIN_LOG_LEVEL="3"),
@@ -93,7 +93,7 @@ def in_a_process(row: str, tree: Path) -> dict[str, float]:
 
 
 def timed(run: Callable[[], float], seconds: float = 4.0) -> dict[str, float]:
-    """The median of as many runs as there is time for, after two that are not counted."""
+    """Return the median of the runs within `seconds`, without two warm-up runs."""
     run()
     answer, times, begin = run(), [], time.monotonic()
     while len(times) < 3 or time.monotonic() - begin < seconds:
@@ -113,7 +113,7 @@ def importing() -> dict[str, float]:
 
 
 def attention(kind: str, *, backward: bool) -> Callable[[], dict[str, float]]:
-    """A row of `attend`."""
+    """Return a row that calls `attend`."""
 
     def row() -> dict[str, float]:
         import torch
@@ -141,7 +141,7 @@ def attention(kind: str, *, backward: bool) -> Callable[[], dict[str, float]]:
 
 
 def memory() -> dict[str, float]:
-    """Peak memory, MiB instead of seconds, that additive attention over 8,192 keys adds, forward and backward."""
+    """Return the peak memory, in MiB as `seconds`, of additive attention over 8,192 keys, forward and backward."""
     import resource
 
     import torch
@@ -171,13 +171,13 @@ def _trained() -> Any:
 
 
 def training() -> dict[str, float]:
-    """Seconds for a thousand target tokens."""
+    """Return the training time of 1,000 target tokens."""
     result = _trained()
     return {"seconds": 1e3 / result.tokens_per_second, "answer": result.epochs[-1].training_loss}
 
 
 def searching(batch: int) -> Callable[[], dict[str, float]]:
-    """Beam search of 64 sentences, together or one by one."""
+    """Return a row of beam search over 64 sentences, together or one by one."""
 
     def row() -> dict[str, float]:
         from dikkat.translation import Search
@@ -211,7 +211,7 @@ def demo() -> dict[str, float]:
 
 
 def bandwidth() -> dict[str, float]:
-    """The bandwidth of 10,000 points with the least leave-one-out error, which is not the default of all commits."""
+    """Find the leave-one-out bandwidth of 10,000 points, which is not the default in all commits."""
     import numpy as np
 
     from dikkat.regression import NadarayaWatson
@@ -223,7 +223,7 @@ def bandwidth() -> dict[str, float]:
 
 
 def regression() -> dict[str, float]:
-    """Fitting and predicting 100,000 × 100,000, d = 3, float32."""
+    """Fit and predict 100,000 × 100,000 rows, d = 3, float32."""
     import numpy as np
 
     from dikkat.regression import NadarayaWatson
@@ -235,7 +235,7 @@ def regression() -> dict[str, float]:
 
 
 def chapters() -> dict[str, float]:
-    """The textbook's experiment on PyTorch, eight epochs."""
+    """Run the textbook's experiment on PyTorch for eight epochs."""
     import contextlib
     import io
 

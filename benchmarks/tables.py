@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 PASSES = ("forward", "forward and backward")
 
 
-def _starting(runs: list[Run]) -> Iterable[Row]:
+def _start_rows(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
         results = run.results
         if run.name == "core":
@@ -43,7 +43,7 @@ def _timed(run: Run, **fields: Any) -> list[Record]:
 
 
 def _attention(runs: list[Run]) -> Iterable[Row]:
-    """For each shape and pass: ours, eager PyTorch, and the fastest peer."""
+    """Yield dikkat, eager PyTorch and the fastest peer for each shape and pass."""
     for run in runs:
         shapes = dict.fromkeys((r["task"], _shape(r)) for r in run.find(variant="plain", who="auto") if "ms" in r)
         for task, shape in shapes:
@@ -56,13 +56,13 @@ def _attention(runs: list[Run]) -> Iterable[Row]:
                 yield [
                     f"{task} {shape}, {stage}",
                     spread(ours),
-                    _beside(eager, ours),
-                    f"{fastest['who']}: {_beside(fastest, ours)}" if fastest else "",
+                    _compare(eager, ours),
+                    f"{fastest['who']}: {_compare(fastest, ours)}" if fastest else "",
                     f"`{run.name}`",
                 ]
 
 
-def _beside(record: Record | None, ours: Record) -> str:
+def _compare(record: Record | None, ours: Record) -> str:
     if not record:
         return ""
     if "ms" not in record:
@@ -90,7 +90,7 @@ def _mib(record: Record) -> str:
 
 
 def _gpu(runs: list[Run]) -> Iterable[Row]:
-    """For each shape and dtype on a GPU, forward and both passes: `auto`, its kernels' own time, plain PyTorch."""
+    """Yield `auto`, the time of its kernels, and plain PyTorch for each shape and dtype on a GPU."""
     for run in runs:
         ours = run.find(who="auto")
         for forward, both in zip(ours[::2], ours[1::2], strict=True):
@@ -107,7 +107,7 @@ def _gpu(runs: list[Run]) -> Iterable[Row]:
 
 
 def _small(runs: list[Run]) -> Iterable[Row]:
-    """The four kinds of calls of a score and a pass together: with lengths or without, with weights or without."""
+    """Yield a row for each score and pass, over calls with and without lengths and weights."""
     for score in ("scaled dot", "additive", "gaussian"):
         for stage in PASSES:
             row = [f"{score}, {stage}"]
@@ -128,14 +128,17 @@ def _models(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
         results = run.results
         if run.name == "recording-layer":
-            yield ["GPT-2's shape, 4,096 tokens, one layer recorded: time beside none", _longer(results["ratio"])]
+            yield ["GPT-2's shape, 4,096 tokens, one layer recorded: time beside none", _format_ratio(results["ratio"])]
             share = results["growth of memory, bytes"] / results["bytes of all maps"]
             yield ["… memory that this adds, of all maps'", f"{100 * share:.1f} %"]
         else:
-            yield ["Llama's shape, 200 new tokens, two heads recorded: time beside none", _longer(results["ratio"])]
+            yield [
+                "Llama's shape, 200 new tokens, two heads recorded: time beside none",
+                _format_ratio(results["ratio"]),
+            ]
 
 
-def _longer(ratio: Record) -> str:
+def _format_ratio(ratio: Record) -> str:
     return f"{ratio['median']:.2f} ({ratio['least']:.2f}–{ratio['most']:.2f})"
 
 
@@ -145,26 +148,26 @@ def _regression(runs: list[Run]) -> Iterable[Row]:
             for ours in run.find(who="dikkat", points=10_000):
                 peer = run.first(who="statsmodels", points=10_000, curve=ours["curve"])
                 task = f"leave-one-out bandwidth, 10,000 points, {ours['curve']}"
-                yield _contest(task, ours, {"statsmodels": peer})
+                yield _contest_row(task, ours, {"statsmodels": peer})
         elif run.name == "regression-dense":
             by_name = {record["who"]: record for record in run.find(what="speed")}
             peers = {who: by_name[who] for who in (SDPA, "torch.cdist, in chunks", "KeOps") if who in by_name}
-            yield _contest("100,000 × 100,000, d = 3, float32: fit and predict", by_name["dikkat"], peers)
+            yield _contest_row("100,000 × 100,000, d = 3, float32: fit and predict", by_name["dikkat"], peers)
         elif run.name != "regression-many":
-            yield from _beside_peers(run)
+            yield from _peer_rows(run)
         else:
             for record in run.results:
                 suffix = f", of {record['neighbours']:,.0f} neighbours" if "neighbours" in record else ""
-                yield _contest(f"a million rows: {record['what']}, {record['kernel']}{suffix}", record, {})
+                yield _contest_row(f"a million rows: {record['what']}, {record['kernel']}{suffix}", record, {})
 
 
-def _beside_peers(run: Run) -> Iterable[Row]:
+def _peer_rows(run: Run) -> Iterable[Row]:
     for ours in run.find(who="dikkat"):
         peers = {r["who"]: r for r in run.find(what=ours["what"]) if r["who"] != "dikkat"}
-        yield _contest(ours["what"], ours, peers)
+        yield _contest_row(ours["what"], ours, peers)
 
 
-def _contest(task: str, ours: Record, peers: dict[str, Record]) -> Row:
+def _contest_row(task: str, ours: Record, peers: dict[str, Record]) -> Row:
     our_seconds = ours["seconds"]["median"]
     peer_cells = [
         f"{who} {number(r['seconds']['median'])}, {times(r['seconds']['median'], our_seconds)}"
@@ -225,7 +228,7 @@ def _coverage(runs: list[Run]) -> Iterable[Row]:
 
 
 def mean_ranks(scores: dict[tuple[str, str], float]) -> dict[str, float]:
-    """By way, over the tables: 1 for the highest score; ways that are as good share their ranks."""
+    """Return the mean rank of each method over the tables; 1 is the best, and ties share ranks."""
     ranks: dict[str, list[float]] = {}
     for table in dict.fromkeys(table for table, _ in scores):
         table_scores = {method: score for (name, method), score in scores.items() if name == table}
@@ -292,7 +295,7 @@ ERRORS = ("largest error", "d = 3, range/σ = 10", "d = 3, range/σ = 1,000", "d
 METHODS = ("", "mean rank", "d ≤ 2", "d 3–6", "d ≥ 7", "mean, at least −1", "least", "CPU s of a fit")
 COVERAGE = ("90 % intervals", "mean share held", "least", "tables below .85", "mean width, sd of y", "infinite")
 TABLES = [
-    Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _starting),
+    Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _start_rows),
     Table("attention", ("cpu", "additive-shapes", "additive-eager", "distance-sdpa"), SHAPES, _attention),
     Table("memory", ("additive-eager", "distance-sdpa", "cpu"), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
     Table(

@@ -1,10 +1,10 @@
-"""Additive and distance attention: this library's implementations and their peers, in turn, on the same inputs.
+"""Time additive and distance attention: the implementations of dikkat and their peers, in turn, on the same inputs.
 
     python -m benchmarks.attention.additive [--only 8,256,256,128] [--quick] [--out FOLDER]
 
-Every answer, values and gradients, is held against float64 before its speed is measured; one that is off has no speed.
-Each framework has a process of its own (`kit/worker.py`); they are asked in turn, round by round. What would take too
-much memory or time is not run, and the record says so.
+Every answer, values and gradients, is compared with float64 first; a wrong answer gets no time. Each framework runs in
+a separate process (`kit/worker.py`), and the processes take turns. Runs that would need too much memory or time are
+skipped, with a reason in the record.
 """
 
 import argparse
@@ -45,7 +45,7 @@ QUICK: dict[Case, tuple[str, ...]] = {
 
 @dataclass
 class Forecast:
-    """What a run is expected to take, by the last one's bytes and seconds for a pair of features."""
+    """The expected memory and time of a run, from the bytes and seconds per pair feature of the previous run."""
 
     share: dict[tuple[str, str, bool], float] = field(default_factory=dict)
     pace: dict[tuple[str, str, bool], float] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Forecast:
 
 @dataclass
 class Entry:
-    """Somebody who computes a case, in one pass."""
+    """An implementation that computes a case, forward or with the backward pass."""
 
     worker: Worker
     case: Case
@@ -86,7 +86,7 @@ class Entry:
         return self.worker.ask(do=action, case=self.case.name, who=self.who, backward=self.backward, **arguments)
 
     def check(self, reference: Truth, folder: Path, forecast: Forecast) -> None:
-        """Run it once: is it right, and about how long does it take?"""
+        """Run the case once, check the answer, and estimate the time."""
         self.objection = forecast.objection(self.case, self.who, self.backward)
         if self.objection:
             return
@@ -104,7 +104,7 @@ class Entry:
         forecast.learn(self.case, self.who, self.backward, memory=self.memory, seconds=self.seconds)
 
     def rounds(self, budget: float) -> int:
-        """As many as the budget allows, but no fewer than a spread needs; none where one run has taken long enough."""
+        """Return the number of rounds within the budget, at least 3; 0 after one very long run."""
         if self.samples:
             return 0
         return min(15, max(3, int(budget / (self.seconds * (self._times + self._warm)))))
@@ -144,7 +144,7 @@ class Contest:
     entries: list[Entry] = field(default_factory=list)
 
     def hold(self, case: Case, variants: Iterable[str], names: Container[str], folder: Path, budget: float) -> Any:
-        """The records."""
+        """Run the contest and return the records."""
         runs = {}
         for variation in [case, *(replace(case, variant=variant) for variant in variants)]:
             inputs = variation.inputs()
@@ -163,7 +163,7 @@ class Contest:
         return [e.record(runs[e.case] if e.who == "auto" else None) for e in self.entries]
 
     def _enter(self, case: Case, inputs: dict[str, np.ndarray], names: Container[str], path: Path) -> None:
-        """Open a case with all workers, and check those who take part."""
+        """Open a case with all workers, and check the implementations in `names`."""
         reference = truth(case, inputs)
         np.savez(path, **inputs, check=reference.upstream)  # type: ignore[arg-type]
         for worker in self.workers:
@@ -197,7 +197,7 @@ class Contest:
 
 @contextmanager
 def surviving() -> Iterator[None]:
-    """A peer that dies does not take the run with it; its records say what happened."""
+    """Print the error of a failed worker and continue."""
     try:
         yield
     except (FailedError, GoneError) as error:
@@ -205,7 +205,7 @@ def surviving() -> Iterator[None]:
 
 
 def peaks(cases: Iterable[Case], folder: Path) -> Iterator[Record]:
-    """Peak extra memory of a forward and backward pass on the CPU, in a fresh process each."""
+    """Yield the peak additional memory of a forward and backward pass on the CPU, each in a new process."""
     for case in cases:
         for who in [*running(case, case.inputs(), "cpu"), EAGER]:
             record = {"section": "memory", "device": "cpu", **case.to_dict(), "who": who, "pass": PASSES[True]}
@@ -223,7 +223,7 @@ def peaks(cases: Iterable[Case], folder: Path) -> Iterator[Record]:
 
 
 def _peak(worker: Worker, case: Case, who: str, folder: Path) -> float:
-    """Bytes, after a small call in which libraries and kernels are loaded."""
+    """Return the peak in bytes, after a small call that loads libraries and kernels."""
     small_case = replace(case, queries=min(case.queries, 128), keys=min(case.keys, 128), batch=1)
     for measured_case in (small_case, case):
         path, inputs = folder / "peak.npz", measured_case.inputs()
@@ -261,7 +261,7 @@ def main() -> None:
 
 
 def recruit() -> tuple[list[Worker], list[Record]]:
-    """The workers that can be had, and records of the others."""
+    """Return the available workers, and records of the missing ones."""
     workers = [Worker(name) for name in WORKERS]
     missing = {worker.name: worker.missing() for worker in workers if worker.missing()}
     absent = [

@@ -1,10 +1,10 @@
-"""Pooling of bags end to end, beside a padded batch and the eager module, and a large bag in chunks.
+"""Time the pooling of concatenated bags, compared with a padded batch and the eager module, and a large bag in chunks.
 
     python -m benchmarks.attention.bags [--bags 8] [--longest 100000] [--seconds 60]
 
-Lengths of bags lie evenly by their logarithm. The eager module is written out as its users have it; torchmil's is
-measured where it is installed. Answers are compared before speeds; a peak is that of a fresh process, beyond what it
-held before the pass, without the gradient of the rows, which is an answer.
+The lengths of the bags are spaced evenly on a logarithmic scale. torchmil's module is measured if it is installed.
+Answers are compared before speeds. Peak memory is measured in a new process, without the memory before the pass and the
+gradient of the rows.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def eager(pool: AttentionPooling, rows: Tensor, mask: Tensor | None = None) -> T
 
 
 def both(run: Callable[[], Tensor], leaves: list[Tensor]) -> Callable[[], list[Tensor]]:
-    """A pass and its gradients."""
+    """Return a function that runs a pass and computes its gradients."""
 
     def run_both() -> list[Tensor]:
         out = run()
@@ -49,7 +49,7 @@ def both(run: Callable[[], Tensor], leaves: list[Tensor]) -> Callable[[], list[T
 
 
 def torchmil(pool: AttentionPooling) -> nn.Module | None:
-    """Its layer with the same parameters, or None where it is not installed."""
+    """Return the layer of torchmil with the same parameters, or None if torchmil is not installed."""
     try:
         peer = importlib.import_module("torchmil.nn").AttentionPool(pool.V.in_features, HIDDEN, gated=True)
     except ModuleNotFoundError:
@@ -64,7 +64,7 @@ def torchmil(pool: AttentionPooling) -> nn.Module | None:
 
 
 def batch(bags: int, longest: int, seconds: float) -> dict[str, Any]:
-    """A batch of bags whose encoder is frozen: gradients of the parameters."""
+    """Time a batch of bags with a frozen encoder: gradients of the parameters only."""
     torch.manual_seed(0)
     pool = AttentionPooling(FEATURES, HIDDEN)
     lens = torch.logspace(math.log10(longest / 100), math.log10(longest), bags).round().long()
@@ -98,7 +98,7 @@ def batch(bags: int, longest: int, seconds: float) -> dict[str, Any]:
 
 
 def large(learns: bool) -> tuple[Tensor, dict[str, Callable[[], list[Tensor]]]]:
-    """A large bag, whole and in chunks."""
+    """Return a large bag, and functions that pool it whole or in chunks."""
     torch.manual_seed(0)
     pool = AttentionPooling(LARGE[1], HIDDEN)
     bag = torch.randn(LARGE, requires_grad=learns)
@@ -115,7 +115,7 @@ def large(learns: bool) -> tuple[Tensor, dict[str, Callable[[], list[Tensor]]]]:
 
 
 def peak(learns: bool, name: str) -> float:
-    """MiB at the peak of a pass, beyond what was there before and the gradient of the rows."""
+    """Return the peak memory of a pass in MiB, beyond the memory before it and the gradient of the rows."""
     bag, runs = large(learns)
     pool = AttentionPooling(64, 64)
     for warm_up in (pool, lambda rows: pool.in_chunks([rows])):  # what is imported and compiled at first

@@ -1,10 +1,9 @@
-"""Where one way to compute a call becomes quicker than another: what `dikkat._core.implementations.Crossovers` should
-say here.
+"""Find the thresholds of `dikkat._core.implementations.Crossovers` for this machine.
 
     python -m benchmarks.attention.crossovers [--threads 1] [--seconds 0.06] [--out FOLDER]
 
-Each shape is timed both ways, by plain products and by a kernel. For each number of `Crossovers` and each power of two
-that it might be: the geometric mean of how much longer the ways that it chooses take than the quicker ones.
+Each shape is timed by plain products and by a kernel. For each threshold of `Crossovers` and each power of two as its
+value, the regret is the geometric mean of the time of the selected implementation over the time of the faster one.
 """
 
 import argparse
@@ -29,7 +28,7 @@ SECONDS = 0.05
 
 
 def both(case: Case, seconds: float) -> dict[str, float]:
-    """Seconds by plain products, by the kernel, and by plain PyTorch."""
+    """Return the seconds by plain products and by the kernel."""
     runs = {}
     for name, crossovers in (("products", ALWAYS), ("kernel", NEVER)):
         implementations.CROSSOVERS = crossovers
@@ -48,7 +47,7 @@ def both(case: Case, seconds: float) -> dict[str, float]:
 
 
 def sizes(case: Case) -> tuple[str, float]:
-    """Which number decides on a case, and the size that it is compared with."""
+    """Return the name of the threshold that decides on a case, and the size to compare with it."""
     pairs = case.batch * case.queries * case.keys
     if case.score != "scaled dot":
         return "kernel_back", pairs * case.features
@@ -59,7 +58,7 @@ def sizes(case: Case) -> tuple[str, float]:
 
 
 def regrets(rows: list[dict[str, Any]]) -> dict[int, float]:
-    """By the logarithm of each number that might be chosen: how much longer what it chooses takes, in the mean."""
+    """Return the mean slowdown of the choices of each threshold 2^power, by power."""
     return {
         power: statistics.geometric_mean(
             [

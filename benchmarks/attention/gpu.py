@@ -1,10 +1,10 @@
-"""Calls on a GPU beside plain PyTorch and torch.compile, and what it costs to record a layer.
+"""Time calls on a GPU, compared with plain PyTorch and torch.compile, and the recording of a layer.
 
     python -m benchmarks.attention.gpu [--only calls] [--quick] [--minutes 3] [--out FOLDER]
 
-Each answer, values and gradients, is held against float64 before it is timed. Milliseconds of a call, in turn: by the
-clock (calls one behind the other, until the last is done) and by CUDA's events; the time and the number of its kernels
-by PyTorch's profiler. One process; nothing but PyTorch and Triton is needed.
+Each answer, values and gradients, is compared with float64 first. Milliseconds of a call are measured in turn, by the
+clock (consecutive calls until the last is complete) and by CUDA events. PyTorch's profiler gives the time and number of
+kernels. Runs in one process; needs only PyTorch and Triton.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 PASSES = {False: "forward", True: "forward and backward"}
 COMPILED = "torch.compile"
-# What matters most comes first: a run that is out of time begins no further.
+# The most important first: a run that is out of time skips the rest.
 SHAPES = [(64, 1, 50, 512, 512), (8, 256, 256, 128, 64), (64, 50, 50, 512, 512)]
 CASES = [
     *(Case(*shape, dtype=dtype) for shape in SHAPES for dtype in ("float32", "bfloat16")),
@@ -38,9 +38,9 @@ CASES = [
     Case(8, 1024, 1024, 128, 64),
 ]
 QUICK = [Case(3, 1, 7, 16, 8), Case(2, 37, 41, 16, dtype="bfloat16")]
-# Seconds that the compiler may take for one function, and that a round of one entry takes.
+# Maximum seconds to compile one function, and seconds of a round of one entry.
 PATIENCE, ROUND, ROUNDS = 25, 0.02, 9
-# After so many calls of a kind each is as all later ones are: its program kept, and captured as a CUDA graph.
+# Warm-up calls, after which the program is cached and captured as a CUDA graph.
 REPEATED = 5
 
 
@@ -50,7 +50,7 @@ def synchronize() -> None:
 
 
 def timed(run: Callable[[], object], times: int) -> tuple[float, float]:
-    """Milliseconds of a call by the clock, and by the device's events."""
+    """Return the milliseconds of a call by the clock, and by CUDA events."""
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2)) if CUDA else (None, None)
     synchronize()
     start = time.perf_counter()
@@ -66,7 +66,7 @@ def timed(run: Callable[[], object], times: int) -> tuple[float, float]:
 
 
 def launched(run: Callable[[], object]) -> Record:
-    """The kernels of a call, and the milliseconds that they take together."""
+    """Count the kernels of a call, and sum their milliseconds."""
     activities = [torch.profiler.ProfilerActivity.CUDA if CUDA else torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profile:
         run()
@@ -76,7 +76,7 @@ def launched(run: Callable[[], object]) -> Record:
 
 
 def in_turn(runs: dict[Any, Callable[[], object]], rounds: int) -> dict[Any, Record]:
-    """By the clock and by events, of each."""
+    """Time each run in turn, by the clock and by events."""
     repeats = {key: max(1, min(200, int(1e3 * ROUND / timed(run, 3)[0]))) for key, run in runs.items()}
     samples: dict[Any, list[tuple[float, float]]] = {key: [] for key in runs}
     for _ in range(rounds):
@@ -90,7 +90,7 @@ def in_turn(runs: dict[Any, Callable[[], object]], rounds: int) -> dict[Any, Rec
 
 
 def entered(case: Case) -> tuple[dict[tuple[str, bool], Callable[[], object]], list[Record]]:
-    """Whoever computes a case rightly, by name and pass; and a record of each answer."""
+    """Return the implementations with correct answers, by name and pass, and a record of each failure."""
     inputs = case.inputs()
     reference = truth(case, inputs, DEVICE)
     participants = [EAGER, "auto", *(name for name in running(case, inputs, DEVICE) if name in ("products", "triton"))]
@@ -163,7 +163,7 @@ class Block(nn.Module):
 
 @torch.no_grad()
 def recording(quick: bool, rounds: int) -> Record:
-    """Sums and the eight largest weights of one layer of twelve, over the model alone."""
+    """Compare a model that records sums and top-8 weights of one layer of twelve with the model alone."""
     tokens, size, heads, layers = (128, 48, 3, 3) if quick else (4096, 768, 12, 12)
     torch.manual_seed(1)
     model = nn.Sequential(*(Block(size, heads) for _ in range(layers))).to(DEVICE, torch.bfloat16).eval()

@@ -1,6 +1,6 @@
-"""A process's first call: `python -m benchmarks.attention.host [--out FOLDER]`.
+"""Time the first call of a process: `python -m benchmarks.attention.host [--out FOLDER]`.
 
-In fresh processes, with an empty folder of compiled kernels and with the one that the process before left.
+In new processes, with an empty cache of compiled kernels and with the cache of the previous process.
 """
 
 import argparse

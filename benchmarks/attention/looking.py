@@ -1,11 +1,11 @@
-"""Weights on request: what they cost beside the forward, and in memory.
+"""Measure the time and memory of weights on request, compared with the forward.
 
     python -m benchmarks.attention.looking [--only long by_products] [--quick] [--seconds 60]
 
-- `long`: the eight largest weights of every row and the sums by key of a long call, beside its forwards; peak memory;
-- `by_products`: each summary as a by-product of the compiled forward, beside that forward alone.
+- `long`: top-8 weights of every row and sums by key of a long call, compared with its forward; peak memory;
+- `by_products`: each summary as a by-product of the compiled forward, compared with only the forward.
 
-Answers are compared with the whole map before speeds. Memory is the growth of a fresh process.
+Answers are compared with the full weights before speeds. Memory is the growth of a new process.
 """
 
 import argparse
@@ -54,14 +54,14 @@ print(look({length}))
 
 
 def mebibytes(code: str, length: int) -> float:
-    """The growth of memory that a fresh process reports."""
+    """Return the memory growth that a new process reports, in MiB."""
     command_line = [sys.executable, "-c", START + code.format(length=length)]
     process = subprocess.run(command_line, check=True, capture_output=True, text=True, env=environment())
     return float(process.stdout.split()[-1]) / 1024
 
 
 def check(score: scores.Score) -> None:
-    """The summaries agree with the whole map."""
+    """Check the summaries against the full weights."""
     query, key, value = torch.randn(2, 301, 64), torch.randn(2, 407, 64), torch.randn(2, 407, 64)
     requested: dict[str, Any] = {"top_k": 8, "sums": True, "entropy": True, "impl": "numba"}
     inspection = dikkat.inspect(query, key, score=score, **requested)
@@ -81,7 +81,7 @@ def check(score: scores.Score) -> None:
 
 @torch.no_grad()
 def long(length: int) -> dict[str, Any]:
-    """Milliseconds of a long call's forwards, and of its summaries without them."""
+    """Return the milliseconds of the forward of a long call, and of its summaries."""
     score = scores.ScaledDot()
     check(score)
 
@@ -105,7 +105,7 @@ def long(length: int) -> dict[str, Any]:
 
 @torch.no_grad()
 def by_products(name: str, length: int, seconds: float) -> dict[str, Any]:
-    """Milliseconds of the forward, and of each summary with it."""
+    """Return the milliseconds of the forward, and of the forward with each summary."""
     torch.manual_seed(0)
     score = SCORES[name]()
     check(score)

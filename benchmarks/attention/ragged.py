@@ -1,11 +1,11 @@
-"""Sequences end to end, beside a padded batch of them and beside one call a sequence.
+"""Time concatenated sequences, compared with a padded batch and with one call per sequence.
 
     python -m benchmarks.attention.ragged [--seconds 20]
 
-Self-attention, forward and backward, of 32 sequences of 16 to 2,048 rows and of 512 of 8 to 64, by dot products and by
-additive scores. The padded batch and the single calls are this library's own, as "auto" runs them; a padded batch with
-a boolean mask is PyTorch's fused kernel for dot products, and its operations one after the other for additive scores.
-Lengths grow by one factor from one sequence to the next. Answers are compared before speeds.
+Self-attention, forward and backward, of 32 sequences of 16 to 2,048 rows and of 512 sequences of 8 to 64 rows, with dot
+products and additive scores. The padded batch and the single calls use dikkat with "auto". A padded batch with a
+boolean mask uses PyTorch's fused kernel for dot products, and separate operations for additive scores. The lengths are
+a geometric series. Answers are compared before speeds.
 """
 
 import argparse
@@ -36,7 +36,7 @@ Way = Callable[[], list[Tensor]]
 
 
 def ways(lengths: list[int], score: Any) -> dict[str, Way]:
-    """Output and gradients of queries, keys and values, of all rows end to end, by each way."""
+    """Return functions that compute output and gradients of all sequences in different ways."""
     torch.manual_seed(0)
     lens, offsets = torch.tensor(lengths), torch.tensor([0, *lengths]).cumsum(0)
     sides = [torch.randn(sum(lengths), FEATURES, requires_grad=True) for _ in range(3)]
@@ -77,7 +77,7 @@ def ways(lengths: list[int], score: Any) -> dict[str, Way]:
 
 
 def same_bits(lengths: list[int], score: Any) -> bool:
-    """Whether compiled code gives each sequence, and its gradients, the bits of a call of its own."""
+    """Return True if compiled code gives each sequence the same bits as a separate call, gradients too."""
     torch.manual_seed(0)
     sides = [torch.randn(sum(lengths), FEATURES, requires_grad=True) for _ in range(3)]
     offsets, upstream = torch.tensor([0, *lengths]).cumsum(0), torch.randn(sum(lengths), FEATURES)

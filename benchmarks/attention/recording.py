@@ -1,12 +1,13 @@
-"""Recording a part of a model of transformers, beside the model alone, and beside "eager" attention.
+"""Time the recording of a part of a Hugging Face model, compared with the model without a recording.
 
     python -m benchmarks.attention.recording [--only layer generate] [--quick]
 
-- `layer`: GPT-2's shape, 4,096 tokens: sums and the eight largest weights of one layer of twelve; the growth of memory,
-  beside the bytes of all maps, which `output_attentions=True` returns;
+- `layer`: GPT-2's shape, 4,096 tokens: sums and top-8 weights of one layer of twelve; memory growth compared with the
+  bytes of all maps, which `output_attentions=True` returns;
 - `generate`: Llama's shape, 200 tokens: all weights of two heads of one layer.
 
-Weights are random. Each is one process, in turns: without, with, without, with ...; answers are compared first.
+The models have random weights. Runs alternate in one process: without, with, without, with ... Answers are compared
+with "eager" attention first.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from benchmarks.kit.report import RESULTS, write
 
 
 def in_turns(runs: dict[str, Callable[[], object]], turns: int) -> dict[str, Any]:
-    """Seconds of each, and the ratio of the second to the first of a turn."""
+    """Return the seconds of two runs in turn, and the ratios of the second to the first."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(turns):
         for name, run in runs.items():
@@ -41,12 +42,12 @@ def in_turns(runs: dict[str, Callable[[], object]], turns: int) -> dict[str, Any
 
 
 def peak() -> int:
-    """The most memory that this process has had, in bytes."""
+    """Return the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def sharp(model: Any) -> Any:
-    """The model with weights by which attention is not nearly uniform."""
+    """Set weights with which attention is not nearly uniform."""
     torch.manual_seed(1)
     for parameter in model.parameters():
         if parameter.ndim == 2:

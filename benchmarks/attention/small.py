@@ -1,12 +1,12 @@
-"""Small and middling calls of `attend` beside plain PyTorch written out, over a grid of shapes.
+"""Time small and medium calls of `attend`, compared with plain PyTorch, over a grid of shapes.
 
     python -m benchmarks.attention.small [--quick] [--threads 1,2] [--out FOLDER]
 
-Scaled dot, additive and Gaussian; with lengths or without, forward or with the backward, with weights or without; then
-layers and a prepared memory. Queries and keys come projected, so that the scoring alone is compared. Answers and
-gradients are compared before speeds. A time is the median of rounds in turn; a ratio is plain PyTorch's time over ours,
-so that below 1 is slower. What comes out below 1 is measured once more, for longer, since a pause of the machine is as
-long as a small call; the second figures count. The host's cost is what the smallest call takes above plain PyTorch's.
+Scores: scaled dot, additive and Gaussian, with and without lengths, backward pass and weights. Then layers and a
+prepared memory. Queries and keys are already projected. Answers and gradients are compared before speeds. A time is the
+median of rounds in turn. A ratio is the time of plain PyTorch over the time of dikkat, so below 1 is slower. Ratios
+below 1 are measured again for longer, since a pause of the machine can be as long as a small call. `extra` is the
+additional time of the smallest call.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def projected(score: scores.Additive) -> scores.Additive:
-    """For queries and keys that are projected already."""
+    """Replace the projections by identities, for projected queries and keys."""
 
     class Unchanged(torch.nn.Linear):
         def forward(self, features: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def projected(score: scores.Additive) -> scores.Additive:
 
 
 def plain(case: Case, query: Tensor, key: Tensor, value: Tensor, v: Tensor, lens: Tensor | None) -> list[Tensor]:
-    """As one writes it with PyTorch's operations."""
+    """Compute the case with PyTorch's operations."""
     if case.score == "scaled dot":
         logits = query @ key.mT / math.sqrt(case.features)
     elif case.score == "additive":
@@ -83,7 +83,7 @@ def plain(case: Case, query: Tensor, key: Tensor, value: Tensor, v: Tensor, lens
 
 
 def ways(case: Case) -> dict[str, Callable[[], list[Tensor]]]:
-    """Both ways, each with its gradients where the case has them."""
+    """Return the functions of PyTorch and dikkat, with gradients if the case has a backward pass."""
     torch.manual_seed(0)
     score_types: dict[str, Callable[[], scores.Score]] = {
         "scaled dot": scores.ScaledDot,
@@ -119,7 +119,7 @@ def ways(case: Case) -> dict[str, Callable[[], list[Tensor]]]:
 
 
 def ratio(case: Case, seconds: float) -> dict[str, Any]:
-    """A case, once its answers are the same."""
+    """Check that both answers are equal, and time the case."""
     runs = ways(case)
     for actual, expected in zip(runs["dikkat"](), runs["plain"](), strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
@@ -127,7 +127,7 @@ def ratio(case: Case, seconds: float) -> dict[str, Any]:
 
 
 def timed(runs: dict[str, Callable[[], list[Tensor]]], seconds: float) -> dict[str, float]:
-    """Microseconds of both ways, and plain PyTorch's over ours."""
+    """Return the microseconds of both functions, and the ratio of plain PyTorch to dikkat."""
     times: dict[str, float] = {}
     for factor in (1, 4):
         tasks = {name: once(run) for name, run in runs.items()}
@@ -140,7 +140,7 @@ def timed(runs: dict[str, Callable[[], list[Tensor]]], seconds: float) -> dict[s
 
 
 def layers(seconds: float) -> dict[str, dict[str, float]]:
-    """Layers and a prepared memory beside what PyTorch has, or its operations written out."""
+    """Time layers and a prepared memory, compared with PyTorch."""
     torch.manual_seed(0)
     heads, peer = dikkat.MultiHeadAttention(64, 4), torch.nn.MultiheadAttention(64, 4, batch_first=True)
     peer.load_state_dict(heads.state_dict())
@@ -197,7 +197,7 @@ def layers(seconds: float) -> dict[str, dict[str, float]]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """By score and kind of call: geometric mean, worst, how many are below 0.9; `extra` of the smallest call, in µs."""
+    """Summarise ratios by score and kind of call; `extra` is the additional time of the smallest call, in µs."""
     summaries: dict[str, Any] = {}
     for score, lengths, weights, backward in product(("scaled dot", "additive", "gaussian"), *[(False, True)] * 3):
         selected = [

@@ -1,4 +1,4 @@
-"""What is measured: a task, a shape, and what is unusual about the inputs. The inputs follow from it alone."""
+"""The cases to measure: a task, a shape and a variant, which determine the inputs."""
 
 import math
 import zlib
@@ -38,7 +38,7 @@ class Case:
 
     @property
     def pair_bytes(self) -> int:
-        """Bytes of the tensor that whoever does not fuse materialises: of all pairs and features."""
+        """Bytes of the tensor of all pairs and features, which unfused implementations store."""
         return self.pair_features * {"float32": 4, "bfloat16": 2}[self.dtype]
 
     @property
@@ -47,14 +47,14 @@ class Case:
 
     @property
     def leaves(self) -> list[str]:
-        """The inputs that have gradients, in the order in which all peers take them and return these."""
+        """The inputs with gradients, in the order of arguments and gradients of all peers."""
         return ["query", "key", "value"] + ["weight"] * (self.task == "additive")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def inputs(self) -> Arrays:
-        """Arrays, the same for every variant of a shape but for what the variant says."""
+        """Return the input arrays, which depend only on the shape and the variant."""
         batch, n, m, h = self.shape
         rng = np.random.default_rng(zlib.crc32(f"{self.task} {self.shape}".encode()))
         sizes = {"query": (batch, n, h), "key": (batch, m, h), "value": (batch, m, self.d_v)}

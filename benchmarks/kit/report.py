@@ -1,4 +1,4 @@
-"""Where and with what a measurement was made, and the file that keeps it."""
+"""The machine, versions and commit of a measurement, and its file."""
 
 import datetime
 import json

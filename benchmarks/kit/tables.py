@@ -1,6 +1,6 @@
-"""Tables of a documentation page, made of the newest records of benchmarks/results.
+"""Write the tables of a documentation page from the newest records of benchmarks/results.
 
-A table stands between `<!-- table NAME -->` and `<!-- end -->`; below it, where and when it was measured.
+A table is between `<!-- table NAME -->` and `<!-- end -->`, followed by the machine and date of its records.
 """
 
 import json
@@ -18,7 +18,7 @@ PLACE = re.compile(r"<!-- table ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 @dataclass(frozen=True)
 class Run:
-    """A record: its name without the date, where and when it was made, and its results."""
+    """A record: its name without the date, its machine, commit and date, and its results."""
 
     name: str
     environment: Record
@@ -34,13 +34,13 @@ class Run:
         return [r for r in self.results if all(r.get(name) == value for name, value in fields.items())]
 
     def first(self, **fields: Any) -> Record:
-        """The first record of this description, or an empty one."""
+        """Return the first matching record, or an empty one."""
         return next(iter(self.find(**fields)), {})
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page: `rows` makes it of the newest record of each name, those left out that are not there."""
+    """A table of a page: `rows` makes it from the newest record of each name; missing records are skipped."""
 
     name: str
     records: Sequence[str]
@@ -70,14 +70,14 @@ def newest(name: str, folder: Path = RESULTS) -> Run | None:
 
 
 def update(page: Path, tables: Sequence[Table], folder: Path = RESULTS) -> None:
-    """Write the tables into their places in the page.
+    """Replace the tables in the page.
 
     Raises:
-        ValueError: A table has no place, or a place no table.
+        ValueError: If the markers of the page do not match the tables.
     """
     text, by_name = page.read_text(encoding="utf-8"), {table.name: table for table in tables}
     if (names := PLACE.findall(text)) != list(by_name):
-        raise ValueError(f"{page}: got places for {', '.join(names)}; expected {', '.join(by_name)}, in this order")
+        raise ValueError(f"{page}: got tables {', '.join(names)}; expected {', '.join(by_name)}, in this order")
     updated = PLACE.sub(
         lambda match: f"<!-- table {match[1]} -->\n{by_name[match[1]].markdown(folder)}\n<!-- end -->", text
     )
@@ -89,7 +89,7 @@ def number(value: float) -> str:
 
 
 def spread(samples: Record, factor: float = 1.0) -> str:
-    """A median with the smallest and the largest, each times a factor."""
+    """Format a median with minimum and maximum, each multiplied by a factor."""
     if samples["runs"] == 1:
         return number(factor * samples["median"])
     return f"{number(factor * samples['median'])} ({number(factor * samples['min'])}–{number(factor * samples['max'])})"

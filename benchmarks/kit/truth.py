@@ -1,9 +1,9 @@
-"""What the answer is, in float64, and how far from it an answer may be: the error budget of the design.
+"""Compute the exact answer in float64, and the allowed error of an answer.
 
 Error ≤ 2 × plain PyTorch's error in the same dtype + 4·eps·S, with S the sum of absolute values that a quantity sums.
 
-Where a problem is too large for that, some rows are drawn and the gradient that comes from above is 0 in all others:
-then every gradient, also that of each key, is a sum over these rows alone, and can be had from them.
+For large problems, rows are sampled and the upstream gradient is 0 in all other rows. Then every gradient, also the
+gradient of each key, is a sum over the sampled rows only.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ _CHUNK = 2**22
 
 class Truth(NamedTuple):
     """Attributes:
-    rows: The queries that are looked at.
-    upstream: The gradient from above that is to be used; 0 in all other rows.
-    exact: What is right: `output` in these rows, and the gradient of each leaf.
-    allowed: The largest error of each.
+    rows: The sampled queries.
+    upstream: The upstream gradient; 0 in all other rows.
+    exact: The exact `output` in these rows, and the gradient of each leaf.
+    allowed: The largest allowed error of each.
     """
 
     rows: np.ndarray
@@ -35,7 +35,7 @@ class Truth(NamedTuple):
     allowed: dict[str, float]
 
     def errors(self, answer: Arrays) -> dict[str, tuple[float, float]]:
-        """The largest error of each part of an answer, and what is allowed."""
+        """Return the largest error and the allowed error of each part of an answer."""
         errors = {}
         for name, array in answer.items():
             answered = torch.from_numpy(array).to(self.exact[name])
@@ -62,7 +62,7 @@ def truth(case: Case, inputs: Arrays, device: str = "cpu") -> Truth:
     eps = torch.finfo(dtype).eps
     allowed = {}
     for name, expected in exact.items():
-        # Of a sum over everything, in bfloat16, the second term alone would let anything pass.
+        # In bfloat16, the second term of a long sum would allow any answer.
         slack = min(4 * eps * scales[name], expected.abs().max().item() / 8)
         allowed[name] = 2 * (plain[name].double() - expected).abs().max().item() + slack
     return Truth(rows, upstream, exact, allowed)
@@ -88,7 +88,7 @@ def _weights(case: Case, query: Tensor, key: Tensor, v: Tensor, valid_lens: Tens
 
 
 def _answer(case: Case, inputs: dict[str, Tensor], rows: np.ndarray, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Plain PyTorch's answer in a dtype, some rows at a time."""
+    """Return the answer of plain PyTorch in a dtype, computed in chunks of rows."""
     leaves = {name: inputs[name].to(dtype).requires_grad_() for name in case.leaves}
     outputs, grads = [], {name: torch.zeros_like(leaf, dtype=torch.float64) for name, leaf in leaves.items()}
     for chunk in _chunks(case, rows):
@@ -104,7 +104,7 @@ def _answer(case: Case, inputs: dict[str, Tensor], rows: np.ndarray, dtype: torc
 
 @torch.no_grad()
 def _scales(case: Case, inputs: dict[str, Tensor], rows: np.ndarray) -> dict[str, float]:
-    """S of each part of the answer: its largest."""
+    """Return the largest S of each part of the answer."""
     query, key, value, v = (inputs[name].double() for name in ("query", "key", "value", "weight"))
     sums = {name: torch.zeros_like(inputs[name], dtype=torch.float64) for name in case.leaves}
     for chunk in _chunks(case, rows):

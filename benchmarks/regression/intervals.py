@@ -1,12 +1,11 @@
-"""Intervals of new values.
+"""Measure prediction intervals.
 
     PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.intervals [--only STAGE,...] [--work FOLDER]
         [--out FOLDER]
 
-- `coverage`: 90 % intervals over the 51 tables of `reviewed` and `CASES`, by each method and by MAPIE's jackknife+
-  around the same model, whose bandwidth is given: the share of new values that they hold, and their mean width in
-  standard deviations of y.
-- `fresh`: the same without MAPIE's, over the 33 tables of `fresh`.
+- `coverage`: 90 % intervals over the 51 tables of `reviewed` and `CASES`, by each method and by MAPIE's jackknife+ with
+  the same bandwidth: the share of test values inside, and the mean width in standard deviations of y.
+- `fresh`: the same without MAPIE, over the 33 tables of `fresh`.
 """
 
 import warnings
@@ -30,7 +29,7 @@ MAPIE = "MAPIE, jackknife+"
 
 
 def noisy(size: int, noise: Callable[[np.random.Generator, Array], Array]) -> Draw:
-    """sin 6x₁ + x₂, where there is a second column, and noise of a standard deviation of about 0.5."""
+    """Draw sin 6x₁ (+ x₂ with a second column) with noise of standard deviation about 0.5."""
 
     def draw(random: np.random.Generator, count: int) -> Data:
         x = random.uniform(size=(count, size))
@@ -54,7 +53,7 @@ CASES: dict[str, tuple[int, Draw]] = {
 
 
 def mapie(model: KernelRegressor, training: Data, queries: Array) -> Ends:
-    """Its jackknife+ around the bandwidth and the ridge that were found, which fits anew without each row."""
+    """Return MAPIE's jackknife+ intervals with the bandwidth and ridge of the model."""
     from mapie.regression import CrossConformalRegressor
 
     fixed_model = KernelRegressor(bandwidth=model.bandwidth_, ridge=model.ridge_)
@@ -64,9 +63,9 @@ def mapie(model: KernelRegressor, training: Data, queries: Array) -> Ends:
 
 
 def covered(pairs: Pairs, facts: Record, with_mapie: bool = True) -> list[Record]:
-    """Over all pairs: the share held, the mean width of the finite intervals, and the share of the others.
+    """Return the coverage over all pairs, the mean width of finite intervals, and the share of infinite intervals.
 
-    MAPIE's are of the first pair alone, beside the width of this library's there.
+    MAPIE is measured only on the first pair, with the width of dikkat's intervals there.
     """
     hits: dict[str, list[Array]] = {}
     widths: dict[str, list[Array]] = {}

@@ -1,18 +1,17 @@
-"""How well regressors predict: criteria of this library's over some tables, and other methods over others.
+"""Compare the predictions of regressors and classifiers over tables.
 
     PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.judgement [--only STAGE,...] [--work FOLDER]
         [--out FOLDER]
 
-- `review51`: its two orders beside nine regressors over 51 tables by which nothing was chosen;
-- `fresh`: its default beside eight regressors over 33 tables by which nothing was chosen, R² of all five folds
-  together;
-- `gaps`: ten of these with a tenth of their cells missing, beside random forests;
-- `classifiers`: its classifier beside four by the log-loss over five folds;
-- `metric`: a metric that is learned beside none, and three regressors.
+- `review51`: both orders of dikkat and nine regressors over 51 tables;
+- `fresh`: dikkat's default and eight regressors over 33 tables, with one R² over all five folds;
+- `gaps`: ten of these tables with 10 % missing cells, compared with random forests;
+- `classifiers`: dikkat's classifier and four others, by log-loss over five folds;
+- `metric`: dikkat with and without a learned metric, and three regressors.
 
-By these tables nothing was chosen. Whatever a method chooses it chooses within the rows that it is given.
+The tables were not used for tuning. Each method tunes itself only on its training rows.
 
-What was found is kept in the folder of --work, table by table: a run goes on there.
+The folder of --work keeps the result of each table, so that a run can be resumed.
 """
 
 import argparse
@@ -65,15 +64,14 @@ def r2(predicted: Array, right: Array) -> float:
 
 
 def score(make: Callable[[], Any] | None, training: Data, test: Data) -> tuple[float, float]:
-    """R² on new rows, and CPU seconds of the fit; the old ones' mean stands for predictions that are no numbers, and
-    for nobody's."""
+    """Return R² on test rows, and CPU seconds of the fit; the training mean replaces invalid predictions."""
     mean = np.full(len(test.value), training.value.mean())
     predicted, seconds = answered(make, training, test, "predict", mean)
     return r2(np.where(np.isfinite(predicted), predicted, mean), test.value), seconds
 
 
 def likelihood(make: Callable[[], Any] | None, old: Data, new: Data) -> tuple[float, float]:
-    """Minus the log-loss of new rows, and CPU seconds of the fit; nobody's chances are the old rows' frequencies."""
+    """Return minus the log-loss of test rows, and CPU seconds of the fit; failed fits get training frequencies."""
     classes, counts = np.unique(old.value, return_counts=True)
     baseline = np.tile(counts / len(old.value), (len(new.value), 1))
     probabilities, seconds = answered(make, old, new, "predict_proba", baseline)
@@ -83,7 +81,7 @@ def likelihood(make: Callable[[], Any] | None, old: Data, new: Data) -> tuple[fl
 def answered(
     make: Callable[[], Any] | None, training: Data, test: Data, method: str, baseline: Array
 ) -> tuple[Array, float]:
-    """An answer, that of nobody where there is none, and CPU seconds of the fit."""
+    """Return the predictions, or the baseline after a failure, and CPU seconds of the fit."""
     start = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -97,14 +95,14 @@ def answered(
 
 
 def drawn(count: int, draw: Draw, test_count: int, seeds: int) -> Pairs:
-    """Rows to learn from and rows to predict, of each seed."""
+    """Draw training and test rows for each seed."""
     tables = [draw(np.random.default_rng(seed), count + test_count) for seed in range(seeds)]
     is_training: Array = np.arange(count + test_count) < count
     return [(taken(data, is_training), taken(data, ~is_training)) for data in tables]
 
 
 def judged(methods: Callable[[], dict[str, Any]], pairs: Pairs, facts: Record, scorer: Score = score) -> list[Record]:
-    """The score of each way, and of the mean."""
+    """Return the score of each method, and of the mean as a baseline."""
     records = []
     for method, make in {**methods(), "mean": None}.items():
         scores, seconds = zip(*(scorer(make, *pair) for pair in pairs), strict=True)
@@ -113,7 +111,7 @@ def judged(methods: Callable[[], dict[str, Any]], pairs: Pairs, facts: Record, s
 
 
 def together(methods: Callable[[], dict[str, Any]], pairs: Pairs, facts: Record) -> list[Record]:
-    """As `judged`, with one R² of what is predicted in all folds."""
+    """Like `judged`, with one R² over the predictions of all folds."""
     records, expected = [], np.concatenate([test.value for _, test in pairs])
     for method, make in {**methods(), "mean": None}.items():
         predicted, seconds = [], []
@@ -138,7 +136,7 @@ def bundled(table: str, data: Data, count: int = 5) -> Problem:
 
 
 def review51() -> Iterator[Problem]:
-    """150 rows at most, and five folds, of up to two columns; of more 120, and three folds."""
+    """Up to two columns: at most 150 rows and five folds. More columns: at most 120 rows and three folds."""
     yield from of_drawn(reviewed.DRAWN, 1500, 1)
     for table, load in reviewed.REAL.items():
         is_narrow = load().key.shape[1] <= 2
@@ -146,13 +144,13 @@ def review51() -> Iterator[Problem]:
 
 
 def fresh33() -> Iterator[Problem]:
-    """150 rows at most, and five folds."""
+    """At most 150 rows, and five folds."""
     for table, load in fresh.FRESH.items():
         yield bundled(table, loaded(load, 150))
 
 
 def with_gaps() -> Iterator[Problem]:
-    """Every third of them."""
+    """Every third table of `fresh`."""
     for table in list(fresh.FRESH)[2::3][:10]:
         yield bundled(table, fresh.with_gaps(loaded(fresh.FRESH[table], 150)))
 
@@ -170,7 +168,7 @@ def for_metrics() -> Iterator[Problem]:
 
 
 class Stage(NamedTuple):
-    """The record, the problems, and what is found out about each."""
+    """The name of the record, the problems, and the function that judges a problem."""
 
     record: str
     problems: Callable[[], Iterator[Problem]]
@@ -191,7 +189,7 @@ STAGES = {
 
 
 def run(stages: dict[str, Stage], description: str) -> None:
-    """From the command line."""
+    """Run the stages that the command line selects."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(stages))
     parser.add_argument("--work", type=Path, help="a folder for what was found")

@@ -1,6 +1,6 @@
-"""Tables of classes, and tables of 200 to 20,000 rows to learn a metric on.
+"""Tables of classes, and tables of 200 to 20,000 rows to learn a metric.
 
-Their names were written down before anything was fitted to them. Of a longer table `MOST` rows are drawn.
+The tables were selected before any fit. Longer tables are sampled to `MOST` rows.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ CLASSES: dict[str, Table] = {
 
 
 def _digits() -> Data:
-    """Their number, from eight principal components."""
+    """Predict the digit from eight principal components."""
     from sklearn.decomposition import PCA
 
     x, y = _sklearn("load_digits")

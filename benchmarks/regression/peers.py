@@ -1,4 +1,4 @@
-"""Kernel regression elsewhere: statsmodels, KeOps, and what PyTorch has."""
+"""Kernel regression in statsmodels, KeOps and plain PyTorch."""
 
 import warnings
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _CHUNK = 2**25
 
 
 def ours_anew(data: tuple[Array, Array], query: Array, bandwidth: Any, **settings: Any) -> Callable[[], Array]:
-    """This library's predictions from the arrays, as the others': a fitted estimator keeps the order of its rows."""
+    """Return a function that fits and predicts from the arrays each time, like the other peers."""
     from dikkat.regression import NadarayaWatson
 
     warm_up = tuple(array[:50] for array in data)
@@ -24,7 +24,7 @@ def ours_anew(data: tuple[Array, Array], query: Array, bandwidth: Any, **setting
 
 
 def statsmodels_bandwidth(key: Array, value: Array) -> Array:
-    """The leave-one-out bandwidth of a local constant regression."""
+    """Return the leave-one-out bandwidth of a local constant regression."""
     from statsmodels.nonparametric.kernel_regression import KernelReg
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -47,7 +47,7 @@ def sdpa(query: Array, key: Array, value: Array, bandwidth: float) -> Array:
 
 
 def chunked_cdist(query: Array, key: Array, value: Array, bandwidth: float) -> Array:
-    """Some queries at a time; `cdist` as it comes, which for so many points is the expansion into a dot product."""
+    """`cdist` in chunks of queries; with so many points it expands into a dot product."""
     import torch
 
     q, k, v = (torch.from_numpy(array) for array in (query, key, value))
@@ -61,7 +61,7 @@ def chunked_cdist(query: Array, key: Array, value: Array, bandwidth: float) -> A
 
 
 def differences(query: Array, key: Array, value: Array, bandwidth: float) -> Array:
-    """Plain PyTorch from the differences, as exact as its dtype allows: the yardstick of errors."""
+    """Plain PyTorch from the differences, as exact as its dtype allows: the reference for errors."""
     import torch
 
     q, k, v = (torch.from_numpy(array) for array in (query / bandwidth, key / bandwidth, value))
@@ -74,7 +74,7 @@ def differences(query: Array, key: Array, value: Array, bandwidth: float) -> Arr
 
 
 def keops() -> tuple[Pool, Pool]:
-    """The quotient of two sums, as its tutorials have it, and its softmax, which does not underflow."""
+    """Return KeOps by the quotient of two sums, as in its tutorials, and by its softmax, which does not underflow."""
     import pykeops
     import torch
     from pykeops.torch import LazyTensor
@@ -98,7 +98,7 @@ def keops() -> tuple[Pool, Pool]:
 
 
 def keops_compiled(data: tuple[Array, Array]) -> dict[str, Pool]:
-    """Both of KeOps's ways, compiled."""
+    """Return both KeOps functions, compiled."""
     pools = dict(zip((KEOPS, f"{KEOPS}, softmax"), keops(), strict=True))
     key, value = data
     for pool in pools.values():

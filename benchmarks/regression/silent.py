@@ -49,7 +49,7 @@ def autoregressive(random: np.random.Generator, count: int, memory: float) -> Ar
 def near_repeats(
     columns: int, rows_per_place: int, grouped: bool, jitter: float = 0.05
 ) -> Callable[[np.random.Generator], Case]:
-    """Places with an effect of their own, each measured several times; the queries are at new places."""
+    """Places with random effects, each measured several times; the queries are at new places."""
 
     def draw(random: np.random.Generator) -> Case:
         def rows(places: int, repeats: int) -> tuple[Array, Array, Array]:
@@ -68,7 +68,7 @@ def near_repeats(
 
 
 def days(cv: int | None) -> Callable[[np.random.Generator], Case]:
-    """300 days with a weekday beside the date, errors of memory 0.6; the queries are the same days, errors new."""
+    """300 days with date and weekday, AR(1) errors of 0.6; the queries are the same days with new errors."""
 
     def draw(random: np.random.Generator) -> Case:
         day = np.arange(300)
@@ -82,7 +82,7 @@ def days(cv: int | None) -> Callable[[np.random.Generator], Case]:
 
 
 def series(cv: int | None, columns: int = 1, memory: float = 0.7) -> Callable[[np.random.Generator], Case]:
-    """100 rows in order with errors of memory 0.7, as in the review; further columns are uniform."""
+    """100 rows in order with AR(1) errors; further columns are uniform."""
 
     def draw(random: np.random.Generator) -> Case:
         x = np.column_stack([np.linspace(0, 1, 100), random.uniform(size=(100, columns - 1))])
@@ -104,7 +104,7 @@ CURVES: dict[str, Callable[[Array], Array]] = {
 
 
 def beyond(curve: str, ranges: float) -> Callable[[np.random.Generator], Case]:
-    """80 rows in 0 … 10; the queries are up to so many ranges above and below."""
+    """80 rows in 0 … 10; the queries are up to `ranges` ranges beyond them."""
 
     def draw(random: np.random.Generator) -> Case:
         x = random.uniform(0, 10, 80)
@@ -117,7 +117,7 @@ def beyond(curve: str, ranges: float) -> Callable[[np.random.Generator], Case]:
 
 
 def known_errors(weights: str) -> Callable[[np.random.Generator], Case]:
-    """60 rows whose errors are known, weights 1/σ² as precisions or as repeats; the values are the curve itself."""
+    """60 rows with known errors, weights 1/σ² as precisions or repeats; the values are the true curve."""
 
     def draw(random: np.random.Generator) -> Case:
         x = np.sort(random.uniform(0, 10, 60))
@@ -145,7 +145,7 @@ CASES: dict[str, Callable[[np.random.Generator], Case]] = {
 
 
 def held(case: Case, model: KernelRegressor) -> Iterator[tuple[str, float]]:
-    """The share of the values inside the intervals of each method."""
+    """Yield the share of the values inside the intervals of each method."""
     if case.answer == "mean":
         ends = {"confidence": model.confidence_interval(case.queries)}
     else:

@@ -53,12 +53,12 @@ PLAIN = "plain differences"
 
 
 def farthest(answer: Array, right: Array) -> float:
-    """The largest difference; NaN where there is a NaN."""
+    """Return the largest difference; NaN if there is a NaN."""
     return float(np.max(np.abs(np.asarray(answer, float) - right)))
 
 
 def judge(sampled: Any, expected: Array, value_range: float, tolerance: float, answer: Array) -> Record:
-    """The error of some of the answers, as a share of the values' range, and whether it is too large."""
+    """Return the error of sampled answers as a share of the values' range, with `not_run` if it is too large."""
     error = farthest(answer[sampled], expected) / value_range
     record: Record = {"error_of_range": error if np.isfinite(error) else None}  # JSON has no NaN and no infinity
     return record if error <= tolerance else record | {"not_run": "disagrees with float64"}
@@ -67,14 +67,14 @@ def judge(sampled: Any, expected: Array, value_range: float, tolerance: float, a
 def judged(
     data: Data, query: Array, bandwidth: float, kernel: str = "gaussian", tolerance: float = OFF
 ) -> Callable[[Array], Record]:
-    """A judge of some of the answers."""
+    """Return a function that judges sampled answers."""
     sampled = np.linspace(0, len(query) - 1, min(SAMPLE, len(query))).astype(int)
     expected = formulas.constant(query[sampled], *data, np.array(bandwidth), kernel)
     return partial(judge, sampled, expected, float(np.ptp(data.value)), tolerance)
 
 
 def bandwidth(quick: bool) -> Iterator[Record]:
-    """Seconds until there is a leave-one-out bandwidth, and its error by the formula."""
+    """Time the search for a leave-one-out bandwidth, with its error by the formula."""
     count = 120 if quick else 10_000
     for name in CURVES:
         data = curve(name, count)
@@ -92,7 +92,7 @@ def bandwidth(quick: bool) -> Iterator[Record]:
 
 
 def dense(quick: bool) -> Iterator[Record]:
-    """Speed where σ is the range of the rows; then errors alone, of smaller bandwidths."""
+    """Time a σ equal to the range of the rows; then only errors of smaller bandwidths."""
     count = 1_500 if quick else 100_000
     data, query = cube(count, 3, "float32"), cube(count, 3, "float32", seed=1).key
     pools: dict[str, Pool] = {SDPA: sdpa, CDIST: chunked_cdist}
@@ -108,7 +108,7 @@ def dense(quick: bool) -> Iterator[Record]:
 
 
 def errors(pools: dict[str, Pool], count: int) -> Iterator[Record]:
-    """The largest errors in float32."""
+    """Yield the largest errors in float32."""
 
     def of_ours(query: Array, key: Array, value: Array, width: float) -> Array:
         return ours_anew((key, value), query, width)()
@@ -130,7 +130,7 @@ def errors(pools: dict[str, Pool], count: int) -> Iterator[Record]:
 
 
 def many(quick: bool) -> Iterator[Record]:
-    """y = sin 20x + noise of standard deviation 0.3, x uniform in 0 … 1."""
+    """Time y = sin 20x + noise of standard deviation 0.3, x uniform in 0 … 1."""
     rows = 3_000 if quick else 1_000_000
     random = np.random.default_rng(0)
     for kernel in ("epanechnikov", "gaussian"):
@@ -159,12 +159,12 @@ def many(quick: bool) -> Iterator[Record]:
 
 
 def equal(expected: Array, tolerance: float, answer: Array) -> Record:
-    """Whether an answer is another one's, as a share of its range."""
+    """Compare an answer with the expected one, as a share of its range."""
     return judge(slice(None), expected, float(np.ptp(expected)), tolerance, answer)
 
 
 def curves(quick: bool) -> Iterator[Record]:
-    """A curve with its intervals; LOWESS beside statsmodels', whose numbers are the right ones; CPU seconds of fits."""
+    """Time a curve with intervals, LOWESS compared with statsmodels as reference, and CPU seconds of fits."""
     from statsmodels.nonparametric.smoothers_lowess import lowess as statsmodels_lowess
 
     points = 300 if quick else 100_000
@@ -186,7 +186,7 @@ def curves(quick: bool) -> Iterator[Record]:
 
 
 def jackknife(quick: bool) -> Iterator[Record]:
-    """Intervals of 1,000 new values of a model with a given bandwidth, from the rows."""
+    """Time intervals of 1,000 new values with a given bandwidth, including the fit."""
     _, draw = DRAWN["waves, 2"]
     data, test = (draw(np.random.default_rng(seed), 60 if quick else 1_000) for seed in range(2))
     model = KernelRegressor().fit(*data)
@@ -202,7 +202,7 @@ def jackknife(quick: bool) -> Iterator[Record]:
 
 
 def densities(quick: bool) -> Iterator[Record]:
-    """A leave-one-out bandwidth by likelihood, and the mean log density of 1,000 new rows."""
+    """Time a leave-one-out bandwidth by likelihood, and the mean log density of 1,000 new rows."""
     from dikkat.regression import KernelDensity
 
     def ours(train: Array, test: Array) -> Array:

@@ -1,10 +1,9 @@
-"""A Multi30k recipe on a GPU: target tokens a second, the whole training, and translation beside the CPU's.
+"""Time a Multi30k recipe on a GPU: target tokens per second, a full training, and translation compared with the CPU.
 
     python -m benchmarks.translation.gpu --data FOLDER --tokens-per-second --whole --decode [--out FOLDER]
 
-FOLDER holds train.en.gz, train.de.gz, val.en.gz … test_2016_flickr.de.gz. What a step waits for is counted too.
-`--batch-tokens` and `--learning-rate` are tried in place of what the recipe and the device give; without the first,
-the tokens a second are those of batches of several sizes.
+FOLDER has train.en.gz, train.de.gz, val.en.gz … test_2016_flickr.de.gz. `--batch-tokens` and `--learning-rate` override
+the recipe. Without `--batch-tokens`, tokens per second are measured with several batch sizes.
 """
 
 import argparse
@@ -76,20 +75,20 @@ def read(folder: Path, part: str, target: str) -> list[Pair]:
 
 
 def recipe(options: argparse.Namespace, pairs: list[Pair]) -> Settings:
-    """The recipe's settings, with what the device gives, and what is tried."""
+    """Return the settings of the recipe for this device, with the options of the command."""
     values = Recipe.load(ROOT / "recipes" / f"multi30k-en-{options.target}.toml").values
     overrides = {name: getattr(options, name) for name in ("batch_size", "batch_tokens", "learning_rate")}
     return settings_for(pairs, values | {name: value for name, value in overrides.items() if value is not None})
 
 
 def short(settings: Settings, seconds: float) -> Settings:
-    """The same for some seconds, without validation."""
+    """Return the settings with a time limit and without validation."""
     changes = {"max_minutes": seconds / 60, "epochs": 1_000, "criterion": "loss", "average": 1}
     return Settings.from_dict(settings.to_dict() | changes)
 
 
 def check() -> None:
-    """Hold the recurrence on the device against float64 on the CPU, gradients too, before anything is timed."""
+    """Check the recurrence on the device against float64 on the CPU, gradients too."""
     for kind in (AttentionalGRU, AttentionalLSTM):
         torch.manual_seed(0)
         module = kind(7, 67, 13, scores.Additive(13, 67, 29), 2).double()
@@ -117,7 +116,7 @@ def speed(settings: Settings, pairs: list[Pair], seconds: float) -> int:
 
 
 def waits(settings: Settings, pairs: list[Pair]) -> dict[str, int]:
-    """How often each line waits for the device: `loop.py` once a step, `module.py` as the model goes there and back."""
+    """Count how often each line waits for the device: `loop.py` once a step, `module.py` to move the model."""
     if not torch.cuda.is_available():
         return {}
     torch.cuda.set_sync_debug_mode("warn")
@@ -154,7 +153,7 @@ def whole(settings: Settings, pairs: dict[str, list[Pair]]) -> tuple[Translator,
 
 
 def decode(translator: Translator, sources: list[str]) -> dict[str, Any]:
-    """Seconds for all sentences, the shorter of two runs, on each device; and how many translations are the same."""
+    """Return the seconds for all sentences on each device (the faster of two runs), and the equal translations."""
     facts: dict[str, Any] = {}
     texts = {}
     for device, sizes in {"cuda": (64, None), "cpu": (64,)}.items():

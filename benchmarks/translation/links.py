@@ -1,4 +1,4 @@
-"""Word links on the phrasebook, whose links are known: models as of `make demo`, in both directions."""
+"""Score word links on the phrasebook, which has gold links: models like `make demo`, in both directions."""
 
 import argparse
 import runpy
@@ -13,7 +13,7 @@ from dikkat.translation import Translator, alignment_error_rate, gold_links, hol
 
 
 def trained(folder: Path, *, reverse: bool) -> Translator:
-    """A model as of the demo, or the one that is in the folder."""
+    """Load the model in the folder, or train one like the demo."""
     path = folder / ("fr-en" if reverse else "en-fr")
     if not path.exists():
         corpus, _ = phrasebook.split()

@@ -1,9 +1,9 @@
-"""Score a translator that a Multi30k recipe has trained: chosen on val, the test set translated once.
+"""Score a translator from a Multi30k recipe: tuned on val, with the test set translated once.
 
     dikkat train multi30k-en-fr --precision bfloat16 --output FOLDER
     python -m benchmarks.translation.multi30k FOLDER
 
-The length penalty is chosen on val too, of a few. What the training came to stands in FOLDER.training.
+The length penalty is selected on val. FOLDER.training has the course of the training.
 """
 
 import argparse

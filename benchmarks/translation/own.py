@@ -1,10 +1,10 @@
-"""Score translators that `dikkat train` made of one corpus with no option but the seed.
+"""Score translators that `dikkat train` made from one corpus with only the option --seed.
 
     dikkat train --corpus train.tsv --seed 0 --output FOLDER/0
     dikkat train --corpus train.tsv --seed 1 --output FOLDER/1
     python -m benchmarks.translation.own FOLDER
 
-FOLDER/val.tsv has the pairs to score on, which no training has seen.
+FOLDER/val.tsv has the held-out pairs.
 """
 
 import argparse
@@ -24,10 +24,10 @@ def count_spans(sources: Sequence[str], references: Sequence[str], translations:
     """Count the numbers, addresses and placeholders that references copy, and how translations write them.
 
     Returns:
-        copied: Different spans of a sentence that its reference has as often as the source.
-        right: Those that the translation has as often, too.
-        lost, repeated: The others, which it has less often or more often.
-        invented: Spans of translations that neither source nor reference has.
+        copied: Distinct spans of a source that its reference has equally often.
+        right: Copied spans that the translation has equally often.
+        lost, repeated: Copied spans that the translation has less often, or more often.
+        invented: Spans of translations that are neither in the source nor in the reference.
     """
     counts = Counter(copied=0, right=0, lost=0, repeated=0, invented=0)
     for texts in zip(sources, references, translations, strict=True):

@@ -1,12 +1,12 @@
-"""Pages in a browser: a translator, two hundred translated sentences, and a map of 10,000 × 10,000 weights.
+"""Measure pages in a browser: a translator, two hundred translated sentences, and a map of 10,000 × 10,000 weights.
 
     python -m benchmarks.translation.page [MODEL --data FOLDER] [--only page,sentences,maps] [--out FOLDER]
 
-- `page`: a translator's tokens beside Python's int8 search, its speed in Node, and how long a reader waits for it;
-- `sentences`: the size of a page of translations, and how long until it is painted;
-- `maps`: frames a second while a map is dragged.
+- `page`: a translator's tokens compared with Python's int8 search, its speed in Node, and its loading time;
+- `sentences`: the size of a page of translations, and the time until it is painted;
+- `maps`: frames per second while a map is dragged.
 
-MODEL is a translator of Multi30k, FOLDER has `test_2016_flickr.en.gz`; `maps` needs neither. Browsers are fresh and
+MODEL is a translator of Multi30k, FOLDER has `test_2016_flickr.en.gz`; `maps` needs neither. Browsers are new and
 headless, without a network or a GPU.
 """
 
@@ -34,23 +34,23 @@ SIDE, BROWSERS = 10_000, 3  # of a map
 
 
 def node(script: str, *arguments: object, stdin: str | None = None) -> Any:
-    """What a script of `web/test` prints, as JSON."""
+    """Run a script of `web/test` and parse its JSON output."""
     command = ["node", str(WEB / script), *map(str, arguments)]
     output = json.loads(subprocess.run(command, input=stdin, capture_output=True, text=True, check=True).stdout)
     if isinstance(output, dict) and output["wrong"]:
-        raise SystemExit(f"the page complains: {output['wrong']}")
+        raise SystemExit(f"the page printed errors: {output['wrong']}")
     return output
 
 
 def chromium() -> str:
     path = shutil.which("chromium")
     if path is None:
-        raise SystemExit("there is no chromium here")
+        raise SystemExit("chromium: not found; install it or add it to PATH")
     return path
 
 
 def page(translator: Translator, sentences: list[str], folder: Path) -> list[Record]:
-    """A translator's page."""
+    """Measure a translator's page."""
     path = folder / "page.html"
     translator.export_html(path, examples=sentences[:1])
     waits = node("measure.mjs", path, chromium(), sentences[1])
@@ -66,14 +66,14 @@ def page(translator: Translator, sentences: list[str], folder: Path) -> list[Rec
 
 
 def in_node(path: Path, sentences: list[str], beam: int) -> list[Record]:
-    """What the page's decoder finds."""
+    """Translate with the page's decoder."""
     requests = [{"text": text, "options": {"beam": beam, "best": 1, "light": True}} for text in sentences]
     results: list[Record] = node("translate.mjs", path, stdin=json.dumps(requests))
     return results
 
 
 def tokens(translator: Translator, path: Path, sentences: list[str], beam: int) -> Record:
-    """How many translations are Python's, token for token and letter for letter."""
+    """Count the translations that equal Python's in tokens and letters."""
     expected = translator.translate(sentences, search=Search(beam=beam, precision="int8"))
     pairs = list(zip(in_node(path, sentences, beam), expected, strict=True))
     equal = [
@@ -85,7 +85,7 @@ def tokens(translator: Translator, path: Path, sentences: list[str], beam: int) 
 
 
 def speed(path: Path, sentences: list[str], beam: int) -> Record:
-    """Tokens a second in Node, of one sentence after the other, ends included; reading the sentence counts too."""
+    """Measure tokens per second in Node, sentence by sentence, with end tokens and encoding."""
     rates, warm = [], sentences[:5]  # until the engine has compiled what is called often
     for _ in range(ROUNDS):
         results = in_node(path, [*warm, *sentences], beam)[len(warm) :]
@@ -95,7 +95,7 @@ def speed(path: Path, sentences: list[str], beam: int) -> Record:
 
 
 def sentences_page(translator: Translator, sentences: list[str], folder: Path) -> list[Record]:
-    """A page of translations, without and with the model inside."""
+    """Measure a page of translations, without and with the model."""
     translations, records = translator.translate(sentences[:SHOWN]), []
     for title, embedded in (("Multi30k", None), ("Multi30k, the model inside", translator)):
         path = folder / "sentences.html"
@@ -108,7 +108,7 @@ def sentences_page(translator: Translator, sentences: list[str], folder: Path) -
 
 
 def maps() -> list[Record]:
-    """A large map: until it stands, and while it is dragged at each of its enlargements."""
+    """Measure a large map: until it is drawn, and while it is dragged at each zoom level."""
     arguments = (SHOW / "living.js", SHOW / "living.css", chromium(), SIDE)
     runs = [node("pan.mjs", *arguments) for _ in range(BROWSERS)]
     opening = {name: spread([run["opening"][name] for run in runs]) for name in ("first", "whole", "longest")}

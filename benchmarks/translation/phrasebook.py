@@ -1,4 +1,4 @@
-"""What `make demo` reaches, and how long it takes once everything is installed: each run a process of its own."""
+"""Measure scores and time of `make demo` without the installation, each run in a new process."""
 
 import subprocess
 import sys

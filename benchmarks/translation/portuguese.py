@@ -47,7 +47,7 @@ def pair(draw: random.Random) -> tuple[str, str]:
 
 
 def corpora(seed: int = 0) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return 220 training pairs and 150 others."""
+    """Return 220 training pairs and 150 held-out pairs."""
     draw, pairs = random.Random(seed), dict[str, str]()
     while len(pairs) < 370:
         pairs.update([pair(draw)])

@@ -1,9 +1,9 @@
-"""`dikkat serve` under load: 200 clients on loopback, each with one request after the other.
+"""Measure `dikkat serve` under load: 200 clients on loopback, each with consecutive requests.
 
     python -m benchmarks.translation.serving --model FOLDER --data FOLDER [--seconds 60] [--clients 200]
 
-The server is a process of its own; the clients are connections of this one, and share its cores. First batches are of
-one sentence, then as large as a server makes them. Memory is looked at when the clients have begun and when they end.
+The server is a separate process; the clients are connections of this process and share its cores. First with batches of
+one sentence, then with the batches of the server. Memory is measured after a tenth of the time and at the end.
 """
 
 import argparse
@@ -23,7 +23,7 @@ _PORT = 8765
 
 
 def serve(model: str, batch: int, ready: Any) -> None:
-    """The server, in a process of its own."""
+    """Run the server in this process."""
     from dikkat.serving import Limits, create_app
     from dikkat.serving.server import run
     from dikkat.translation import Translator
@@ -36,7 +36,7 @@ def serve(model: str, batch: int, ready: Any) -> None:
 
 
 class Clients:
-    """Connections that ask until time is up."""
+    """Connections that send requests until the time is up."""
 
     def __init__(self, sentences: list[str], beam: int) -> None:
         self._bodies = [json.dumps({"text": sentence, "beam": beam}).encode() for sentence in sentences]
@@ -45,7 +45,7 @@ class Clients:
         self._next = 0
 
     async def one(self, end: float) -> None:
-        """A client."""
+        """Run one client until `end`."""
         reader, writer = await asyncio.open_connection("127.0.0.1", _PORT)
         while time.perf_counter() < end:
             body = self._bodies[self._next % len(self._bodies)]
@@ -74,13 +74,13 @@ class Clients:
 
 
 def memory(process: Any) -> int:
-    """Bytes of a process."""
+    """Return the resident memory of a process in bytes."""
     fields = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in fields if line.startswith("VmRSS"))
 
 
 def measured(model: str, sentences: list[str], batch: int, count: int, seconds: float, beam: int) -> dict[str, Any]:
-    """Answers of a server by status, their times, and its memory."""
+    """Return the responses of a server by status, their times, and its memory."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     process = context.Process(target=serve, args=(model, batch, ready), daemon=True)

@@ -1,11 +1,11 @@
-"""Translating: what int8 costs, and a translation in a new process.
+"""Measure the BLEU of int8 translation, and the time of a translation in a new process.
 
     python -m benchmarks.translation.translating --model FOLDER [--data FOLDER] [--only quality,start] [--out FOLDER]
 
 - `quality`: BLEU of the validation pairs in float32 and in int8, and the folders' sizes;
-- `start`: seconds from the command to the answer, with kernels compiled before, and without any.
+- `start`: seconds from the command to the answer, with and without compiled kernels.
 
-FOLDER of --data holds Multi30k (train and val, .en.gz and .fr.gz); that of --model a translator trained on it.
+The folder of --data has Multi30k (train and val, .en.gz and .fr.gz), the folder of --model a translator trained on it.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def quality(arguments: argparse.Namespace) -> list[Record]:
 
 
 def start(arguments: argparse.Namespace) -> list[Record]:
-    """From the command to the answer in new processes; and importing PyTorch alone, in turn."""
+    """Time `dikkat translate` in new processes, in turn with importing only PyTorch."""
     command = [sys.executable, "-m", "dikkat", "translate", str(arguments.model), SAID]
     run(command)
     runs = [(run(command), run([sys.executable, "-c", "import torch"])) for _ in range(7)]
@@ -56,7 +56,7 @@ def start(arguments: argparse.Namespace) -> list[Record]:
 
 
 def run(command: list[str], **variables: str) -> float:
-    """The seconds of a process."""
+    """Return the seconds of a process."""
     begin = time.perf_counter()
     subprocess.run(command, env=environment(**variables), check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - begin

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from command import made, refused
+from dikkat import extras
 from dikkat.cli import options
 from dikkat.cli.app import _COMMANDS
 from dikkat.cli.messages import complain
@@ -134,6 +135,29 @@ def test_the_libraries_too_say_what_to_install():
 )
 def test_a_command_that_is_written_wrongly_is_one_line(run, arguments, message):
     refused(run(*arguments), message)
+
+
+def test_help_needs_no_extra():
+    absent = sorted(set().union(*extras._EXTRAS.values()) - {"typer"})
+    code = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({absent}))\n"
+        "from dikkat.cli import main\n"
+        "for command in sys.argv[1:]:\n"
+        "    sys.argv = ['dikkat', command, '--help']\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as end:\n"
+        "        print('status', command, end.code)\n"
+    )
+    pages = re.split(r"^status (\w+ \w+)\n", python(code, *_COMMANDS).stdout, flags=re.MULTILINE)
+    assert pages[1::2] == [f"{command} 0" for command in _COMMANDS]
+    for command, page in zip(_COMMANDS, pages[::2], strict=False):
+        if command in ("train", "translate", "evaluate", "show"):  # their options follow from classes of the extra
+            assert _COMMANDS[command] in page
+            assert "is not installed. Run: pip install" in page
+        else:
+            assert page.startswith(f"Example:\n  dikkat {command}")
 
 
 def test_help_does_not_wait_for_pytorch():

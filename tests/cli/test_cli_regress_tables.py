@@ -193,7 +193,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
     made(run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "-o", "made"))
     apply = ["--apply", "made/model.safetensors", "-o", "out"]
     homes.drop(columns=["town", "area"]).to_csv("few.csv", index=False)
-    refused(run("few.csv", *apply), "few.csv: lacks columns of the model: 'town', 'area'; got id, size, day, price")
+    refused(run("few.csv", *apply), "few.csv: lacks the columns 'town', 'area'; got id, size, day, price")
     homes.assign(size="huge").to_csv("huge.csv", index=False)
     refused(run("huge.csv", *apply), "huge.csv: column 'size' holds 'huge'; expected one of low, mid, high")
     homes.assign(day="soon").to_csv("soon.csv", index=False)

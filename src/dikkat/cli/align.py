@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,8 +12,10 @@ from dikkat.cli.app import Command, app, option
 from dikkat.cli.options import ModelArgument
 from dikkat.errors import InputError
 from dikkat.storage.files import check_replaceable, write_whole
-from dikkat.translation import Translator
-from dikkat.translation.data.corpus import Pair, read_lines
+
+if TYPE_CHECKING:
+    from dikkat.translation import Translator
+    from dikkat.translation.data.corpus import Pair
 
 _WINDOW = 1024  # pairs in memory
 
@@ -37,6 +39,8 @@ def align(
 
     Words are separated by white space and counted from 0. A pair with an empty side has no links.
     """
+    from dikkat.translation import Translator
+
     if output:
         check_replaceable(output)  # before the work
     translator, reverse_translator = Translator.load(model), Translator.load(reverse) if reverse else None
@@ -48,7 +52,7 @@ def align(
             print(line, flush=True)
 
 
-def _align_file(translator: Translator, reverse: Translator | None, path: Path) -> Iterator[str]:
+def _align_file(translator: "Translator", reverse: "Translator | None", path: Path) -> Iterator[str]:
     with lines.progress(lambda: lines.line_count(path), "linking") as advance:
         pairs = _read_pairs(path)
         while window := list(islice(pairs, _WINDOW)):
@@ -57,7 +61,9 @@ def _align_file(translator: Translator, reverse: Translator | None, path: Path) 
                 advance()
 
 
-def _read_pairs(path: Path) -> Iterator[Pair]:
+def _read_pairs(path: Path) -> Iterator["Pair"]:
+    from dikkat.translation.data.corpus import read_lines
+
     for number, line in enumerate(read_lines(path), start=1):
         source, *columns = line.split("\t")
         if not columns and source.strip():

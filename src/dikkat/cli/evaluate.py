@@ -168,12 +168,12 @@ def evaluate_model(
     ]
     results = _compute_scores(targets_by_system, pairs, by_length=references is None)
     if lowercased_tokens is not None:
-        references_only = [target for _, target in pairs]
-        token_scores = evaluate_lowercased_tokens(targets_by_system[0], references_only, lowercased_tokens)
+        human = [target for _, target in pairs]
+        token_scores = evaluate_lowercased_tokens(targets_by_system[0], human, lowercased_tokens)
         results["lowercased_tokens"] = asdict(token_scores)
     if gold and translator:
-        links_of_model = translator.align(pairs, reverse=reverse_translator)
-        results["alignment_error_rate"] = alignment_error_rate(links_of_model, gold)
+        model_links = translator.align(pairs, reverse=reverse_translator)
+        results["alignment_error_rate"] = alignment_error_rate(model_links, gold)
     if report and translator:
         results |= _write_report(translator, translations, pairs, report, word_counts, batch_size)
     print(json.dumps(results, ensure_ascii=False, indent=2)) if as_json else _print_scores(results)
@@ -184,11 +184,7 @@ def evaluate_model(
 def _read_pairs(corpus: str | None, references: Path | None) -> list[Pair]:
     if references:
         return [("", line) for line in read_lines(references)]
-    return list(_parse_corpus("corpus", corpus).open("test"))
-
-
-def _parse_corpus(option: str, text: str | None) -> Source:
-    return Source.parse(read_options({option: text})[option])
+    return list(Source.parse(read_options({"corpus": corpus})["corpus"]).open("test"))
 
 
 def _read_gold_links(links: str, pairs: Sequence[Pair]) -> list[GoldLinks]:
@@ -200,7 +196,8 @@ def _read_gold_links(links: str, pairs: Sequence[Pair]) -> list[GoldLinks]:
 def _count_training_words(training: str) -> Counter[str]:
     from dikkat.translation.decoding.report import count_words
 
-    return count_words(source for source, _ in _parse_corpus("training", training).open("training"))
+    corpus = Source.parse(read_options({"training": training})["training"])
+    return count_words(source for source, _ in corpus.open("training"))
 
 
 def _read_targets(file: Path, pairs: Sequence[Pair]) -> list[str]:

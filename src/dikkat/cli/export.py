@@ -7,7 +7,6 @@ from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import in_browser, suggest
 from dikkat.cli.options import ModelArgument
 from dikkat.storage.files import check_replaceable
-from dikkat.translation import Translator
 
 
 @app.command(
@@ -29,6 +28,8 @@ def export(
     ] = None,
 ) -> None:
     """Save a translator as one HTML page, which translates offline and shows the attention."""
+    from dikkat.translation import Translator
+
     check_replaceable(html)
     translator = Translator.load(model)
     translator.export_html(html, title=title, examples=example)

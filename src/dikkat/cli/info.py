@@ -8,12 +8,13 @@ from dikkat.cli.lines import json_text
 from dikkat.cli.messages import suggest
 from dikkat.cli.options import JsonOption, ModelArgument
 from dikkat.cli.tables import show_table
-from dikkat.translation import Translator
 
 
 @app.command(cls=Command, epilog="Examples:\n\ndikkat info my-model\n\ndikkat info my-model --json")
 def info(model: ModelArgument, as_json: JsonOption = False) -> None:
     """Print the origin, the size, the scores and all settings of a translator."""
+    from dikkat.translation import Translator
+
     translator = Translator.load(model)
     facts = {
         **(translator.origin.to_dict() if translator.origin else {}),  # a model from Python may have none

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dikkat.cli.messages import complain, printable
 from dikkat.errors import InputError
-from dikkat.translation import Translation
-from dikkat.translation.data.corpus import MAX_CHARACTERS, decode_line, read_lines
+
+if TYPE_CHECKING:
+    from dikkat.translation import Translation
 
 _BLOCK_SIZE = 1 << 16  # bytes, at most, of a read from standard input
 _ONE_LINE = str.maketrans("\t\n\r", "   ")  # a byte-pair model could write these
@@ -24,6 +25,8 @@ def groups(sentences: list[str] | None, file: Path | None) -> Iterator[Iterable[
     if sentences:
         yield sentences
     elif file:
+        from dikkat.translation.data.corpus import read_lines
+
         yield read_lines(file)
     else:
         if sys.stdin.isatty():
@@ -33,6 +36,8 @@ def groups(sentences: list[str] | None, file: Path | None) -> Iterator[Iterable[
 
 def read_stream(stream: BufferedReader, name: str) -> Iterator[Iterator[str]]:
     """Yield the lines of a stream in groups, each as soon as it is available, so that interactive input works."""
+    from dikkat.translation.data.corpus import MAX_CHARACTERS, decode_line
+
     number, rest, ended = 0, b"", False
     while not ended:
         block = stream.read1(_BLOCK_SIZE)
@@ -61,7 +66,7 @@ def naming_lines(source: str | Path | None, offset: int) -> Iterator[None]:
         raise type(error)(text) from error
 
 
-def warn_about(translation: Translation, source: str | Path | None, number: int) -> None:
+def warn_about(translation: "Translation", source: str | Path | None, number: int) -> None:
     """Print one line with the problems of a translation, if it has any."""
     words = [word for word in dict.fromkeys(translation.unknown) if any(map(str.isalnum, word))]
     problems = [f"unknown words: {', '.join(words)}"] * bool(words)
@@ -75,7 +80,7 @@ def _position(source: str | Path | None, number: int) -> str:
     return f"sentence {number}" if source is None else f"{source}, line {number}"
 
 
-def line(number: int, translation: Translation, *, as_json: bool, numbered: bool, markup: bool = False) -> str:
+def line(number: int, translation: "Translation", *, as_json: bool, numbered: bool, markup: bool = False) -> str:
     """Return a translation as a line of JSON or text."""
     if as_json:
         weights = [[round(weight, 4) for weight in row] for row in translation.weights.tolist()]
@@ -89,6 +94,8 @@ def line(number: int, translation: Translation, *, as_json: bool, numbered: bool
 
 def line_count(file: Path | None) -> int | None:
     """Count the lines of a regular file, plain or .gz; return None for a pipe or a damaged file."""
+    from dikkat.translation.data.corpus import read_lines
+
     if file is None or not file.is_file():
         return None
     try:

@@ -5,16 +5,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dikkat.cli.app import option
 from dikkat.cli.messages import rewriting_warnings
 from dikkat.errors import InputError
-from dikkat.translation.decoding.options import Search
-from dikkat.translation.fields import Allowed, allowed
-from dikkat.translation.settings import Settings
+
+if TYPE_CHECKING:
+    from dikkat.translation.decoding.options import Search
+    from dikkat.translation.fields import Allowed
+    from dikkat.translation.settings import Option
 
 _CORPUS_HELP = (
     "The name of a corpus, such as phrasebook or multi30k-en-fr; a file with a sentence, a tab and its translation in "
@@ -52,8 +54,7 @@ TestOption = Annotated[
 ]
 
 _SEARCH_HELP = {
-    "beam": "Number of partial translations that the search keeps. 1: fastest. Larger: slower, and usually better, up "
-    "to about 5.",
+    "beam": "Partial translations that the search keeps. 1: fastest. Larger: slower, usually better, up to about 5.",
     "n_best": "Translations per sentence, best first, at most --beam; with --sample, the number of samples. With 2 or "
     "more, each line has the number of the sentence, the score (log-probability) and the translation, separated by "
     "tabs.",
@@ -74,21 +75,26 @@ _METAVARS = {bool: None, int: "N", float: "NUMBER", str: "NAME"}
 
 def setting_options() -> dict[str, Any]:
     """Return an option for each setting, without a default: the recipe has the value of an unset option."""
+    from dikkat.translation.settings import Settings
+
     default = Settings()
     return {
-        name: _option(name, setting.allowed, _setting_help(name), getattr(default, name), setting.group, negative=True)
-        for name, setting in Settings.options().items()
+        name: _option(name, s.allowed, _setting_help(s), getattr(default, name), s.group, negative=True)
+        for name, s in Settings.options().items()
     }
 
 
-def _setting_help(setting: str) -> str:
-    text, choices = Settings.options()[setting].help, Settings.options()[setting].allowed.choices
-    lists_choices = all(re.search(rf"\b{choice}\b", text) for choice in choices)
-    return text if lists_choices else f"{text} One of {', '.join(choices)}."
+def _setting_help(setting: "Option") -> str:
+    choices = setting.allowed.choices
+    lists_choices = all(re.search(rf"\b{choice}\b", setting.help) for choice in choices)
+    return setting.help if lists_choices else f"{setting.help} One of {', '.join(choices)}."
 
 
 def search_options(*excluded: str) -> dict[str, Any]:
     """Return an option for each field of `Search` except the names in `excluded`."""
+    from dikkat.translation.decoding.options import Search
+    from dikkat.translation.fields import allowed
+
     return {
         name: _option(name, values, _SEARCH_HELP[name], getattr(Search, name), "Search")
         for name, values in allowed(Search).items()
@@ -124,8 +130,10 @@ def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_search(options: Mapping[str, Any]) -> Search:
+def read_search(options: Mapping[str, Any]) -> "Search":
     """Return the search with these options."""
+    from dikkat.translation.decoding.options import Search
+
     with naming_options():
         return Search(**read_options(options))
 
@@ -160,6 +168,10 @@ def _with_option_names(message: str) -> str:
 
     A name within a path stays: `/data/batch_size/pairs.tsv`.
     """
+    from dikkat.translation.decoding.options import Search
+    from dikkat.translation.fields import allowed
+    from dikkat.translation.settings import Settings
+
     names = ["corpus", "validation", "test", *allowed(Settings), *allowed(Search)]
     with_underscore = "|".join(name for name in names if "_" in name)
     return re.sub(
@@ -169,7 +181,7 @@ def _with_option_names(message: str) -> str:
     )
 
 
-def _option(name: str, allowed: Allowed, text: str, default: object, panel: str, *, negative: bool = False) -> Any:
+def _option(name: str, allowed: "Allowed", text: str, default: object, panel: str, *, negative: bool = False) -> Any:
     """Return a flag, or an option whose text is parsed later; `negative` adds --no-… to a flag."""
     flag = allowed.kind is bool
     opposite = f"/--no-{name.replace('_', '-')}" if flag and negative else ""

@@ -8,8 +8,6 @@ from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import suggest
 from dikkat.cli.options import ModelArgument
 from dikkat.errors import InputError
-from dikkat.translation import Translator
-from dikkat.translation.formats import model_folder
 
 
 @app.command(
@@ -25,6 +23,9 @@ def quantize(
 
     You cannot train the small model further, so keep the original.
     """
+    from dikkat.translation import Translator
+    from dikkat.translation.formats import model_folder
+
     if output.resolve() == model.resolve():
         raise InputError(f"--output: got {output}, the model itself; expected another folder, as int8 loses digits")
     model_folder.check_writable(output)

@@ -45,8 +45,7 @@ _HELP = {
     "feature": "A column to predict from. Repeatable. [default: all other columns of numbers, dates and categories]",
     "without": "A column to leave out. Repeatable.",
     "categorical": "A column of categories without an order. Repeatable. [default: text columns with few values]",
-    "ordered": "A column of ordered categories: numbers, or text with its order, as in size=small,medium,large. "
-    "Repeatable.",
+    "ordered": "A column of ordered categories: numbers, or text as in size=small,medium,large. Repeatable.",
     "missing": "Rows with missing cells: refuse raises an error; drop leaves them out and counts them; indicator "
     "treats a missing cell as a category, so that every row gets a prediction. [default: refuse]",
     "weights": "A column with the weight of each row: 2 counts a row twice, 0 ignores it.",
@@ -55,8 +54,7 @@ _HELP = {
     "text": "Format of the text, if it is not detected: delimiter=LETTER or tab, between columns; decimal=. or ,; "
     "thousands=LETTER or none; encoding=NAME, such as cp1250; na=CELL,CELL for missing cells, numbers with a decimal "
     "point. Repeatable.",
-    "order": "Local fit: constant, a mean; or linear, a line, which follows slopes to the edge of the data. [default: "
-    "linear]",
+    "order": "Local fit: constant (a mean) or linear (a line, which follows slopes to the edge). [default: linear]",
     "set": "Another setting of the model: bandwidth=NUMBER, or one number for each feature, separated by commas, in "
     "units of the feature, or a method: auto, loo, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or "
     "auto; cv=N for a time series: N blocks of rows, each predicted from the other blocks; weights=precision if "
@@ -156,7 +154,6 @@ def _parse_pairs(option: str, texts: Sequence[str] | None, known: Sequence[str])
 
 
 def _parse(name: str, text: str) -> Any:
-    """Return the value of a setting: a number, a list of numbers, or the text."""
     if name == "cv":
         return int(text) if text.isdecimal() else text
     if name not in ("bandwidth", "ridge"):
@@ -244,9 +241,7 @@ def _feature_kinds(path: Path, model: "KernelRegressor", rows: "Table") -> dict[
     if model.n_outputs_ > 1:
         raise InputError(f"{path}: got a model that predicts {model.n_outputs_} columns; expected one column")
     if missing := [name for name in names if name not in rows.names]:
-        raise InputError(
-            f"{rows.path}: lacks columns of the model: {', '.join(map(repr, missing))}; got {', '.join(rows.names)}"
-        )
+        raise InputError(f"{rows.path}: lacks the columns {', '.join(map(repr, missing))}; got {', '.join(rows.names)}")
     kinds = [column.kind for column in model.columns_ if not column.is_gap] or ["number"] * len(names)
     return dict(zip(map(str, names), map(str, kinds), strict=True))
 
@@ -341,14 +336,12 @@ def _create_folder(folder: Path) -> Path:
 
 
 def _check_free(*paths: Path) -> None:
-    """Raise InputError if a folder has the name of an output file."""
     for path in paths:
         if path.is_dir():
             raise InputError(f"{path}: got a folder; expected a file, or no file yet. Give another --output")
 
 
 def _widest(data: Data) -> str:
-    """Return the name of the feature with the largest range."""
     ranges = {data.features[0]: -1.0}
     for name in (name for name in data.features if data.kinds[name] == "number"):
         with np.errstate(over="ignore"):

@@ -41,7 +41,6 @@ def run_application() -> None:
 
 
 def _describe_usage_error(error: Any) -> str:
-    """Return the problem and the command whose help explains it."""
     command = error.ctx.command_path if error.ctx else app.info.name
     if type(error).__name__ == "NoSuchOption":
         problem = f"unknown option: {error.option_name}{_suggest_option(error)}"

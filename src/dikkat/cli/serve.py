@@ -84,7 +84,6 @@ def _folders_by_name(models: list[Path]) -> dict[str, str]:
 
 
 def _find_free_address(host: str, port: int) -> tuple[str, int]:
-    """Return the IP address of the host and a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.create_server((host, port), family=family) as server:

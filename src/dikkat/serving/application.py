@@ -252,7 +252,6 @@ _TOO_LONG = "the work took too long and was stopped; send a shorter text, or try
 
 
 async def _invalid(request: Request, error: Any) -> JSONResponse:
-    """Return the response to an invalid body."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         message = f"body: not JSON: {first['ctx']['error']} at character {first['loc'][-1] + 1}"

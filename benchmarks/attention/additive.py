@@ -28,11 +28,11 @@ from benchmarks.kit.worker import FailedError, GoneError, Worker
 Record = dict[str, Any]
 PASSES = {False: "forward", True: "forward and backward"}
 PACKAGES = ("triton", "numba", "jax", "pykeops")
-# One run may take so many seconds, and so many bytes beyond its inputs.
+# Limits of a run: seconds, and bytes in addition to its inputs.
 PATIENCE, ROOM = 15.0, 8e9
 HEADLINE, LARGE, LONG = Case(8, 256, 256, 128), Case(8, 1024, 1024, 128), Case(1, 8192, 8192, 64)
 DISTANCE = Case(1, 20_000, 20_000, 3, d_v=1, task="distance")
-# What matters most comes first: a run that is out of time begins no further. Variants are for our own alone.
+# The most important first: a run that is out of time skips the rest. Variants run only with dikkat.
 PLAN: dict[Case, tuple[str, ...]] = {
     HEADLINE: (TIMES_4, OUTLIER), DISTANCE: (), LARGE: (HALF,), LONG: (), Case(64, 32, 32, 256): (),
     Case(64, 1, 50, 512): (), Case(64, 10, 10, 32): (),
@@ -57,12 +57,12 @@ class Forecast:
         if needed > ROOM:
             return f"would need some {needed / 1e9:.0f} GB"
         if self.pace.get(key, 0.0) * case.pair_features > PATIENCE:
-            return f"too slow: more than {PATIENCE:.0f} s a run are to be expected"
+            return f"too slow: expected more than {PATIENCE:.0f} s per run"
         return None
 
     def learn(self, case: Case, who: str, backward: bool, *, memory: float, seconds: float) -> None:
         key = (case.task, who, backward)
-        if case.pair_bytes >= 2**26:  # below, an allocator's own ways are most of it
+        if case.pair_bytes >= 2**26:  # for smaller cases, the allocator dominates
             self.share[key] = memory / case.pair_bytes
         if seconds > 0.05:
             self.pace[key] = seconds / case.pair_features
@@ -251,7 +251,7 @@ def main() -> None:
                     continue
                 contest = Contest(workers, forecast)
                 results += contest.hold(case, variants, (*OURS, *PEERS), Path(scratch), arguments.seconds)
-                path = save(results, arguments)  # what is cut short has not been in vain
+                path = save(results, arguments)  # keep the results of an interrupted run
                 print(case.name, flush=True)
         finally:
             for worker in workers:

@@ -103,7 +103,7 @@ def large(learns: bool) -> tuple[Tensor, dict[str, Callable[[], list[Tensor]]]]:
     pool = AttentionPooling(LARGE[1], HIDDEN)
     bag = torch.randn(LARGE, requires_grad=learns)
     chunks = [chunk.detach().requires_grad_(learns) for chunk in bag.split(LARGE[0] // CHUNKS)]
-    # The gradient of w's bias is 0, since it moves all scores alike: what comes is rounding alone.
+    # The gradient of w's bias is 0, as it shifts all scores equally; computed values are only rounding.
     leaves = [parameter for parameter in pool.parameters() if parameter is not pool.w.bias]
     bag_leaves, chunk_leaves = ([bag], chunks) if learns else ([], [])
     runs = {
@@ -118,7 +118,7 @@ def peak(learns: bool, name: str) -> float:
     """Return the peak memory of a pass in MiB, beyond the memory before it and the gradient of the rows."""
     bag, runs = large(learns)
     pool = AttentionPooling(64, 64)
-    for warm_up in (pool, lambda rows: pool.in_chunks([rows])):  # what is imported and compiled at first
+    for warm_up in (pool, lambda rows: pool.in_chunks([rows])):  # import and compile
         both(lambda warm=warm_up: warm(torch.randn(999, 64)), list(pool.parameters()))()
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far
     memory_before = process_status("VmRSS")

@@ -34,10 +34,10 @@ def both(case: Case, seconds: float) -> dict[str, float]:
         implementations.CROSSOVERS = crossovers
         dispatch._PROGRAMS.clear()
         run = ways(case)["dikkat"]
-        run(), run()  # the second is the first that a kept program runs
+        run(), run()  # the second call runs the cached program
         runs[name] = run
     samples = {}
-    for name, run in runs.items():  # programs are kept by signature, so that the two ways cannot take turns
+    for name, run in runs.items():  # programs are cached by signature, so the implementations cannot take turns
         implementations.CROSSOVERS = ALWAYS if name == "products" else NEVER
         dispatch._PROGRAMS.clear()
         samples[name] = measured({name: once(run)}, seconds, seconds / 8)[name]
@@ -84,10 +84,10 @@ def main() -> None:
         elements = b * n * m * (1 if score == "scaled dot" else h)
         if elements > 2**21 or b * max(m, n) * h > 2**22 or (score != "scaled dot" and elements > 2**18):
             continue
-        if not backward and (lengths or score != "scaled dot"):  # by a kernel at any size
+        if not backward and (lengths or score != "scaled dot"):  # always a kernel
             continue
         name, size = sizes(case)
-        if name == "inner" and (n < 16 or m < 4 * h):  # what other rules of `Crossovers` have decided
+        if name == "inner" and (n < 16 or m < 4 * h):  # other rules of `Crossovers` decide
             continue
         rows.setdefault(name, []).append(case._asdict() | {"size": size} | both(case, arguments.seconds))
     results = {}

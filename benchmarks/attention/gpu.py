@@ -94,7 +94,7 @@ def entered(case: Case) -> tuple[dict[tuple[str, bool], Callable[[], object]], l
     inputs = case.inputs()
     reference = truth(case, inputs, DEVICE)
     participants = [EAGER, "auto", *(name for name in running(case, inputs, DEVICE) if name in ("products", "triton"))]
-    if CUDA and case.shape in [shape[:4] for shape in SHAPES] and case.dtype == "bfloat16":  # it takes its time
+    if CUDA and case.shape in [shape[:4] for shape in SHAPES] and case.dtype == "bfloat16":  # slow to compile
         participants.append(COMPILED)
     peers = {who: make for who, make in torch_ways(case, inputs, DEVICE).items() if who in participants}
     runs: dict[tuple[str, bool], Callable[[], object]] = {}
@@ -211,7 +211,7 @@ def main() -> None:
     if "calls" in arguments.only:
         for record in calls(QUICK if arguments.quick else CASES, rounds, deadline):
             results.append(record)
-            write(name, results, "triton", folder=arguments.out)  # what is cut short has not been in vain
+            write(name, results, "triton", folder=arguments.out)  # keep the results of an interrupted run
     print(write(name, results, "triton", folder=arguments.out))
 
 

@@ -95,7 +95,7 @@ def same_bits(lengths: list[int], score: Any) -> bool:
     return all_equal
 
 
-def beside(lengths: list[int], score: Any, seconds: float) -> dict[str, Any]:
+def compare(lengths: list[int], score: Any, seconds: float) -> dict[str, Any]:
     samples = measured({name: once(run) for name, run in ways(lengths, score).items()}, seconds)
     seconds_by = {name: [s / n for s, n in rounds] for name, rounds in samples.items()}
     ours = seconds_by["end to end"]
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="for each comparison")
     seconds = parser.parse_args().seconds
     results = {
-        f"{label}, {name}": beside(lengths, make(), seconds)
+        f"{label}, {name}": compare(lengths, make(), seconds)
         for label, lengths in LENGTHS.items()
         for name, make in SCORES.items()
     }

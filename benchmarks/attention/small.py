@@ -26,9 +26,9 @@ from benchmarks.kit.turns import measured, once
 from dikkat import scores
 
 BATCHES, QUERIES, KEYS, FEATURES = (1, 8, 64), (1, 4, 16, 64, 512), (8, 64, 512, 4096), (16, 64, 512)
-# Numbers in the largest tensor that plain PyTorch makes, beyond which a shape takes seconds and gigabytes.
+# Maximum elements of plain PyTorch's largest tensor; larger shapes take seconds and gigabytes.
 LARGEST = 2**23
-# Seconds a pair of ways.
+# Seconds per case.
 SECONDS = 0.06
 
 
@@ -91,7 +91,7 @@ def ways(case: Case) -> dict[str, Callable[[], list[Tensor]]]:
         "gaussian": scores.Gaussian,
     }
     score = score_types[case.score]()
-    size = case.features**-0.25 if case.score == "gaussian" else 1.0  # so that not one key takes all
+    size = case.features**-0.25 if case.score == "gaussian" else 1.0  # so that no single key dominates
     query, key, value = (
         (size * torch.randn(case.batch, n, case.features)).requires_grad_(case.backward)
         for n in (case.queries, case.keys, case.keys)

@@ -64,7 +64,7 @@ def attempt(run: Callable[[], Any], seconds: int) -> tuple[float, Any, str | Non
             answer = run()
     except TooLongError as error:
         return time.perf_counter() - start, None, str(error)
-    except Exception as error:  # whatever a peer has: it is said, and the others go on
+    except Exception as error:  # record the failure of a peer, and continue
         return time.perf_counter() - start, None, failure(error)
     return time.perf_counter() - start, answer, None
 

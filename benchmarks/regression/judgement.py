@@ -89,7 +89,7 @@ def answered(
             model = None if make is None else make().fit(*training)
             seconds = time.process_time() - start
             return baseline if model is None else getattr(model, method)(test.key), seconds
-        except Exception as error:  # whatever a method has: it is said, and the others go on
+        except Exception as error:  # print the failure of a method, and continue
             print(failure(error), flush=True)
             return baseline, time.process_time() - start
 

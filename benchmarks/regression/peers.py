@@ -14,12 +14,12 @@ OURS, STATSMODELS, KEOPS, CDIST = "dikkat", "statsmodels", "KeOps", "torch.cdist
 _CHUNK = 2**25
 
 
-def ours_anew(data: tuple[Array, Array], query: Array, bandwidth: Any, **settings: Any) -> Callable[[], Array]:
+def refit_ours(data: tuple[Array, Array], query: Array, bandwidth: Any, **settings: Any) -> Callable[[], Array]:
     """Return a function that fits and predicts from the arrays each time, like the other peers."""
     from dikkat.regression import NadarayaWatson
 
     warm_up = tuple(array[:50] for array in data)
-    NadarayaWatson(bandwidth=bandwidth, **settings).fit(*warm_up).predict(warm_up[0])  # what is compiled at first
+    NadarayaWatson(bandwidth=bandwidth, **settings).fit(*warm_up).predict(warm_up[0])  # compile
     return lambda: np.asarray(NadarayaWatson(bandwidth=bandwidth, **settings).fit(*data).predict(query))
 
 

@@ -1,16 +1,16 @@
-"""Kernel regression: the speed and the errors of `NadarayaWatson` and of its peers, on the same data.
+"""Measure the speed and errors of kernel regression, `NadarayaWatson` and its peers, on the same data.
 
     PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.speed [--only STAGE,...] [--quick] [--out FOLDER]
 
-Some hundred answers are held against the formula in float64 before speeds are measured, and whose answer is off has no
-speed. All are asked in turn; what takes more than 20 s is measured once. Each stage writes a record of its own:
+500 answers are compared with the formula in float64 first; a wrong answer gets no time. Entrants run in turn; runs of
+more than 20 s are measured once. Each stage writes a separate record:
 
-- `bandwidth`: a leave-one-out bandwidth, beside statsmodels;
-- `dense`: 100,000 × 100,000 where every row counts, beside PyTorch and KeOps, from the arrays each time; and errors;
-- `many`: a million rows, the bandwidth along one feature, and predictions of a kernel that ends in three;
-- `curves`: `smooth`; `lowess` beside statsmodels'; CPU seconds of default fits of 1,000 rows;
-- `jackknife`: intervals of new values beside MAPIE's;
-- `densities`: a density's bandwidth, beside statsmodels', with its likelihood of new rows.
+- `bandwidth`: a leave-one-out bandwidth, compared with statsmodels;
+- `dense`: 100,000 × 100,000 with a wide kernel, fit and predict, compared with PyTorch and KeOps; and errors;
+- `many`: a million rows: the bandwidth along one feature, and predictions of a compact kernel with three features;
+- `curves`: `smooth`; `lowess` compared with statsmodels; CPU seconds of default fits of 1,000 rows;
+- `jackknife`: prediction intervals compared with MAPIE;
+- `densities`: the bandwidth of a density and its likelihood of new rows, compared with statsmodels.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from benchmarks.regression.peers import (
     chunked_cdist,
     differences,
     keops_compiled,
-    ours_anew,
+    refit_ours,
     sdpa,
     statsmodels_bandwidth,
 )
@@ -45,7 +45,7 @@ from benchmarks.regression.tables import DRAWN
 from dikkat.regression import KernelRegressor, NadarayaWatson, lowess, smooth
 
 PACKAGES = ("numba", "scipy", "scikit-learn", "statsmodels", "pykeops", "MAPIE")
-# An answer in float32, and one in float64, that is farther off, as a share of the values' range, has no speed.
+# Largest allowed error in float32 and in float64, as a share of the values' range.
 OFF, OFF_WIDE = 1e-5, 1e-9
 # Queries whose answer is also computed in float64.
 SAMPLE = 500
@@ -101,7 +101,7 @@ def dense(quick: bool) -> Iterator[Record]:
     except Exception as error:  # no compiler, or none that it likes
         yield {"what": "speed", "who": "KeOps", "not_run": failure(error)}
     check = judged(data, query, 1.0)
-    entrants = [Entrant(OURS, ours_anew(data, query, 1.0), check)]
+    entrants = [Entrant(OURS, refit_ours(data, query, 1.0), check)]
     entrants += [Entrant(who, partial(pool, query, *data, 1.0), check) for who, pool in pools.items()]
     yield from ({"what": "speed", "keys": count, "queries": count, "d": 3, **r} for r in contest(entrants))
     yield from errors(pools, count)
@@ -111,7 +111,7 @@ def errors(pools: dict[str, Pool], count: int) -> Iterator[Record]:
     """Yield the largest errors in float32."""
 
     def of_ours(query: Array, key: Array, value: Array, width: float) -> Array:
-        return ours_anew((key, value), query, width)()
+        return refit_ours((key, value), query, width)()
 
     for size, ratio in ((3, 10), (3, 1000), (1, 1000)):
         data, query = cube(count, size, "float32"), cube(SAMPLE, size, "float32", seed=1).key

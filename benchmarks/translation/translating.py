@@ -22,7 +22,7 @@ from benchmarks.kit.report import RESULTS, spread, write
 from dikkat.translation import AlignedCorpus, Search, Translator, evaluate
 
 Record = dict[str, Any]
-SAID = "A man is walking in the park."
+SENTENCE = "A man is walking in the park."
 
 
 def quality(arguments: argparse.Namespace) -> list[Record]:
@@ -46,7 +46,7 @@ def quality(arguments: argparse.Namespace) -> list[Record]:
 
 def start(arguments: argparse.Namespace) -> list[Record]:
     """Time `dikkat translate` in new processes, in turn with importing only PyTorch."""
-    command = [sys.executable, "-m", "dikkat", "translate", str(arguments.model), SAID]
+    command = [sys.executable, "-m", "dikkat", "translate", str(arguments.model), SENTENCE]
     run(command)
     runs = [(run(command), run([sys.executable, "-c", "import torch"])) for _ in range(7)]
     with tempfile.TemporaryDirectory() as empty:

@@ -152,7 +152,7 @@ def evaluate_model(
     word_counts = _count_training_words(training) if training else None
     if report:
         if report.exists() and not report.is_dir():
-            raise InputError(f"--report: {report} is a file; expected a folder")
+            raise InputError(f"--report: got {report}, a file; expected a folder")
         report.mkdir(parents=True, exist_ok=True)
     systems = [
         _read_targets(system, pairs) if isinstance(system, Path) else system

@@ -167,7 +167,7 @@ def test_the_loss_that_is_kept_is_that_of_the_best_validation(run, tmp_path, mon
             "dikkat: --validation is {na",
         ),
         (["--resume"], "recipe.toml: missing, so there is no training to resume. Train without --resume"),
-        (["book", "--resume"], "model.training; leave out book"),
+        (["book", "--resume"], "model.training; remove book"),
     ],
 )
 def test_train_refuses_what_does_not_fit(run, tmp_path, arguments, message):

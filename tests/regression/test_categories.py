@@ -489,7 +489,7 @@ def test_a_lambda_that_was_found_elsewhere_holds_where_fewer_categories_are():
         np.testing.assert_allclose(model.predict(few), plain.predict(few[["area"]]), rtol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:y. got rows whose errors")  # a draw in which they are alike by chance
+@pytest.mark.filterwarnings("ignore:y. got errors that are")  # a draw in which they are alike by chance
 def test_intervals_of_a_category_that_was_not_there_hold_its_rows():
     """Seven towns that are ten apart, one of which is left out."""
     held = []
@@ -514,7 +514,7 @@ def test_intervals_of_a_category_that_was_not_there_hold_its_rows():
     assert np.mean(held) > 0.6  # of four draws, whose towns left out are far off or not
 
 
-@pytest.mark.filterwarnings("ignore:y. got rows whose errors")  # a draw in which they are alike by chance
+@pytest.mark.filterwarnings("ignore:y. got errors that are")  # a draw in which they are alike by chance
 @pytest.mark.parametrize(("levels", "each"), [(20, 4), (4, 20)])
 def test_confidence_intervals_count_that_steps_are_learned(levels, each):
     held = []

@@ -167,7 +167,7 @@ def test_places_in_one_dimension_may_overlap() -> None:
     center, effect, place = random.uniform(0, 10, 20), random.normal(size=20), np.repeat(np.arange(20), 20)
     x = center[place] + 0.05 * random.normal(size=400)
     assert (np.diff(np.sort(center)) < 0.2).sum() >= 4  # closer than the places are wide
-    with pytest.warns(UserWarning, match="nearly equal in X.*GroupKFold"):
+    with pytest.warns(UserWarning, match="nearly equal, at .*GroupKFold"):
         KernelRegressor().fit(x[:, None], np.sin(x) + effect[place] + 0.3 * random.normal(size=400))
 
 
@@ -179,11 +179,11 @@ def _by_date(random: np.random.Generator, memory: float) -> tuple[pd.DataFrame, 
 
 
 def test_a_series_beside_other_columns_and_near_repeats_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match="those of their neighbours in 'date', .* `cv=20`"):
+    with pytest.warns(UserWarning, match="autocorrelated along 'date', .* `cv=20`"):
         KernelRegressor().fit(*_by_date(np.random.default_rng(0), 0.6))
     x, y, group = _measured(4)
     x = x + 0.02 * np.random.default_rng(1).normal(size=x.shape)
-    with pytest.warns(UserWarning, match="nearly equal in X.*GroupKFold"):
+    with pytest.warns(UserWarning, match="nearly equal, at .*GroupKFold"):
         KernelRegressor().fit(x, y)
     random = np.random.default_rng(5)
     with warnings.catch_warnings():
@@ -212,7 +212,7 @@ def _panel(stores: int, memory: float, seed: int, same_hour: bool = True) -> tup
 @pytest.mark.parametrize("same_hour", [True, False])
 @pytest.mark.parametrize("stores", [2, 3, 5])
 def test_series_of_several_stores_are_warned_of(stores: int, same_hour: bool) -> None:
-    with pytest.warns(UserWarning, match="those of their neighbours in 'date'"):
+    with pytest.warns(UserWarning, match="autocorrelated along 'date'"):
         model = KernelRegressor().fit(*_panel(stores, 0.6, 0, same_hour))
     # At most 199 and 250 the rows are those of one store.
     assert [dependent_column(model, most) for most in (199, 250, 2000)] == [2] * 3

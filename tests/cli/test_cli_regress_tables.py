@@ -53,7 +53,7 @@ def test_categories_dates_and_what_is_left_out(run, homes):
     assert f"day   {first}  {last}    90 days\n".split() in [line.split()[:5] for line in out.splitlines()]
     assert "town: 3 categories, Bern, Köln, Ulm\n" in out
     assert "size: 3 categories in this order, low, mid, high\n" in out
-    assert f"day: dates, counted in days since {first}\n" in out
+    assert f"day: dates, which count as days since {first}\n" in out
     assert "left out: id, which holds text ('home 0' in row 1)\n" in out
 
 
@@ -182,7 +182,7 @@ def test_numbers_that_are_categories_may_be_texts_in_another_table(run, homes):
     homes.astype({"town": object}).assign(town=[*homes["town"][:-1], "?"]).to_csv("new.csv", index=False)
     status, _, err = run("new.csv", "--apply", "made/model.safetensors", "-o", "out")
     assert (status, err.count("\n")) == (0, 1)
-    assert "1 of 60 rows of X have a category in column 'town' that fit has not seen" in err
+    assert "1 of 60 rows of X have a category in column 'town' that was not there in fit" in err
     found = pd.read_csv("out/predictions.csv")["price_predicted"]
     np.testing.assert_allclose(found[:-1], expected[:-1], rtol=1e-9)
     assert abs(found[59] - expected[59]) > 1e-3
@@ -215,7 +215,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
     assert (status, err) == (0, "")
     homes.assign(town="Izmir").to_csv("new.csv", index=False)
     _, err = made(run("new.csv", *apply))
-    assert "60 of 60 rows of X have a category in column 'town' that fit has not seen" in err
+    assert "60 of 60 rows of X have a category in column 'town' that was not there in fit" in err
 
 
 @pytest.mark.parametrize(

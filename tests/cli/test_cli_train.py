@@ -72,7 +72,7 @@ def test_the_model_is_scored_on_the_test_pairs_of_the_recipe(run, tmp_path):
     status, out, err = run("train", recipe, "-o", tmp_path / "model", *QUICK)
     assert (status, out) == (0, "")
     assert "on 1 test pairs:\nBLEU = " in err
-    assert re.search(r"^\d+ training pairs, \d+ validation pairs$", err, re.MULTILINE)
+    assert re.search(r"^\d+ pairs to learn from, \d+ to validate with$", err, re.MULTILINE)
 
 
 def test_what_ended_a_training_is_said(run, pairs, tmp_path):
@@ -97,7 +97,7 @@ def test_what_is_read_and_found_is_said_before_the_training(run, pairs, tmp_path
     threads = torch.get_num_threads()
     assert err.splitlines()[:4] == [
         f"reading {pairs}, for the vocabularies",
-        "8 training pairs, 0 validation pairs",
+        "8 pairs to learn from, 0 to validate with",
         f"{source} source and {target} target tokens, {parameters:,} parameters",
         f"on the CPU, {threads} {'thread' if threads == 1 else 'threads'}",
     ]

@@ -304,7 +304,7 @@ def test_compiled_and_exported_recurrences() -> None:
 def test_a_score_for_other_states_is_refused() -> None:
     decoder = AttentionalGRU(8, 512, 16, scores.Additive(key_size=16, query_size=7, num_hiddens=64))
     memory = decoder.prepare(torch.randn(2, 5, 16))
-    for impl, message in (("numba", "queries from 7 to .*; expected one from 512"), ("reference", "expected 7")):
+    for impl, message in (("numba", "got queries of 7 features, .*; expected 512"), ("reference", "expected 7")):
         with pytest.raises(ValueError, match=message):
             decoder(torch.randn(2, 3, 8), memory, torch.zeros(1, 2, 512), impl=impl)
 

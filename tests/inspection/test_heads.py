@@ -195,14 +195,14 @@ def test_relevance_of_nothing(given: dict[str, Any], error: type[Exception], mes
 @pytest.mark.parametrize(
     ("weights", "words", "error", "message"),
     [
-        (torch.ones(2, 3, 5, 5) / 5, ["a"] * 4, ValueError, "tokens: got 4 .*; expected 5, the number of positions"),
+        (torch.ones(2, 3, 5, 5) / 5, ["a"] * 4, ValueError, "tokens: got 4 .*; expected 5, as there are queries"),
         (torch.ones(5), None, ValueError, r"weights: got a layer of shape \(5,\); expected \(n, m\) or"),
         (-torch.ones(2, 2), None, ValueError, "weights: got -1 to -1; expected weights from 0 to 1"),
         (torch.eye(2) * math.nan, None, ValueError, "weights: got nan"),
         (torch.eye(2), "ab", TypeError, "tokens: got str; expected a list of strings"),
         (torch.eye(2), ["a", 3], TypeError, r"tokens\[1\]: got int; expected str"),
         (torch.eye(2), {"key": ["a", "b"]}, TypeError, "tokens: got 'key'; expected 'self', and 'encoder'"),
-        (torch.eye(2), (["a", "b"], ["c"]), ValueError, "tokens: got 1 .*; expected 2, the number of positions"),
+        (torch.eye(2), (["a", "b"], ["c"]), ValueError, "tokens: got 1 .*; expected 2, as there are queries or keys"),
     ],
 )
 def test_weights_and_tokens_that_do_not_fit(weights: Any, words: Any, error: type[Exception], message: str) -> None:

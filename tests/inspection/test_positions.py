@@ -72,7 +72,7 @@ def test_steps_have_the_positions_of_the_whole_text(kind: str, attention: str, c
     count = text.shape[1]  # the whole text, and without the last token, which is no query
     for length in (count, count - 1):
         trace.tokens = [f"word {place}" for place in range(length)]
-    with pytest.raises(ValueError, match=r"tokens: got 200 labels \('self'\); expected \d+ to \d+, the number"):
+    with pytest.raises(ValueError, match=r"tokens: got 200 \('self'\); expected \d+ to \d+, as there are"):
         trace.tokens = ["word"] * 200
     frame = trace.frame(element=1)
     assert set(frame["query"]) == set(range(PADDED, count - 1))

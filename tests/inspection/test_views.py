@@ -147,7 +147,7 @@ def test_a_model_of_ones_own_and_its_words(tmp_path: Path) -> None:
     assert [text for text, *_ in view["keys"]] == list("abcd")
     assert [text for text, *_ in view["queries"]] == list("vwxyz")
     assert_holds(view, [layer(y, x, x, average_attn_weights=False)[1]], [0, 1, 2])
-    with pytest.raises(ValueError, match=r"tokens: got 3 .*; expected 5, the number of positions"):
+    with pytest.raises(ValueError, match=r"tokens: got 3 .*; expected 5, as there are queries or keys"):
         trace.tokens = ["a", "b", "c"]
     with pytest.raises(TypeError):
         trace.tokens["self"] = ["a"]  # type: ignore[index]

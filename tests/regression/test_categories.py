@@ -194,12 +194,12 @@ def test_a_category_that_was_not_there_says_nothing():
     query, rest = frame.iloc[:3].assign(town="Izmir"), frame.drop(columns="town")
     settings = {"categorical_features": ["pool"], "ordered_features": ["rooms"]}
     expected = NadarayaWatson(bandwidth=BANDWIDTH[1:], **settings).fit(rest, y).predict(rest[:3])
-    with pytest.warns(UserWarning, match="3 of 3 rows of X have a category in column 'town' that fit has not seen"):
+    with pytest.warns(UserWarning, match="3 of 3 rows of X have a category in column 'town' that was not there in fit"):
         found = model.predict(query)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:.*that fit has not seen")
+@pytest.mark.filterwarnings("ignore:.*that was not there in fit")
 @pytest.mark.parametrize("share", [0.31, 1e-4, 0.0])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_line_is_not_flatter_for_a_category_that_was_not_there(share, dtype):
@@ -265,7 +265,7 @@ def test_density_times_probability():
         model.log_density(frame)
 
 
-@pytest.mark.filterwarnings("ignore:.*that fit has not seen")
+@pytest.mark.filterwarnings("ignore:.*that was not there in fit")
 def test_a_category_that_was_not_there_has_no_density():
     frame, y = _table()
     settings = {"bandwidth": BANDWIDTH[:2], "categorical_features": ["town"]}
@@ -304,7 +304,7 @@ def test_texts_that_are_one_number_are_told_apart():
         pd.DataFrame({"a": codes, "b": frame["area"]}), y
     )
     assert model.columns_[0].levels == ("01", "1", "2")
-    with pytest.warns(UserWarning, match="1 of 2 rows of X have a category in column 'a' that fit has not seen"):
+    with pytest.warns(UserWarning, match="1 of 2 rows of X have a category in column 'a' that was not there in fit"):
         model.predict(pd.DataFrame({"a": [1, 2], "b": [0.0, 0.0]}))
 
 
@@ -489,7 +489,7 @@ def test_a_lambda_that_was_found_elsewhere_holds_where_fewer_categories_are():
         np.testing.assert_allclose(model.predict(few), plain.predict(few[["area"]]), rtol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:y. got errors that are")  # a draw in which they are alike by chance
+@pytest.mark.filterwarnings("ignore:y. got rows whose errors")  # a draw in which they are alike by chance
 def test_intervals_of_a_category_that_was_not_there_hold_its_rows():
     """Seven towns that are ten apart, one of which is left out."""
     held = []
@@ -514,7 +514,7 @@ def test_intervals_of_a_category_that_was_not_there_hold_its_rows():
     assert np.mean(held) > 0.6  # of four draws, whose towns left out are far off or not
 
 
-@pytest.mark.filterwarnings("ignore:y. got errors that are")  # a draw in which they are alike by chance
+@pytest.mark.filterwarnings("ignore:y. got rows whose errors")  # a draw in which they are alike by chance
 @pytest.mark.parametrize(("levels", "each"), [(20, 4), (4, 20)])
 def test_confidence_intervals_count_that_steps_are_learned(levels, each):
     held = []

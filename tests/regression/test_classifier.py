@@ -155,7 +155,7 @@ def test_categories_alone_are_told_by_single_rows():
     probability = model.predict_proba(pd.DataFrame({"town": ["Ulm", "Lyon"]}))
     assert probability[0, 1] > 0.9
     assert probability[1, 0] > 0.9
-    with pytest.warns(UserWarning, match="fit has not seen"):
+    with pytest.warns(UserWarning, match="was not there in fit"):
         unknown = model.predict_proba(pd.DataFrame({"town": ["Oslo"]}))[0, 1]
     assert abs(unknown - y.mean()) < 0.1
 

@@ -97,7 +97,7 @@ def test_fit_warns() -> None:
     random = np.random.default_rng(7)
     x = np.arange(300.0)[:, None]
     y = np.sin(x[:, 0] / 40) + 0.3 * autoregressive(random, 300)
-    with pytest.warns(UserWarning, match="y: got errors that are autocorrelated along") as told:
+    with pytest.warns(UserWarning, match="y: got rows whose errors are like those of their neighbours") as told:
         model = KernelRegressor().fit(x, y)
     assert told[0].filename == __file__
     with warnings.catch_warnings():  # a bandwidth as told, rows in any order as above, weights of 0, other errors
@@ -108,7 +108,7 @@ def test_fit_warns() -> None:
         KernelRegressor().fit(x, np.sin(x[:, 0] / 40) + 0.3 * random.normal(size=300))
     assert wide.bandwidth_[0] > 3 * model.bandwidth_[0]
     shuffled = random.permutation(300)
-    with pytest.warns(UserWarning, match="autocorrelated along"):
+    with pytest.warns(UserWarning, match="those of their neighbours"):
         KernelRegressor().fit(x[shuffled], y[shuffled])
 
 
@@ -122,7 +122,7 @@ def _measured(repeats: int, seed: int = 0) -> tuple[Array, Array, Array]:
 
 def test_fit_warns_of_repeats_that_hide_errors() -> None:
     x, y, group = _measured(3)
-    with pytest.warns(UserWarning, match="X: got repeated measurements: .* nearly equal, at 47 places") as told:
+    with pytest.warns(UserWarning, match="X: got rows at 47 places, equal or nearly equal in X, as") as told:
         model = KernelRegressor().fit(x, y)
     # A loop: how far off a place is that is left out, its repeats with it, beside a row alone.
     settings = {"bandwidth": model.bandwidth_, "ridge": model.ridge_}
@@ -130,7 +130,7 @@ def test_fit_warns_of_repeats_that_hide_errors() -> None:
         lambda i: np.arange(len(x)) == i, lambda i: group == group[i]
     ))  # fmt: skip
     beside, without = (np.sqrt(np.mean(np.square(each))) for each in (kept, gone))
-    assert f"is {beside:.3g} if the repeats of a row are known, and {without:.3g} at a" in str(told[0].message)
+    assert f"is {beside:.3g} if its repeats are known, and {without:.3g} if they are not" in str(told[0].message)
     with warnings.catch_warnings():  # by groups, the means, and where a place says nothing of its own
         warnings.simplefilter("error")
         KernelRegressor(cv=GroupKFold(5)).fit(x, y, groups=group)
@@ -167,7 +167,7 @@ def test_places_in_one_dimension_may_overlap() -> None:
     center, effect, place = random.uniform(0, 10, 20), random.normal(size=20), np.repeat(np.arange(20), 20)
     x = center[place] + 0.05 * random.normal(size=400)
     assert (np.diff(np.sort(center)) < 0.2).sum() >= 4  # closer than the places are wide
-    with pytest.warns(UserWarning, match="nearly equal, at .*GroupKFold"):
+    with pytest.warns(UserWarning, match="nearly equal in X.*GroupKFold"):
         KernelRegressor().fit(x[:, None], np.sin(x) + effect[place] + 0.3 * random.normal(size=400))
 
 
@@ -179,11 +179,11 @@ def _by_date(random: np.random.Generator, memory: float) -> tuple[pd.DataFrame, 
 
 
 def test_a_series_beside_other_columns_and_near_repeats_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match="autocorrelated along 'date', .* `cv=20`"):
+    with pytest.warns(UserWarning, match="those of their neighbours in 'date', .* `cv=20`"):
         KernelRegressor().fit(*_by_date(np.random.default_rng(0), 0.6))
     x, y, group = _measured(4)
     x = x + 0.02 * np.random.default_rng(1).normal(size=x.shape)
-    with pytest.warns(UserWarning, match="nearly equal, at .*GroupKFold"):
+    with pytest.warns(UserWarning, match="nearly equal in X.*GroupKFold"):
         KernelRegressor().fit(x, y)
     random = np.random.default_rng(5)
     with warnings.catch_warnings():
@@ -212,7 +212,7 @@ def _panel(stores: int, memory: float, seed: int, same_hour: bool = True) -> tup
 @pytest.mark.parametrize("same_hour", [True, False])
 @pytest.mark.parametrize("stores", [2, 3, 5])
 def test_series_of_several_stores_are_warned_of(stores: int, same_hour: bool) -> None:
-    with pytest.warns(UserWarning, match="autocorrelated along 'date'"):
+    with pytest.warns(UserWarning, match="those of their neighbours in 'date'"):
         model = KernelRegressor().fit(*_panel(stores, 0.6, 0, same_hour))
     # At most 199 and 250 the rows are those of one store.
     assert [dependent_column(model, most) for most in (199, 250, 2000)] == [2] * 3

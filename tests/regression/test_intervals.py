@@ -128,7 +128,7 @@ def test_other_halves_by_another_random_state():
 
 def test_weights_that_sum_to_one_are_warned_of():
     x, y, _ = _data()
-    with pytest.warns(UserWarning, match="sample_weight: got weights with a sum of 1"):
+    with pytest.warns(UserWarning, match="sample_weight: got weights that sum up to 1"):
         KernelRegressor(bandwidth=1.0).fit(x, y, np.full(ROWS, 1 / ROWS))
 
 

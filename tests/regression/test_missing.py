@@ -36,7 +36,7 @@ def test_gaps_are_a_category_beside_the_number(tmp_path):
     new, _ = _homes(1, 7)
     new.iloc[0] = None
     new.loc[1, "age"] = None
-    with pytest.warns(UserWarning, match="2 of 7 rows of X have a missing cell in column 'age', which had none in fit"):
+    with pytest.warns(UserWarning, match="2 of 7 rows of X have a missing cell in column 'age', of which none was"):
         answer = model.predict(new)
     assert np.isfinite(answer).all()
     assert np.isfinite(model.gradient(new)[:, :2]).all()
@@ -50,7 +50,7 @@ def test_a_category_that_is_missing_in_queries_alone_is_one_that_was_not_there()
     x, y = _homes()
     x = x.ffill().bfill()
     model = KernelRegressor(bandwidth="scott", missing="indicator").fit(x[:20], y[:20])
-    with pytest.warns(UserWarning, match="1 of 61 rows of X have a missing cell in column 'town', which had none in"):
+    with pytest.warns(UserWarning, match="1 of 61 rows of X have a missing cell in column 'town', of which none was"):
         model.predict(x.assign(town=["Ulm"] * 60 + [None]))
 
 

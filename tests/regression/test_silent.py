@@ -51,7 +51,7 @@ def test_precisions_that_are_equal_are_no_weights():
         np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:X. got repeated meas")  # a draw whose rows are in heaps
+@pytest.mark.filterwarnings("ignore:X. got rows at")  # a draw whose rows are in heaps
 def test_intervals_of_precisions_hold_as_often_as_they_say():
     held = {name: [] for name in ("confidence", *METHODS)}
     for seed in range(8):
@@ -274,7 +274,7 @@ def test_flags_are_shown_as_false_and_true():
     assert [label.get_text() for label in panels["garden"].get_xticklabels()] == ["False", "True"]
 
 
-@pytest.mark.filterwarnings("error::RuntimeWarning", "ignore:X. got repeated meas")
+@pytest.mark.filterwarnings("error::RuntimeWarning", "ignore:X. got rows at")
 def test_bars_of_infinite_intervals_end_at_the_panel():
     x = pd.DataFrame({"town": pd.Categorical(list("abcab"))})
     model = KernelRegressor().fit(x, np.arange(5.0))

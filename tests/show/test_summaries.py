@@ -40,7 +40,7 @@ def test_an_overview_of_any_size_is_drawn(shape):
     ("more", "message"),
     [
         ({"extent": (4, 9)}, r"extent: got \(4, 9\); expected .* at least \(5, 7\)"),
-        ({"extent": (50, 70), "keys": list("abcdefg")}, "extent: got extent and tokens"),
+        ({"extent": (50, 70), "keys": list("abcdefg")}, "extent: got one beside tokens"),
     ],
 )
 def test_an_extent_that_does_not_fit(more, message):

@@ -169,7 +169,7 @@ def test_the_reason_is_one_line_with_the_minutes(monkeypatch):
     settings = Settings(hidden_size=8, embedding_size=8, epochs=7)
     line = reason(corpus(3_000), settings)
     assert "\n" not in line
-    assert line.startswith("3,000 pairs, 0% of running words occur once (in a sample of 400): whole words, hidden")
+    assert line.startswith("3,000 pairs, 0% of running words occur once (of 400 of them): whole words, hidden_size 8,")
     assert "up to 7 epochs in float32; less than a minute of CPU time" in line
     slow = reason(corpus(9_000_000), settings)
     assert int(re.search(r"about (\d+) minutes", slow)[1]) > 1

@@ -123,10 +123,10 @@ def _unseen(model: nn.Module, entry: int | str | None, each: Chosen, layers: int
     asks = getattr(getattr(model, "config", None), "_attn_implementation", None)
     own = "" if asks in (None, "dikkat", "sdpa", "eager") else f" (this model has {asks!r}: load it again)"
     return (
-        f"{which}, in which no attention ran during the recording; expected dikkat's layers, "
-        "torch.nn.MultiheadAttention, scaled_dot_product_attention, a softmax that multiplies values, or a Hugging "
-        f"Face model loaded with attn_implementation='dikkat', 'sdpa' or 'eager'{own}. Call the model inside the "
-        "`with` block. To draw weights that you already have, call dikkat.show.weights. "
+        f"{which}, in which no attention ran during the recording; expected layers of dikkat, "
+        "torch.nn.MultiheadAttention, scaled_dot_product_attention or a softmax that multiplies values, or a model of "
+        f"Hugging Face loaded with attn_implementation='dikkat', 'sdpa' or 'eager'{own}. Call the model inside the "
+        "`with` block, or draw weights that you already have with dikkat.show.weights. "
         f"The modules: {', '.join(kinds)}"
     )
 

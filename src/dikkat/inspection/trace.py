@@ -147,10 +147,10 @@ class Trace:
         for kind, labels in tokens.items():
             sizes = sorted(self._sizes(kind))
             if self._calls and len(labels) not in sizes:
-                wanted = " or ".join(map(str, sizes)) or "0 (no module attends to a source)"
+                wanted = " or ".join(map(str, sizes)) or "none, as nothing looks at a source"
                 wanted = wanted if len(sizes) < 4 else f"{sizes[0]} to {sizes[-1]}"
-                raise ValueError(f"tokens: got {len(labels)} labels ({kind!r}); expected {wanted}, the number "
-                                 "of positions, padding included")  # fmt: skip
+                raise ValueError(f"tokens: got {len(labels)} ({kind!r}); expected {wanted}, as there are queries or "
+                                 "keys, padding among them")  # fmt: skip
         return tokens
 
     def _sizes(self, kind: str) -> set[int]:

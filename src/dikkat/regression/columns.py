@@ -301,17 +301,17 @@ def warn_of_unseen(query: Array, columns: Sequence[Column], names: Sequence[str]
     for j, column in enumerate(columns):
         if (lost := np.isnan(query[:, j])).any():
             warnings.warn(
-                f"{lost.sum()} of {len(query)} rows of X have a missing cell in {_called(j, names)}, which had none in "
-                "fit: "
-                + ("it is equally far from every training row" if column.is_category else "the median is used")
-                + ", and intervals are wider",
+                f"{lost.sum()} of {len(query)} rows of X have a missing cell in {_called(j, names)}, of which none was "
+                "missing in fit: "
+                + ("it is equally far from every row" if column.is_category else "the median stands there")
+                + ", and intervals are wider by what it could have said",
                 UserWarning,
                 stacklevel=4,
             )
         if column.kind == "category" and (new := query[:, j] == -1).any():
             warnings.warn(
-                f"{new.sum()} of {len(query)} rows of X have a category in {_called(j, names)} that fit has not seen; "
-                "it is equally far from every training row",
+                f"{new.sum()} of {len(query)} rows of X have a category in {_called(j, names)} that was not there in "
+                "fit; it is equally far from every row",
                 stacklevel=4,
             )
 

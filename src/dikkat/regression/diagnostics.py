@@ -245,18 +245,18 @@ def warn_of_dependence(model: KernelRegressor) -> None:
         return
     if (column := dependent_column(model)) is not None:
         message = (
-            f"y: got errors that are autocorrelated along {names_of(model)[column]!r}, as in a time series (or a mean "
-            "that changes within a few rows), so the bandwidth and the intervals are too narrow; expected independent "
-            "errors. Sort the rows by this column and set `cv=20` for 20 blocks of consecutive rows, or set `cv` to a "
-            "splitter by groups"
+            f"y: got rows whose errors are like those of their neighbours in {names_of(model)[column]!r}, as in a time "
+            "series (or a mean that turns within a few rows): the bandwidth follows them, and intervals are too "
+            "narrow. Expected independent errors, or folds that are far apart: `cv=20` for 20 blocks of rows in their "
+            "order (sort them by that column), or a splitter by groups"
         )
     elif (repeated := errors_at_places(model)) is not None:
         places, beside_repeats, at_new_places = repeated
         message = (
-            f"X: got repeated measurements: rows that are equal or nearly equal, at {places} places. The error is "
-            f"{beside_repeats:.3g} if the repeats of a row are known, and {at_new_places:.3g} at a new place, where "
-            "the reported errors and intervals are too small. Keep repeats in one fold, by `cv=GroupKFold(10)` and "
-            "`groups` in fit, or fit the mean of each place"
+            f"X: got rows at {places} places, equal or nearly equal in X, as repeated measurements are. The error of a "
+            f"row is {beside_repeats:.3g} if its repeats are known, and {at_new_places:.3g} if they are not, as at a "
+            "new place: there, intervals and errors are too small. Expected folds that keep repeats together, by "
+            "`cv=GroupKFold(10)` and `groups` in fit; or the mean of each place"
         )
     else:
         return

@@ -23,7 +23,7 @@ HEADINGS = ["feature", "from", "to", "bandwidth", "moves y by"]
 _FAR = 1e3  # bandwidth over a feature's range at which all its values weigh alike
 _ALONE = 1e-6  # λ below which other categories do not count
 _LEVELS = 5  # most categories that are named
-_CHOSEN = " (used to select the bandwidth)"
+_CHOSEN = ", by which the bandwidth was chosen"
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,9 @@ def _of_columns(model: KernelRegressor) -> list[str]:
         lines.append(f"numbers are compared along {model.metric_.shape[1]} directions, with bandwidths {widths}")
     for name, column in zip(names_of(model), columns_of(model), strict=True):
         if column.kind == "date":
-            lines.append(f"{name}: dates, counted in days since {column.shown(0)}")
+            lines.append(f"{name}: dates, which count as days since {column.shown(0)}")
         elif column.kind == "periodic":
-            lines.append(f"{name}: periodic, with period {float(column.levels[0]):g}")
+            lines.append(f"{name}: comes round after {float(column.levels[0]):g}")
         elif column.coded:
             order, more = " in this order" * (column.kind == "ordered"), ", …" * (len(column.levels) > _LEVELS)
             some = ", ".join(map(str, column.levels[:_LEVELS]))
@@ -175,12 +175,12 @@ def _of_rows(model: KernelRegressor, left_out: LeftOut, held_out: LeftOut | None
     lines = [f"rows: {count:,}{lacking}{weighted}"]
     if held_out is not None and not math.isnan(held_out.error):
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
-        lines.append(f"held-out rows: {explained}root mean squared error {written(math.sqrt(held_out.error))}")
+        lines.append(f"on rows held out: {explained}root mean squared error {written(math.sqrt(held_out.error))}")
     if not math.isnan(left_out.error):
         by = _CHOSEN if model.history_ and model.cv is None else ""
-        lines.append(f"leave-one-out{by}: root mean squared error {written(math.sqrt(left_out.error))}")
+        lines.append(f"leaving each row out{by}: root mean squared error {written(math.sqrt(left_out.error))}")
     if model.history_ and model.cv is not None:
         error = math.sqrt(model.history_[-1]["error"])
-        lines.append(f"cross-validation{_CHOSEN}: root mean squared error {written(error)}")
+        lines.append(f"leaving folds out{_CHOSEN}: root mean squared error {written(error)}")
     lines.append(f"effective degrees of freedom: {model.effective_degrees_of_freedom():.1f}")
     return lines

@@ -218,8 +218,8 @@ def _checked_weights(estimator: Any, given: ArrayLike | None, x: Array) -> Array
         and (total := float(weight.sum(dtype=np.float64))) < 2 <= np.count_nonzero(weight) - 1
     ):
         warnings.warn(
-            f"sample_weight: got weights with a sum of {total:.3g}; expected a sum of about the number of rows. A "
-            "weight counts repetitions of its row, so fewer than 2 rows are left, and intervals are infinite",
+            f"sample_weight: got weights that sum up to {total:.3g}. One says how many rows a row is, so all are "
+            "worth that many, and intervals are infinite; expected a sum of about the number of rows",
             stacklevel=5,
         )
     return weight

@@ -186,7 +186,7 @@ def grid_of(
         if len(extent) != 2 or extent[0] < most[0] or extent[1] < most[1]:
             raise ValueError(f"extent: got {extent}; expected the queries and keys of the whole map, at least {most}")
         if queries is not None or keys is not None:
-            raise ValueError("extent: got extent and tokens; expected only one, as each cell covers several tokens")
+            raise ValueError("extent: got one beside tokens; expected either: a cell of an overview has many tokens")
     query_labels = _labels_per_panel(queries, [panel.shape[0] for panel in panels], "queries")
     key_labels = _labels_per_panel(keys, [panel.shape[1] for panel in panels], "keys")
     if isinstance(titles, str):

@@ -32,8 +32,9 @@ if "Loader" in type(vars(tf)["keras"]).__name__:
     tf.keras = tf_keras
 elif tf.keras.layers.Layer is not tf_keras.layers.Layer:
     raise ImportError(
-        "tf.keras: got Keras 3, which is already loaded; expected tf-keras. Import dikkat.textbook.tensorflow before "
-        "the first use of tf.keras (`import tensorflow` may come first), or set TF_USE_LEGACY_KERAS=1"
+        "tf.keras: got Keras 3, which it has been since it was used; expected tf-keras. Import "
+        "dikkat.textbook.tensorflow before tf.keras is used (TensorFlow itself may come earlier), or set "
+        "TF_USE_LEGACY_KERAS=1"
     )
 
 __getattr__ = partial(absent, __name__)

@@ -23,73 +23,73 @@ _MANY = Range(1, 1_000_000_000)
 # What each setting does, for someone who has never trained a translator, by the heading that it stands under.
 _HELP = {
     "Vocabulary": {
-        "tokenizer": "Units of text: word (whole words); or bpe (parts of words, which can represent rare words; for "
-        "10,000 pairs or more, long words, or a script without spaces).",
-        "min_freq": "Minimum frequency of a word, or of a pair of parts to join. Larger: a smaller vocabulary whose "
-        "words are learned better.",
-        "vocabulary_size": "Maximum number of words, or parts of words, of a language (of both languages with "
-        "tied_embeddings three). Larger: fewer unknown words, slower training.",
+        "tokenizer": "What a sentence is cut into: word (whole words) or bpe (parts of words, so that "
+        "rare words can be read and written too; for 10,000 pairs or more, long words, or a script without spaces).",
+        "min_freq": "How often a word, or a pair of parts to be joined, must occur to be learnt. Larger: fewer words "
+        "are known, each one better.",
+        "vocabulary_size": "Most words, or parts of words, of a language; of both together with tied_embeddings three. "
+        "Larger: fewer unknown words, slower training.",
     },
     "Network": {
-        "cell": "The recurrent network: gru; or lstm, one third larger and slower.",
-        "embedding_size": "Size of a word vector. Larger: finer distinctions, but slower, and more overfitting on a "
-        "small corpus.",
-        "hidden_size": "Size of the hidden state. Larger: as for embedding_size. In a bidirectional encoder each "
-        "direction has half of it.",
-        "num_layers": "Layers of the encoder and of the decoder. More: slower, and useful only for large corpora.",
-        "bidirectional": "Whether the encoder also reads sentences backwards: slower, and usually better.",
-        "score": "How attention compares the decoder's state with a source word; none: no attention, so the decoder "
-        "sees only the last state of the encoder.",
-        "lexical": "Whether the attended source words also predict the next word directly, so that rare words are "
-        "learned sooner. About one sixth slower; no effect without attention.",
-        "tied_embeddings": "Which tables of word vectors are shared: none; two (decoder input and output); or three "
-        "(also the encoder's, with one vocabulary for both languages; for related languages).",
+        "cell": "The recurrent network: gru, or lstm, a third larger and slower.",
+        "embedding_size": "Numbers that describe a word. Larger: finer distinctions, but slower, and a small corpus is "
+        "learnt by heart.",
+        "hidden_size": "Numbers that the network remembers while it reads and writes. Larger: as for embedding_size. "
+        "In a bidirectional encoder each direction has half of them.",
+        "num_layers": "Layers of the encoder and of the decoder. More: slower, and worth it for large corpora only.",
+        "bidirectional": "Whether sentences are read backwards as well as forwards: slower, and mostly better.",
+        "score": "How attention compares what is about to be written with a word of the source; none: no attention, "
+        "the decoder sees the source's last state alone.",
+        "lexical": "Whether the source words that are looked at also say directly which word comes next, so that rare "
+        "words are learnt sooner. Slower by about a sixth; without attention it has no effect.",
+        "tied_embeddings": "Which tables of word vectors are one: none, two (what the decoder reads and writes) or "
+        "three (the encoder's too, with one vocabulary for both languages; for related languages).",
     },
     "Training": {
-        "dropout": "Share of the features that training switches off at random, in embeddings, encoder outputs, the "
-        "last layer and between layers. Larger: less overfitting; for a small corpus.",
-        "attention_dropout": "Share of the attention weights that training switches off at random.",
-        "label_smoothing": "Share of the target probability to spread over all words. Larger: a less certain model, "
-        "often slightly better; 0.1 is usual.",
-        "r_drop": "Weight of the R-Drop loss, which makes two passes with different dropout agree. Helps on small "
-        "corpora; training takes twice the time and memory. 2 to 5 is usual.",
-        "learning_rate": "Largest learning rate. Larger: faster, until training diverges.",
-        "schedule": "Learning rate after the warm-up: constant; linear or cosine, down to 0 at the planned end; "
-        "inverse_sqrt, in proportion to 1/√step; plateau, halved after each validation without improvement.",
+        "dropout": "Share of the features of embeddings, encoder outputs, the last layer and between layers that is "
+        "switched off at random while it learns. Larger: less is learnt by heart; for a small corpus.",
+        "attention_dropout": "Share of the attention weights that is switched off at random while it learns.",
+        "label_smoothing": "Share of the certainty taken from the right word and given to all. Larger: a less certain "
+        "model, often a slightly better one; 0.1 is usual.",
+        "r_drop": "How strongly the model is pushed to answer the same whichever features are switched off. Helps on "
+        "small corpora; training takes twice the time and memory. 2 to 5 is usual.",
+        "learning_rate": "How large a step of learning is, at its largest. Larger: faster, until training diverges; "
+        "then lower it.",
+        "schedule": "How the learning rate goes on after the warm-up: constant; linear or cosine, down to 0 at the "
+        "planned end; inverse_sqrt, as one over the square root of the steps; plateau, halved after each validation "
+        "that is no better than the best.",
         "warmup_steps": "Steps over which the learning rate rises from 0. Larger: a gentler start.",
-        "gradient_clip": "Maximum norm of the gradient of a step. Smaller: steadier and slower.",
-        "batch_size": "Pairs in a batch, over all devices. Larger: faster, more memory, fewer steps.",
-        "batch_tokens": "Instead of batch_size: words, or parts of words, in a batch, with padding and end tokens, on "
-        "the longer side. Memory and time of a step then do not depend on the length of sentences.",
-        "accumulate": "Batches whose gradients make one step: the effect of a larger batch without its memory.",
-        "precision": "float32; or bfloat16, which computes large products with fewer digits, faster on processors "
-        "that support it.",
-        "max_length": "Maximum length of each side of a pair, in words or parts of words; longer pairs are left out. "
-        "Larger: more memory.",
-        "shuffle_buffer": "Pairs to shuffle together in memory; a larger corpus stays on disk and is read one buffer "
-        "at a time.",
+        "gradient_clip": "Longest step that a single batch may ask for. Smaller: steadier and slower.",
+        "batch_size": "Pairs to learn from at once, of all devices together. Larger: faster, more memory, fewer steps.",
+        "batch_tokens": "Instead of batch_size: words, or parts of words, to learn from at once, padding and ends "
+        "included, on the side that has more of them. Memory and time of a step then do not depend on how long the "
+        "sentences are.",
+        "accumulate": "Batches whose gradients make one step: as larger batches, without their memory.",
+        "precision": "float32, or bfloat16: large products with fewer digits, faster on the processors that have them.",
+        "max_length": "Pairs with more words, or parts of words, on a side are left out. Larger: more memory.",
+        "shuffle_buffer": "Pairs that are shuffled together, in memory; a larger corpus stays on the disk and is read "
+        "buffer by buffer.",
     },
     "Course of the training": {
-        "epochs": "Maximum number of passes over the corpus. Larger: longer, and better up to a point.",
-        "max_minutes": "Maximum duration in minutes. A learning rate that falls to 0 then follows the time, so the "
-        "result depends on the speed of the machine.",
-        "validation_steps": "Steps from one validation to the next, for large corpora; none: one validation at the "
-        "end of each epoch.",
-        "criterion": "Score that selects the best model, on the validation pairs: loss; or bleu, of the translations "
-        "of up to 300 of them, which takes longer.",
-        "patience": "Validations without improvement before early stopping. Larger: longer, in case the model still "
-        "improves.",
-        "average": "Number of the best validated models to average at the end: often slightly better than only the "
-        "best.",
-        "checkpoint_steps": "Steps from one checkpoint to the next, in addition to the one at the end of each epoch. "
-        "A crash loses at most these steps.",
-        "seed": "Seed of the random numbers: the same seed gives the same model, with the same number of threads (and "
-        "without max_minutes).",
+        "epochs": "How often to go through the corpus at most. Larger: longer, and better up to a point.",
+        "max_minutes": "When to stop at the latest. A learning rate that falls to 0 then does so with the time, so "
+        "that the result depends on the machine's speed.",
+        "validation_steps": "Steps from one validation to the next; without: one at the end of each epoch. For large "
+        "corpora.",
+        "criterion": "What the best model is best at, on the validation pairs: loss, or bleu, of the "
+        "translations of up to 300 of them, which takes longer to compute.",
+        "patience": "Validations without improvement after which to stop. Larger: longer, in case it improves yet.",
+        "average": "How many of the best validated models to average in the end: often a little better than the best "
+        "one alone.",
+        "checkpoint_steps": "Steps from one checkpoint to the next, beside those at the end of each epoch: so much is "
+        "lost at most when the machine stops.",
+        "seed": "Where the random numbers begin: the same seed gives the same model, with as many threads (and without "
+        "max_minutes).",
     },
     "Translating": {
-        "length_penalty": "Preference for longer translations, unless the search sets one. 0: none, so short "
-        "translations win. Unset: 1, 1.2 or 1.4, by the BLEU of validation pairs at the end of training; 1 without "
-        "validation pairs."
+        "length_penalty": "How strongly longer translations are preferred where a search does not say it. 0: not at "
+        "all, so that short ones win. Without: 1, 1.2 or 1.4, by the BLEU of validation pairs when training ends; 1 "
+        "where there are none."
     },
 }
 

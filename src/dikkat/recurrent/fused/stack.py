@@ -166,8 +166,8 @@ def fit_run(rows: Rows, layers: list[Layer], x: Operands) -> None:
     _fit("kept", x.kept, tokens, keys)
     if query is not None and tuple(query.shape) != (size, hidden):
         raise ValueError(
-            f"score: got a projection of queries from {query.shape[1]} to {query.shape[0]} features; expected one from "
-            f"{hidden} (hidden_size) to {size} (the features of the memory's keys)"
+            f"score: got queries of {query.shape[1]} features, of which it makes {query.shape[0]}; expected {hidden}, "
+            f"as the states have (hidden_size), of which it makes {size}, as the memory's keys have"
         )
     if query is None and size != hidden:
         raise ValueError(f"memory: got keys of {size} features; expected {hidden}, as the states have")

@@ -73,6 +73,6 @@ def _checked(folder: Path) -> dict[str, bytes]:
         ) from error
     if damaged or _STATE not in content:
         raise TrainingFolderError(
-            f"{folder}: {', '.join(damaged) or _STATE} is missing or has a wrong checksum. Copy it again, or {_ANEW}"
+            f"{folder}: {', '.join(damaged) or _STATE} is damaged: not what was written. Copy it again, or {_ANEW}"
         )
     return content

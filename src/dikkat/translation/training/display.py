@@ -102,7 +102,7 @@ class Lines(Display):
 def say_where(state: TrainingState) -> None:
     """Say from where a training goes on, and with how many threads."""
     number = torch.get_num_threads()
-    _say(f"resuming in epoch {state.epoch + 1} after step {state.step}, with {number} thread{'s' * (number > 1)}")
+    _say(f"going on in epoch {state.epoch + 1} after step {state.step}, with {number} thread{'s' * (number > 1)}")
 
 
 def _say(line: str) -> None:

@@ -153,7 +153,7 @@ class RunFolder:
         except OSError as error:
             raise TrainingFolderError(f"{path}: missing ({error.strerror}). Train anew") from error
         if digest(data) != sum_:
-            raise TrainingFolderError(f"{path}: damaged: its checksum is wrong. Copy it again, or start a new training")
+            raise TrainingFolderError(f"{path}: damaged: not what was written. Copy it again, or train anew")
         return load_tensors(data)
 
     def _weights(self, step: int) -> Path:

@@ -173,13 +173,13 @@ def reason(sample: Sample, settings: Settings) -> str:
     """The settings that follow from a corpus, in one line, with the time that they will take here."""
     whole = "whole words" if settings.tokenizer == "word" else f"{settings.vocabulary_size:,} parts of words"
     kind = ", a script without spaces" if any(sample.unspaced) else ", mostly single words" * sample.single
-    of = "" if len(sample.kept) == sample.pairs else f" (in a sample of {len(sample.kept):,})"
+    of = "" if len(sample.kept) == sample.pairs else f" (of {len(sample.kept):,} of them)"
     minutes = _minutes(sample, settings)
     pairs = f"{sample.pairs:,} pair{'s' * (sample.pairs != 1)}"
     return (
         f"{pairs}, {sample.once:.0%} of running words occur once{of}{kind}: {whole}, hidden_size "
         f"{settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to {settings.epochs} "
-        f"epochs in {settings.precision}{minutes}. Your own settings override these"
+        f"epochs in {settings.precision}{minutes}. A setting that is given counts instead"
     )
 
 

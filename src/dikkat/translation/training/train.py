@@ -348,8 +348,8 @@ def evenly(pairs: Iterable[Pair], most: int) -> tuple[list[Pair], int]:
 def _sizes(translator: Translator, learnt: Store, judged: Store | None, *, resumed: bool) -> Iterator[str]:
     """Lines about sizes and device; where the training is resumed, `say_where` has the threads."""
     copies, validated = learnt.counts.copies, 0 if judged is None else len(judged)
-    added = f" (and {copies:,} copies for slots)" if copies else ""
-    yield f"{len(learnt) - copies:,} training pairs{added}, {validated:,} validation pairs"
+    added = f" (and {copies:,} copies that practise slots)" if copies else ""
+    yield f"{len(learnt) - copies:,} pairs to learn from{added}, {validated:,} to validate with"
     source, target = len(translator.source_tokenizer), len(translator.target_tokenizer)
     parameters = sum(each.numel() for each in translator.model.parameters())
     place = "the CPU" if device_type() == "cpu" else torch.cuda.get_device_name()

@@ -84,7 +84,7 @@ test-pythons:  ## The core's tests on each of $(PYTHONS) that is here, each in a
 	  $(WAITING) .venv-$$version/bin/python -m pytest -q --numprocesses=2 $(FAST_TESTS) || exit 1; done
 
 VERSIONS ?= lowest newest
-test-versions: .venv/check  ## README's three doors and the core's tests, with the lowest and with the newest versions that are allowed.
+test-versions: .venv/check  ## The README's installation examples and the core's tests, with the lowest and the newest allowed versions.
 	for which in $(VERSIONS); do \
 	  $(BIN)/python tools/wheel.py --versions $$which && \
 	  $(BIN)/python tools/versions.py $$which translation,regression > .venv/$$which.txt && \

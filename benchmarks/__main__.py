@@ -1,10 +1,10 @@
-"""Every benchmark: what it measures, and what it needs.
+"""List and run the benchmarks.
 
-    python -m benchmarks                      # what there is
-    python -m benchmarks SUITE [--only NAME,...] [-- WORDS...]
+    python -m benchmarks                      # lists them
+    python -m benchmarks SUITE [--only NAME,...] [-- ARGUMENTS...]
 
-The words go to the benchmarks; `-- --help` says which one knows. Some run in the environment of `make peers`. One that
-needs a corpus, a model, a commit or the textbook runs where that is given, and is said to be left out otherwise.
+The benchmarks get the arguments after `--`; `-- --help` lists them. Some benchmarks run in the environment of
+`make peers`. A benchmark that needs a corpus, a model or a commit is skipped with a message if the option is missing.
 """
 
 import argparse
@@ -18,16 +18,16 @@ VENV, PEERS = ".venv", ".venv-peers"
 INPUTS = {
     "corpus": "a folder with Multi30k's train, val and test_2016_flickr, .en.gz and .fr.gz",
     "model": "the folder of a translator that a Multi30k recipe trained",
-    "seeds": "a folder with translators that were trained with no option, one of each seed, and val.tsv",
+    "seeds": "a folder with one translator for each seed, trained with default options, and val.tsv",
     "commit": "a commit to compare with",
 }
 
 
 class Bench(NamedTuple):
-    """A module of this package, what it measures, its words (`{corpus}` has to be given), and its environment."""
+    """A module of this package, its purpose, its arguments (`{corpus}` comes from an option), and its environment."""
 
     module: str
-    what: str
+    purpose: str
     words: tuple[str, ...] = ()
     venv: str = VENV
 
@@ -46,31 +46,31 @@ class Bench(NamedTuple):
 _DATA = ("--data", "{corpus}")
 BENCHES = (
     Bench("attention.core", "import time"),
-    Bench("attention.additive", "additive and distance attention beside their peers", (), PEERS),
-    Bench("attention.small", "small calls beside plain PyTorch, over a grid"),
-    Bench("attention.bags", "bags end to end beside a padded batch and the eager module, a large one in chunks"),
-    Bench("attention.ragged", "sequences end to end beside a padded batch and single calls"),
-    Bench("attention.host", "a process's first call"),
-    Bench("attention.crossovers", "sizes at which one implementation overtakes another"),
-    Bench("attention.looking", "weights on request: time beside the forward, memory"),
-    Bench("attention.recording", "a part of a model of transformers recorded, beside the model alone"),
-    Bench("regression.speed", "kernel regression beside its peers", (), PEERS),
-    Bench("regression.judgement", "which criterion, and which method, predicts best", (), PEERS),
-    Bench("regression.intervals", "intervals of new values: coverage and width, beside MAPIE's", (), PEERS),
-    Bench("translation.phrasebook", "what `make demo` reaches, and its time"),
-    Bench("translation.links", "word links, where they are known"),
-    Bench("translation.translating", "what int8 costs, a translation in a new process", ("--model", "{model}", *_DATA)),
+    Bench("attention.additive", "additive and distance attention, compared with peers", (), PEERS),
+    Bench("attention.small", "small calls over a grid, compared with plain PyTorch"),
+    Bench("attention.bags", "concatenated bags, compared with a padded batch and the eager module"),
+    Bench("attention.ragged", "concatenated sequences, compared with a padded batch and single calls"),
+    Bench("attention.host", "first call of a process"),
+    Bench("attention.crossovers", "thresholds between implementations"),
+    Bench("attention.looking", "weights on request: time compared with the forward, and memory"),
+    Bench("attention.recording", "recording a part of a Hugging Face model, compared with no recording"),
+    Bench("regression.speed", "kernel regression, compared with peers", (), PEERS),
+    Bench("regression.judgement", "predictions of regressors and classifiers over tables", (), PEERS),
+    Bench("regression.intervals", "prediction intervals: coverage and width, compared with MAPIE", (), PEERS),
+    Bench("translation.phrasebook", "scores and time of `make demo`"),
+    Bench("translation.links", "word links of the phrasebook"),
+    Bench("translation.translating", "BLEU of int8, time of a new process", ("--model", "{model}", *_DATA)),
     Bench("translation.multi30k", "scores of a translator of Multi30k", ("{model}",)),
-    Bench("translation.own", "scores of translators trained with no option", ("{seeds}",)),
+    Bench("translation.own", "scores of translators trained with default options", ("{seeds}",)),
     Bench("translation.page", "pages in a browser: a translator, sentences, a map", ("{model}", *_DATA)),
     Bench("translation.serving", "a server under load", ("--model", "{model}", *_DATA)),
-    Bench("against", "the README's rows beside another commit", ("{commit}",)),
+    Bench("against", "the README's rows, compared with another commit", ("{commit}",)),
 )
 SUITES = dict.fromkeys(bench.suite for bench in BENCHES)
 
 
 def main() -> int:
-    """The exit status."""
+    """Run the selected benchmarks and return the exit status."""
     words = sys.argv[1:]
     split = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
@@ -80,35 +80,35 @@ def main() -> int:
     parser.add_argument("--only", help="these benchmarks of the suite, by ','")
     for name, text in INPUTS.items():
         parser.add_argument(f"--{name}", help=text)
-    options, more = parser.parse_args(words[:split]), words[split + 1 :]
+    options, extra_words = parser.parse_args(words[:split]), words[split + 1 :]
     if options.suite is None:
         for bench in BENCHES:
-            needs = "".join(f"; needs --{each}, {INPUTS[each]}" for each in bench.needs())
-            print(f"{bench.suite:12} {bench.name:14} {bench.what} ({bench.venv}{needs})")
+            needs = "".join(f"; needs --{input_name}, {INPUTS[input_name]}" for input_name in bench.needs())
+            print(f"{bench.suite:12} {bench.name:14} {bench.purpose} ({bench.venv}{needs})")
         return 0
     suite = {bench.name: bench for bench in BENCHES if bench.suite == options.suite}
-    chosen = options.only.split(",") if options.only else list(suite)
-    if unknown := [name for name in chosen if name not in suite]:
+    selected = options.only.split(",") if options.only else list(suite)
+    if unknown := [name for name in selected if name not in suite]:
         parser.error(f"--only: got {', '.join(unknown)}; expected {', '.join(suite)}")
-    given = {name: value for name in INPUTS if (value := getattr(options, name)) is not None}
-    ran = {name: run(suite[name], given, more) for name in chosen}
-    failed = [name for name, status in ran.items() if status or (status is None and options.only)]
+    inputs = {name: value for name in INPUTS if (value := getattr(options, name)) is not None}
+    statuses = {name: run(suite[name], inputs, extra_words) for name in selected}
+    failed = [name for name, status in statuses.items() if status or (status is None and options.only)]
     print(f"failed: {', '.join(failed)}" if failed else "done")
     return int(bool(failed))
 
 
-def run(bench: Bench, given: dict[str, str], more: list[str]) -> int | None:
-    """Run a benchmark: its exit status, or None where it was left out."""
+def run(bench: Bench, inputs: dict[str, str], extra_words: list[str]) -> int | None:
+    """Run a benchmark; return its exit status, or None if an input is missing."""
     python = ROOT / bench.venv / "bin" / "python"
-    lacking = [f"--{each}, {INPUTS[each]}" for each in bench.needs() if each not in given]
+    missing = [f"--{input_name}, {INPUTS[input_name]}" for input_name in bench.needs() if input_name not in inputs]
     if not python.exists():
-        lacking.append(f"the environment {bench.venv}")
-    if lacking:
-        print(f"{bench.name}: left out, needs {'; '.join(lacking)}", flush=True)
+        missing.append(f"the environment {bench.venv}")
+    if missing:
+        print(f"{bench.name}: left out, needs {'; '.join(missing)}", flush=True)
         return None
-    print(f"{bench.name}: {bench.what}", flush=True)
-    everything = command(bench.module, *(word.format(**given) for word in bench.words), *more, python=python)
-    return subprocess.run(everything, env=environment(), cwd=ROOT, check=False).returncode
+    print(f"{bench.name}: {bench.purpose}", flush=True)
+    command_line = command(bench.module, *(word.format(**inputs) for word in bench.words), *extra_words, python=python)
+    return subprocess.run(command_line, env=environment(), cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":

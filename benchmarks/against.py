@@ -1,10 +1,10 @@
-"""Whether this tree is slower than another commit: the README's rows, the two in turn.
+"""Compare the speed of this tree with another commit, for the rows of the README.
 
     python -m benchmarks.against COMMIT [--rounds 5] [--only NAME ...]
 
-Each row is measured in processes of its own, old, new, old, new ..., so that whatever else the machine does hits both
-alike. What is quoted is the ratio of a pair, new over old in seconds: its median, and its spread. The kernels of both
-are compiled before anything is timed, and both answer with a number that must agree.
+Each row runs in new processes, old, new, old, new ..., so that other load affects both alike. The result is the ratio
+of a pair, new over old in seconds: its median and its spread. Kernels are compiled before the timing, and the answers
+of both trees must agree.
 """
 
 import argparse
@@ -37,63 +37,66 @@ def main() -> None:
         return
     from benchmarks.kit.report import COMMIT, write
 
-    results = kept(options.commit)
+    results = load_rows(options.commit)
     with tempfile.TemporaryDirectory() as folder:
-        old = Path(folder) / "old"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", old, options.commit], cwd=ROOT, check=True)
+        tree = Path(folder) / "old"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, options.commit], cwd=ROOT, check=True)
         try:
             for row in options.only:
-                results[row] = {"at": COMMIT, **compared(row, old, options.rounds)}
+                results[row] = {"at": COMMIT, **compare(row, tree, options.rounds)}
                 print(row, json.dumps(results[row]), flush=True)
         finally:
-            subprocess.run(["git", "worktree", "remove", "--force", old], cwd=ROOT, check=True)
+            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
     print(write("against", {"commit": short(options.commit), "rows": results}, "numba", "scikit-learn"))
 
 
 def short(commit: str) -> str:
-    words = ["git", "rev-parse", "--short", commit]
-    return subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    command_line = ["git", "rev-parse", "--short", commit]
+    return subprocess.run(command_line, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def kept(commit: str) -> dict[str, Any]:
-    """The rows of earlier runs of the day against the same commit."""
+def load_rows(commit: str) -> dict[str, Any]:
+    """Load the rows of earlier runs of today against the same commit."""
     from benchmarks.kit.report import RESULTS
 
     path = RESULTS / f"against-{datetime.date.today().isoformat()}.json"
-    found = json.loads(path.read_text())["results"] if path.exists() else {"commit": None}
-    return dict(found["rows"]) if found["commit"] == short(commit) else {}
+    record = json.loads(path.read_text())["results"] if path.exists() else {"commit": None}
+    return dict(record["rows"]) if record["commit"] == short(commit) else {}
 
 
-def compared(row: str, old: Path, rounds: int) -> dict[str, Any]:
-    """Seconds of both, and their ratio pair by pair."""
+def compare(row: str, old: Path, rounds: int) -> dict[str, Any]:
+    """Return the seconds of both trees, and the ratio of each pair of runs."""
     seconds: dict[str, list[float]] = {"old": [], "new": []}
     for turn in range(rounds + 1):
         answers = []
         for name, tree in (("old", old), ("new", ROOT)):
-            found = in_a_process(row, tree)
-            answers.append(found["answer"])
+            result = run_in_process(row, tree)
+            answers.append(result["answer"])
             if turn:  # the first time kernels are compiled
-                seconds[name].append(found["seconds"])
+                seconds[name].append(result["seconds"])
         if abs(answers[0] - answers[1]) > AGREE * max(1.0, abs(answers[0])):
             return {"not_run": f"the answers differ: {answers[0]} and {answers[1]}"}
-    ratios = [new / before for before, new in zip(seconds["old"], seconds["new"], strict=True)]
+    ratios = [new / old for old, new in zip(seconds["old"], seconds["new"], strict=True)]
     return {
         "new over old": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
-        **{name: {"median": statistics.median(found), "min": min(found)} for name, found in seconds.items()},
+        **{name: {"median": statistics.median(result), "min": min(result)} for name, result in seconds.items()},
     }
 
 
-def in_a_process(row: str, tree: Path) -> dict[str, float]:
-    words, around = command("against", "HEAD", "--row", row), environment(tree / "src", TF_CPP_MIN_LOG_LEVEL="3")
-    done = subprocess.run(words, env=around, check=True, stdout=subprocess.PIPE, text=True, cwd=tree)
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+def run_in_process(row: str, tree: Path) -> dict[str, float]:
+    command_line, variables = (
+        command("against", "HEAD", "--row", row),
+        environment(tree / "src", TF_CPP_MIN_LOG_LEVEL="3"),
+    )
+    process = subprocess.run(command_line, env=variables, check=True, stdout=subprocess.PIPE, text=True, cwd=tree)
+    return json.loads(process.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
 def timed(run: Callable[[], float], seconds: float = 4.0) -> dict[str, float]:
-    """The median of as many runs as there is time for, after two that are not counted."""
+    """Return the median of the runs within `seconds`, without two warm-up runs."""
     run()
-    answer, times, begun = run(), [], time.monotonic()
-    while len(times) < 3 or time.monotonic() - begun < seconds:
+    answer, times, begin = run(), [], time.monotonic()
+    while len(times) < 3 or time.monotonic() - begin < seconds:
         start = time.perf_counter()
         run()
         times.append(time.perf_counter() - start)
@@ -110,7 +113,7 @@ def importing() -> dict[str, float]:
 
 
 def attention(kind: str, *, backward: bool) -> Callable[[], dict[str, float]]:
-    """A row of `attend`."""
+    """Return a row that calls `attend`."""
 
     def row() -> dict[str, float]:
         import torch
@@ -138,7 +141,7 @@ def attention(kind: str, *, backward: bool) -> Callable[[], dict[str, float]]:
 
 
 def memory() -> dict[str, float]:
-    """Peak memory, MiB instead of seconds, that additive attention over 8,192 keys adds, forward and backward."""
+    """Return the peak memory, in MiB as `seconds`, of additive attention over 8,192 keys, forward and backward."""
     import resource
 
     import torch
@@ -168,13 +171,13 @@ def _trained() -> Any:
 
 
 def training() -> dict[str, float]:
-    """Seconds for a thousand target tokens."""
-    done = _trained()
-    return {"seconds": 1e3 / done.tokens_per_second, "answer": done.epochs[-1].training_loss}
+    """Return the training time of 1,000 target tokens."""
+    result = _trained()
+    return {"seconds": 1e3 / result.tokens_per_second, "answer": result.epochs[-1].training_loss}
 
 
 def searching(batch: int) -> Callable[[], dict[str, float]]:
-    """Beam search of 64 sentences, together or one by one."""
+    """Return a row of beam search over 64 sentences, together or one by one."""
 
     def row() -> dict[str, float]:
         from dikkat.translation import Search
@@ -184,8 +187,8 @@ def searching(batch: int) -> Callable[[], dict[str, float]]:
         sources = [source for source, _ in split()[1]][:64]
 
         def run() -> float:
-            found = [translator.translate(sources[at : at + batch], search=search) for at in range(0, 64, batch)]
-            return float(sum(len(each.target) for group in found for each in group))
+            groups = [translator.translate(sources[i : i + batch], search=search) for i in range(0, 64, batch)]
+            return float(sum(len(t.target) for group in groups for t in group))
 
         return timed(run)
 
@@ -195,7 +198,7 @@ def searching(batch: int) -> Callable[[], dict[str, float]]:
 def demo() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, Path.cwd() / "examples" / "demo.py"],
             cwd=folder,
             check=True,
@@ -203,12 +206,12 @@ def demo() -> dict[str, float]:
             text=True,
         )
         seconds = time.perf_counter() - start
-    bleu = next(line for line in done.stdout.splitlines() if line.startswith("BLEU"))
+    bleu = next(line for line in process.stdout.splitlines() if line.startswith("BLEU"))
     return {"seconds": seconds, "answer": round(float(bleu.split("=")[1].split()[0]))}
 
 
 def bandwidth() -> dict[str, float]:
-    """The bandwidth of 10,000 points with the least leave-one-out error, which is not the default of all commits."""
+    """Find the leave-one-out bandwidth of 10,000 points, which is not the default in all commits."""
     import numpy as np
 
     from dikkat.regression import NadarayaWatson
@@ -220,7 +223,7 @@ def bandwidth() -> dict[str, float]:
 
 
 def regression() -> dict[str, float]:
-    """Fitting and predicting 100,000 × 100,000, d = 3, float32."""
+    """Fit and predict 100,000 × 100,000 rows, d = 3, float32."""
     import numpy as np
 
     from dikkat.regression import NadarayaWatson
@@ -232,7 +235,7 @@ def regression() -> dict[str, float]:
 
 
 def chapters() -> dict[str, float]:
-    """The textbook's experiment on PyTorch, eight epochs."""
+    """Run the textbook's experiment on PyTorch for eight epochs."""
     import contextlib
     import io
 

@@ -14,14 +14,14 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 PASSES = ("forward", "forward and backward")
 
 
-def _starting(runs: list[Run]) -> Iterable[Row]:
+def _start_rows(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
-        found = run.results
+        results = run.results
         if run.name == "core":
-            yield ["`import torch`", spread(found["import seconds"]["torch"])]
-            yield ["`import dikkat` beyond that", spread(found["import seconds"]["beyond torch"])]
+            yield ["`import torch`", spread(results["import seconds"]["torch"])]
+            yield ["`import dikkat` beyond that", spread(results["import seconds"]["beyond torch"])]
         elif run.name == "host":
-            cold, warm = found["seconds"]["cold"], found["seconds"]["warm"]
+            cold, warm = results["seconds"]["cold"], results["seconds"]["warm"]
             yield ["a process's first additive call", f"{warm['forward']:.2f}"]
             yield [
                 "… where no kernel was ever compiled; its backward",
@@ -38,31 +38,31 @@ def _shape(record: Record) -> tuple[int, ...]:
     return tuple(record.get(name, 0) for name in ("batch", "queries", "keys", "features"))
 
 
-def _timed(run: Run, **wanted: Any) -> list[Record]:
-    return [record for record in run.find(variant="plain", **wanted) if record["section"] != "memory"]
+def _timed(run: Run, **fields: Any) -> list[Record]:
+    return [record for record in run.find(variant="plain", **fields) if record["section"] != "memory"]
 
 
 def _attention(runs: list[Run]) -> Iterable[Row]:
-    """For each shape and pass: ours, eager PyTorch, and the fastest peer."""
+    """Yield dikkat, eager PyTorch and the fastest peer for each shape and pass."""
     for run in runs:
-        seen = dict.fromkeys((r["task"], _shape(r)) for r in run.find(variant="plain", who="auto") if "ms" in r)
-        for task, shape in seen:
-            for step in PASSES:
-                found = [r for r in _timed(run, task=task, **{"pass": step}) if _shape(r) == shape]
-                ours = next(r for r in found if r["who"] == "auto")["ms"]
-                eager = next((r for r in found if r["who"] == EAGER), {})
-                peers = [r for r in found if r["who"] in PEERS[1:] and "ms" in r]
+        shapes = dict.fromkeys((r["task"], _shape(r)) for r in run.find(variant="plain", who="auto") if "ms" in r)
+        for task, shape in shapes:
+            for stage in PASSES:
+                records = [r for r in _timed(run, task=task, **{"pass": stage}) if _shape(r) == shape]
+                ours = next(r for r in records if r["who"] == "auto")["ms"]
+                eager = next((r for r in records if r["who"] == EAGER), {})
+                peers = [r for r in records if r["who"] in PEERS[1:] and "ms" in r]
                 fastest = min(peers, key=lambda r: float(r["ms"]["median"]), default=None)
                 yield [
-                    f"{task} {shape}, {step}",
+                    f"{task} {shape}, {stage}",
                     spread(ours),
-                    _beside(eager, ours),
-                    f"{fastest['who']}: {_beside(fastest, ours)}" if fastest else "",
+                    _compare(eager, ours),
+                    f"{fastest['who']}: {_compare(fastest, ours)}" if fastest else "",
                     f"`{run.name}`",
                 ]
 
 
-def _beside(record: Record | None, ours: Record) -> str:
+def _compare(record: Record | None, ours: Record) -> str:
     if not record:
         return ""
     if "ms" not in record:
@@ -75,14 +75,14 @@ def _who(name: str) -> str:
 
 
 def _memory(runs: list[Run]) -> Iterable[Row]:
-    wanted = ("numba", "chunked", EAGER)
-    seen: dict[tuple[str, tuple[int, ...]], dict[str, Record]] = {}
+    implementations = ("numba", "chunked", EAGER)
+    records: dict[tuple[str, tuple[int, ...]], dict[str, Record]] = {}
     for run in runs:
         for record in run.find(section="memory"):
             if record["keys"] in (256, 8192, 20_000) and record["batch"] * record["keys"] > 256:
-                seen.setdefault((record["task"], _shape(record)), {}).setdefault(record["who"], record)
-    for (task, shape), by in seen.items():
-        yield [f"{task} {shape}", *(_mib(by[who]) if who in by else "" for who in wanted)]
+                records.setdefault((record["task"], _shape(record)), {}).setdefault(record["who"], record)
+    for (task, shape), by_name in records.items():
+        yield [f"{task} {shape}", *(_mib(by_name[who]) if who in by_name else "" for who in implementations)]
 
 
 def _mib(record: Record) -> str:
@@ -90,33 +90,35 @@ def _mib(record: Record) -> str:
 
 
 def _gpu(runs: list[Run]) -> Iterable[Row]:
-    """For each shape and dtype on a GPU, forward and both passes: `auto`, its kernels' own time, plain PyTorch."""
+    """Yield `auto`, the time of its kernels, and plain PyTorch for each shape and dtype on a GPU."""
     for run in runs:
         ours = run.find(who="auto")
         for forward, both in zip(ours[::2], ours[1::2], strict=True):
             cells = []
             for record in (forward, both):
-                same = {"dtype": record["dtype"], "pass": record["pass"]}
-                peers = [r for r in run.find(**same) if _shape(r) == _shape(record) and "ms" in r]
-                by = {who: next((r for r in peers if r["who"] == who), None) for who in (EAGER, "torch.compile")}
+                fields = {"dtype": record["dtype"], "pass": record["pass"]}
+                peers = [r for r in run.find(**fields) if _shape(r) == _shape(record) and "ms" in r]
+                by_peer = {who: next((r for r in peers if r["who"] == who), None) for who in (EAGER, "torch.compile")}
                 median = record["ms"]["median"]
-                beside = [times(r["ms"]["median"], median) if r else "" for r in by.values()]
-                cells.append([number(median), number(record["kernels_ms"]), *beside])
-            columns = ("; ".join(filter(None, each)) for each in zip(*cells, strict=True))
+                ratios = [times(r["ms"]["median"], median) if r else "" for r in by_peer.values()]
+                cells.append([number(median), number(record["kernels_ms"]), *ratios])
+            columns = ("; ".join(filter(None, cell_column)) for cell_column in zip(*cells, strict=True))
             yield [f"{_shape(forward)}, {forward['dtype']}", *columns]
 
 
 def _small(runs: list[Run]) -> Iterable[Row]:
-    """The four kinds of calls of a score and a pass together: with lengths or without, with weights or without."""
+    """Yield a row for each score and pass, over calls with and without lengths and weights."""
     for score in ("scaled dot", "additive", "gaussian"):
-        for step in PASSES:
-            row = [f"{score}, {step}"]
+        for stage in PASSES:
+            row = [f"{score}, {stage}"]
             for run in runs:
-                kinds = [each for name, each in run.results["summary"].items() if name.split(", ")[:2] == [score, step]]
-                shapes = sum(each["shapes"] for each in kinds)
-                mean = statistics.geometric_mean([each["geometric mean"] for each in kinds])
-                slow = sum(each["below 0.9"] for each in kinds)
-                row += [f"{mean:.2f}", f"{100 * slow / shapes:.0f} %"]
+                kinds = [
+                    kind for name, kind in run.results["summary"].items() if name.split(", ")[:2] == [score, stage]
+                ]
+                shapes = sum(kind["shapes"] for kind in kinds)
+                mean = statistics.geometric_mean([kind["geometric mean"] for kind in kinds])
+                slow_count = sum(kind["below 0.9"] for kind in kinds)
+                row += [f"{mean:.2f}", f"{100 * slow_count / shapes:.0f} %"]
             yield row
     for name in runs[0].results["layers"] if runs else ():
         yield [name, *(cell for run in runs for cell in (f"{run.results['layers'][name]['ratio']:.2f}", ""))]
@@ -124,16 +126,19 @@ def _small(runs: list[Run]) -> Iterable[Row]:
 
 def _models(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
-        found = run.results
+        results = run.results
         if run.name == "recording-layer":
-            yield ["GPT-2's shape, 4,096 tokens, one layer recorded: time beside none", _longer(found["ratio"])]
-            share = found["growth of memory, bytes"] / found["bytes of all maps"]
+            yield ["GPT-2's shape, 4,096 tokens, one layer recorded: time beside none", _format_ratio(results["ratio"])]
+            share = results["growth of memory, bytes"] / results["bytes of all maps"]
             yield ["… memory that this adds, of all maps'", f"{100 * share:.1f} %"]
         else:
-            yield ["Llama's shape, 200 new tokens, two heads recorded: time beside none", _longer(found["ratio"])]
+            yield [
+                "Llama's shape, 200 new tokens, two heads recorded: time beside none",
+                _format_ratio(results["ratio"]),
+            ]
 
 
-def _longer(ratio: Record) -> str:
+def _format_ratio(ratio: Record) -> str:
     return f"{ratio['median']:.2f} ({ratio['least']:.2f}–{ratio['most']:.2f})"
 
 
@@ -141,44 +146,44 @@ def _regression(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
         if run.name == "regression-bandwidth":
             for ours in run.find(who="dikkat", points=10_000):
-                theirs = run.first(who="statsmodels", points=10_000, curve=ours["curve"])
-                what = f"leave-one-out bandwidth, 10,000 points, {ours['curve']}"
-                yield _contest(what, ours, {"statsmodels": theirs})
+                peer = run.first(who="statsmodels", points=10_000, curve=ours["curve"])
+                task = f"leave-one-out bandwidth, 10,000 points, {ours['curve']}"
+                yield _contest_row(task, ours, {"statsmodels": peer})
         elif run.name == "regression-dense":
-            found = {record["who"]: record for record in run.find(what="speed")}
-            peers = {who: found[who] for who in (SDPA, "torch.cdist, in chunks", "KeOps") if who in found}
-            yield _contest("100,000 × 100,000, d = 3, float32: fit and predict", found["dikkat"], peers)
+            by_name = {record["who"]: record for record in run.find(what="speed")}
+            peers = {who: by_name[who] for who in (SDPA, "torch.cdist, in chunks", "KeOps") if who in by_name}
+            yield _contest_row("100,000 × 100,000, d = 3, float32: fit and predict", by_name["dikkat"], peers)
         elif run.name != "regression-many":
-            yield from _beside_peers(run)
+            yield from _peer_rows(run)
         else:
             for record in run.results:
-                more = f", of {record['neighbours']:,.0f} neighbours" if "neighbours" in record else ""
-                yield _contest(f"a million rows: {record['what']}, {record['kernel']}{more}", record, {})
+                suffix = f", of {record['neighbours']:,.0f} neighbours" if "neighbours" in record else ""
+                yield _contest_row(f"a million rows: {record['what']}, {record['kernel']}{suffix}", record, {})
 
 
-def _beside_peers(run: Run) -> Iterable[Row]:
+def _peer_rows(run: Run) -> Iterable[Row]:
     for ours in run.find(who="dikkat"):
         peers = {r["who"]: r for r in run.find(what=ours["what"]) if r["who"] != "dikkat"}
-        yield _contest(ours["what"], ours, peers)
+        yield _contest_row(ours["what"], ours, peers)
 
 
-def _contest(what: str, ours: Record, peers: dict[str, Record]) -> Row:
-    mine = ours["seconds"]["median"]
-    beside = [
-        f"{who} {number(r['seconds']['median'])}, {times(r['seconds']['median'], mine)}"
+def _contest_row(task: str, ours: Record, peers: dict[str, Record]) -> Row:
+    our_seconds = ours["seconds"]["median"]
+    peer_cells = [
+        f"{who} {number(r['seconds']['median'])}, {times(r['seconds']['median'], our_seconds)}"
         for who, r in peers.items()
         if "seconds" in r
     ]
-    return [what, spread(ours["seconds"]), "; ".join(beside)]
+    return [task, spread(ours["seconds"]), "; ".join(peer_cells)]
 
 
 def _errors(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
-        found = run.find(what="error")
-        cases = list(dict.fromkeys((r["d"], r["range_over_bandwidth"]) for r in found))
-        for who in dict.fromkeys(r["who"] for r in found):
-            own = {(r["d"], r["range_over_bandwidth"]): r for r in found if r["who"] == who}
-            yield [who, *(_error(own[case]) for case in cases)]
+        records = run.find(what="error")
+        cases = list(dict.fromkeys((r["d"], r["range_over_bandwidth"]) for r in records))
+        for who in dict.fromkeys(r["who"] for r in records):
+            by_case = {(r["d"], r["range_over_bandwidth"]): r for r in records if r["who"] == who}
+            yield [who, *(_error(by_case[case]) for case in cases)]
 
 
 def _error(record: Record) -> str:
@@ -195,59 +200,63 @@ def _methods(runs: list[Run]) -> Iterable[Row]:
             mean_ranks({(r["table"], r["method"]): r["r2"] for r in records if low <= r["columns"] <= high})
             for low, high in groups
         ]
-        for way in dict.fromkeys(r["method"] for r in records):
-            own = [r for r in records if r["method"] == way]
-            scores, seconds = [r["r2"] for r in own], [each for r in own for each in r["fit"]]
+        for method in dict.fromkeys(r["method"] for r in records):
+            rows = [r for r in records if r["method"] == method]
+            scores, seconds = [r["r2"] for r in rows], [value for r in rows for value in r["fit"]]
             mean = statistics.mean(max(score, -1) for score in scores)
-            figures = (*(each.get(way, math.nan) for each in ranks), mean, min(scores), statistics.median(seconds))
-            yield [way, *(f"{figure:.2f}" for figure in figures)]
+            figures = (*(value.get(method, math.nan) for value in ranks), mean, min(scores), statistics.median(seconds))
+            yield [method, *(f"{figure:.2f}" for figure in figures)]
 
 
 def _coverage(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
-        for way in dict.fromkeys(r["method"] for r in run.results):
-            own = run.find(method=way)
-            held = [r["coverage"] for r in own]
-            below = sum(share < 0.85 for share in held)
-            beside = statistics.mean(r["width"] / r["ours"] for r in own) if "ours" in own[0] else None
+        for method in dict.fromkeys(r["method"] for r in run.results):
+            rows = run.find(method=method)
+            coverages = [r["coverage"] for r in rows]
+            low_count = sum(share < 0.85 for share in coverages)
+            relative_width = statistics.mean(r["width"] / r["ours"] for r in rows) if "ours" in rows[0] else None
             yield [
-                way,
-                f"{statistics.mean(held):.3f}",
-                f"{min(held):.2f}",
-                f"{below} of {len(held)}",
-                f"{statistics.mean(r['width'] for r in own if r['width'] is not None):.2f}",
-                f"{beside:.3f} × jackknife+'s" if beside else f"{statistics.mean(r['infinite'] for r in own):.3f}",
+                method,
+                f"{statistics.mean(coverages):.3f}",
+                f"{min(coverages):.2f}",
+                f"{low_count} of {len(coverages)}",
+                f"{statistics.mean(r['width'] for r in rows if r['width'] is not None):.2f}",
+                f"{relative_width:.3f} × jackknife+'s"
+                if relative_width
+                else f"{statistics.mean(r['infinite'] for r in rows):.3f}",
             ]
 
 
-def mean_ranks(found: dict[tuple[str, str], float]) -> dict[str, float]:
-    """By way, over the tables: 1 for the highest score; ways that are as good share their ranks."""
+def mean_ranks(scores: dict[tuple[str, str], float]) -> dict[str, float]:
+    """Return the mean rank of each method over the tables; 1 is the best, and ties share ranks."""
     ranks: dict[str, list[float]] = {}
-    for table in dict.fromkeys(table for table, _ in found):
-        own = {way: score for (other, way), score in found.items() if other == table}
-        for way, score in own.items():
-            above = sum(other > score for other in own.values())
-            ranks.setdefault(way, []).append(above + (1 + sum(other == score for other in own.values())) / 2)
-    return {way: statistics.mean(each) for way, each in ranks.items()}
+    for table in dict.fromkeys(table for table, _ in scores):
+        table_scores = {method: score for (name, method), score in scores.items() if name == table}
+        for method, score in table_scores.items():
+            better = sum(other > score for other in table_scores.values())
+            ranks.setdefault(method, []).append(
+                better + (1 + sum(other == score for other in table_scores.values())) / 2
+            )
+    return {method: statistics.mean(values) for method, values in ranks.items()}
 
 
 def _scores(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
-        found = run.results
+        results = run.results
         if run.name == "phrasebook":
-            bleu, chrf = (line.split("=")[1].split()[0] for line in (found["printed"][0], found["printed"][2]))
+            bleu, chrf = (line.split("=")[1].split()[0] for line in (results["printed"][0], results["printed"][2]))
             yield [
                 "the phrasebook's 997 held-out pairs, greedy",
                 bleu,
                 chrf,
-                f"{spread(found['seconds'])} s, all of the demo",
+                f"{spread(results['seconds'])} s, all of the demo",
             ]
             continue
-        training = found["training"]
+        training = results["training"]
         minutes = f"{training['minutes']:.0f} minutes; {training['note'].partition('; trained')[0]}"
-        best = found["val, by length penalty"][str(found["length penalty chosen on val"])]
-        for what, each in (("val", best), ("test 2016", found["test_2016_flickr"])):
-            yield [f"{run.name}, {what}, beam 5", f"{each['bleu']:.2f}", f"{each['chrf']:.2f}", minutes]
+        best = results["val, by length penalty"][str(results["length penalty chosen on val"])]
+        for split, scores in (("val", best), ("test 2016", results["test_2016_flickr"])):
+            yield [f"{run.name}, {split}, beam 5", f"{scores['bleu']:.2f}", f"{scores['chrf']:.2f}", minutes]
             minutes = ""
 
 
@@ -261,8 +270,8 @@ def _pages(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
         if run.name == "maps":
             opening = run.first(part="opening")
-            stands = spread(opening["milliseconds"]["whole"])
-            yield [f"a map of {opening['side']:,} × {opening['side']:,} until it stands, ms", stands]
+            milliseconds = spread(opening["milliseconds"]["whole"])
+            yield [f"a map of {opening['side']:,} × {opening['side']:,} until it stands, ms", milliseconds]
             rate = min(record["frames_per_second"]["median"] for record in run.find(part="panning"))
             longest = max(record["longest_frame_milliseconds"]["max"] for record in run.find(part="panning"))
             yield [
@@ -271,8 +280,8 @@ def _pages(runs: list[Run]) -> Iterable[Row]:
             ]
             continue
         yield ["a translator of Multi30k: the file", f"{run.first(part='file')['megabytes']:.2f} MB"]
-        same = [f"beam {r['beam']}: {r['equal']} of {r['sentences']}" for r in run.find(part="tokens")]
-        yield ["… sentences whose tokens and text are those of Python's int8 search", "; ".join(same)]
+        equal = [f"beam {r['beam']}: {r['equal']} of {r['sentences']}" for r in run.find(part="tokens")]
+        yield ["… sentences whose tokens and text are those of Python's int8 search", "; ".join(equal)]
         rates = [f"beam {r['beam']}: {spread(r['tokens_per_second'])}" for r in run.find(part="speed")]
         yield ["… tokens a second in Node, one sentence after the other", "; ".join(rates)]
         waits = run.first(part="browser")["milliseconds"]
@@ -286,7 +295,7 @@ ERRORS = ("largest error", "d = 3, range/σ = 10", "d = 3, range/σ = 1,000", "d
 METHODS = ("", "mean rank", "d ≤ 2", "d 3–6", "d ≥ 7", "mean, at least −1", "least", "CPU s of a fit")
 COVERAGE = ("90 % intervals", "mean share held", "least", "tables below .85", "mean width, sd of y", "infinite")
 TABLES = [
-    Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _starting),
+    Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _start_rows),
     Table("attention", ("cpu", "additive-shapes", "additive-eager", "distance-sdpa"), SHAPES, _attention),
     Table("memory", ("additive-eager", "distance-sdpa", "cpu"), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
     Table(

@@ -1,7 +1,7 @@
-"""The lowest or the newest versions that pyproject.toml allows, as constraints for pip.
+"""Print the lowest or newest versions that pyproject.toml allows, as constraints for pip.
 
-`python tools/versions.py lowest translation,regression` prints one for each library of the package and of these extras.
-Torch and Triton stay as constraints.txt has them, whichever is asked for: others would bring CUDA along.
+`python tools/versions.py lowest translation,regression` prints one for each dependency of the package and these extras.
+Torch and Triton always have the versions of constraints.txt, as other versions would install CUDA.
 """
 
 import argparse
@@ -13,15 +13,15 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("tested", "lowest", "newest")
-_HELD = ("torch", "triton")
+_FIXED = ("torch", "triton")
 
 
 def constraints(which: str, extras: Sequence[str]) -> list[str]:
-    """The lines of a file of constraints.
+    """Return the lines of a constraints file.
 
     Args:
-        which: "tested", those of constraints.txt; "lowest"; or "newest", of which pip takes what it finds.
-        extras: What is installed beside the package's own dependencies.
+        which: "tested" for constraints.txt, "lowest", or "newest", which only fixes Torch and Triton.
+        extras: Extras to install in addition to the dependencies of the package.
 
     Example:
         >>> [line for line in constraints("lowest", ["show"]) if not line.startswith("torch")]
@@ -30,24 +30,24 @@ def constraints(which: str, extras: Sequence[str]) -> list[str]:
     tested = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     if which == "tested":
         return tested
-    lowest = {each.name: f"{each.name}=={_bound(each)}" for each in requirements(extras)} if which == "lowest" else {}
-    held = {name: line for line in tested if (name := line.partition("=")[0]) in _HELD}
-    return list({**lowest, **held}.values())
+    lowest = {r.name: f"{r.name}=={_lower_bound(r)}" for r in requirements(extras)} if which == "lowest" else {}
+    fixed = {name: line for line in tested if (name := line.partition("=")[0]) in _FIXED}
+    return list({**lowest, **fixed}.values())
 
 
 def requirements(extras: Sequence[str]) -> Iterator[Requirement]:
-    """What the package needs, and what these extras bring; dikkat's own extras among them unfolded."""
+    """Yield the dependencies of the package and of these extras, including extras that an extra names."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    waiting = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
-    for each in (Requirement(text) for texts in waiting for text in texts):
-        if each.name == "dikkat":
-            waiting += [project["optional-dependencies"][extra] for extra in each.extras]
+    groups = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
+    for requirement in (Requirement(text) for group in groups for text in group):
+        if requirement.name == "dikkat":
+            groups += [project["optional-dependencies"][extra] for extra in requirement.extras]
         else:
-            yield each
+            yield requirement
 
 
-def _bound(requirement: Requirement) -> str:
-    (lowest,) = (each.version for each in requirement.specifier if each.operator in (">=", "=="))
+def _lower_bound(requirement: Requirement) -> str:
+    (lowest,) = (bound.version for bound in requirement.specifier if bound.operator in (">=", "=="))
     return lowest
 
 
@@ -55,7 +55,7 @@ def main() -> None:
     """Print the constraints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("which", choices=VERSIONS)
-    parser.add_argument("extras", help="their names, with commas between")
+    parser.add_argument("extras", help="names of extras, separated by commas")
     arguments = parser.parse_args()
     print("\n".join(constraints(arguments.which, arguments.extras.split(","))))
 

@@ -1,10 +1,10 @@
-"""Additive and distance attention: this library's implementations and their peers, in turn, on the same inputs.
+"""Time additive and distance attention: the implementations of dikkat and their peers, in turn, on the same inputs.
 
     python -m benchmarks.attention.additive [--only 8,256,256,128] [--quick] [--out FOLDER]
 
-Every answer, values and gradients, is held against float64 before its speed is measured; one that is off has no speed.
-Each framework has a process of its own (`kit/worker.py`); they are asked in turn, round by round. What would take too
-much memory or time is not run, and the record says so.
+Every answer, values and gradients, is compared with float64 first; a wrong answer gets no time. Each framework runs in
+a separate process (`kit/worker.py`), and the processes take turns. Runs that would need too much memory or time are
+skipped, with a reason in the record.
 """
 
 import argparse
@@ -28,11 +28,11 @@ from benchmarks.kit.worker import FailedError, GoneError, Worker
 Record = dict[str, Any]
 PASSES = {False: "forward", True: "forward and backward"}
 PACKAGES = ("triton", "numba", "jax", "pykeops")
-# One run may take so many seconds, and so many bytes beyond its inputs.
+# Limits of a run: seconds, and bytes in addition to its inputs.
 PATIENCE, ROOM = 15.0, 8e9
 HEADLINE, LARGE, LONG = Case(8, 256, 256, 128), Case(8, 1024, 1024, 128), Case(1, 8192, 8192, 64)
 DISTANCE = Case(1, 20_000, 20_000, 3, d_v=1, task="distance")
-# What matters most comes first: a run that is out of time begins no further. Variants are for our own alone.
+# The most important first: a run that is out of time skips the rest. Variants run only with dikkat.
 PLAN: dict[Case, tuple[str, ...]] = {
     HEADLINE: (TIMES_4, OUTLIER), DISTANCE: (), LARGE: (HALF,), LONG: (), Case(64, 32, 32, 256): (),
     Case(64, 1, 50, 512): (), Case(64, 10, 10, 32): (),
@@ -45,32 +45,32 @@ QUICK: dict[Case, tuple[str, ...]] = {
 
 @dataclass
 class Forecast:
-    """What a run is expected to take, by the last one's bytes and seconds for a pair of features."""
+    """The expected memory and time of a run, from the bytes and seconds per pair feature of the previous run."""
 
     share: dict[tuple[str, str, bool], float] = field(default_factory=dict)
     pace: dict[tuple[str, str, bool], float] = field(default_factory=dict)
 
     def objection(self, case: Case, who: str, backward: bool) -> str | None:
         key = (case.task, who, backward)
-        guess = (3.0 if backward else 2.0) if who in MATERIALISING else 0.0
-        needed = self.share.get(key, guess) * case.pair_bytes
+        default_share = (3.0 if backward else 2.0) if who in MATERIALISING else 0.0
+        needed = self.share.get(key, default_share) * case.pair_bytes
         if needed > ROOM:
             return f"would need some {needed / 1e9:.0f} GB"
         if self.pace.get(key, 0.0) * case.pair_features > PATIENCE:
-            return f"too slow: more than {PATIENCE:.0f} s a run are to be expected"
+            return f"too slow: expected more than {PATIENCE:.0f} s per run"
         return None
 
-    def learn(self, case: Case, who: str, backward: bool, *, taken: float, seconds: float) -> None:
+    def learn(self, case: Case, who: str, backward: bool, *, memory: float, seconds: float) -> None:
         key = (case.task, who, backward)
-        if case.pair_bytes >= 2**26:  # below, an allocator's own ways are most of it
-            self.share[key] = taken / case.pair_bytes
+        if case.pair_bytes >= 2**26:  # for smaller cases, the allocator dominates
+            self.share[key] = memory / case.pair_bytes
         if seconds > 0.05:
             self.pace[key] = seconds / case.pair_features
 
 
 @dataclass
 class Entry:
-    """Somebody who computes a case, in one pass."""
+    """An implementation that computes a case, forward or with the backward pass."""
 
     worker: Worker
     case: Case
@@ -78,33 +78,33 @@ class Entry:
     backward: bool
     objection: str | None = None
     errors: dict[str, tuple[float, float]] = field(default_factory=dict)
-    taken: float = 0.0
+    memory: float = 0.0
     seconds: float = 0.0
     samples: list[float] = field(default_factory=list)
 
-    def ask(self, what: str, **more: Any) -> Any:
-        return self.worker.ask(do=what, case=self.case.name, who=self.who, backward=self.backward, **more)
+    def ask(self, action: str, **arguments: Any) -> Any:
+        return self.worker.ask(do=action, case=self.case.name, who=self.who, backward=self.backward, **arguments)
 
-    def check(self, right: Truth, folder: Path, forecast: Forecast) -> None:
-        """Run it once: is it right, and about how long does it take?"""
+    def check(self, reference: Truth, folder: Path, forecast: Forecast) -> None:
+        """Run the case once, check the answer, and estimate the time."""
         self.objection = forecast.objection(self.case, self.who, self.backward)
         if self.objection:
             return
         answer = folder / "answer.npz"
-        self.taken = self.ask("run", save=str(answer))["bytes"]
+        self.memory = self.ask("run", save=str(answer))["bytes"]
         with np.load(answer) as file:
-            self.errors = right.errors(dict(file))
-        off = [name for name, (error, allowed) in self.errors.items() if not error <= allowed]
-        if off:
-            self.objection = "disagrees with float64: " + ", ".join(off)
+            self.errors = reference.errors(dict(file))
+        wrong = [name for name, (error, allowed) in self.errors.items() if not error <= allowed]
+        if wrong:
+            self.objection = "disagrees with float64: " + ", ".join(wrong)
             return
         [self.seconds] = self.ask("measure", times=1, warm=False)
         if self.seconds >= 5:
             self.samples = [self.seconds]
-        forecast.learn(self.case, self.who, self.backward, taken=self.taken, seconds=self.seconds)
+        forecast.learn(self.case, self.who, self.backward, memory=self.memory, seconds=self.seconds)
 
     def rounds(self, budget: float) -> int:
-        """As many as the budget allows, but no fewer than a spread needs; none where one run has taken long enough."""
+        """Return the number of rounds within the budget, at least 3; 0 after one very long run."""
         if self.samples:
             return 0
         return min(15, max(3, int(budget / (self.seconds * (self._times + self._warm)))))
@@ -122,15 +122,17 @@ class Entry:
 
     def record(self, runs: str | None) -> Record:
         section = "distance" if self.case.task == "distance" else "shapes"
-        made = {"section": section, "device": "cpu", **self.case.to_dict(), "who": self.who}
-        made["pass"] = PASSES[self.backward]
+        entry = {"section": section, "device": "cpu", **self.case.to_dict(), "who": self.who}
+        entry["pass"] = PASSES[self.backward]
         if runs:
-            made["runs"] = runs
+            entry["runs"] = runs
         if self.errors:
-            made["error"] = {name: {"max": error, "allowed": allowed} for name, (error, allowed) in self.errors.items()}
+            entry["error"] = {
+                name: {"max": error, "allowed": allowed} for name, (error, allowed) in self.errors.items()
+            }
         if self.objection or not self.samples:
-            return made | {"not_run": self.objection or "no time was left"}
-        return made | {"ms": spread([1e3 * sample for sample in self.samples])}
+            return entry | {"not_run": self.objection or "no time was left"}
+        return entry | {"ms": spread([1e3 * sample for sample in self.samples])}
 
 
 @dataclass
@@ -141,13 +143,18 @@ class Contest:
     forecast: Forecast
     entries: list[Entry] = field(default_factory=list)
 
-    def hold(self, case: Case, variants: Iterable[str], among: Container[str], folder: Path, budget: float) -> Any:
-        """The records."""
+    def hold(self, case: Case, variants: Iterable[str], names: Container[str], folder: Path, budget: float) -> Any:
+        """Run the contest and return the records."""
         runs = {}
-        for one in [case, *(replace(case, variant=variant) for variant in variants)]:
-            inputs = one.inputs()
-            runs[one] = running(one, inputs, "cpu")[0]
-            self._enter(one, inputs, among if one == case else ("auto", runs[one]), folder / f"{len(runs)}.npz")
+        for variation in [case, *(replace(case, variant=variant) for variant in variants)]:
+            inputs = variation.inputs()
+            runs[variation] = running(variation, inputs, "cpu")[0]
+            self._enter(
+                variation,
+                inputs,
+                names if variation == case else ("auto", runs[variation]),
+                folder / f"{len(runs)}.npz",
+            )
         for backward in PASSES:
             self._rounds([e for e in self.entries if e.backward == backward and not e.objection], budget)
         for worker in self.workers:
@@ -155,22 +162,22 @@ class Contest:
                 worker.ask(do="close")
         return [e.record(runs[e.case] if e.who == "auto" else None) for e in self.entries]
 
-    def _enter(self, case: Case, inputs: dict[str, np.ndarray], among: Container[str], path: Path) -> None:
-        """Open a case with all workers, and check those who take part."""
-        right = truth(case, inputs)
-        np.savez(path, **inputs, check=right.upstream)  # type: ignore[arg-type]
+    def _enter(self, case: Case, inputs: dict[str, np.ndarray], names: Container[str], path: Path) -> None:
+        """Open a case with all workers, and check the implementations in `names`."""
+        reference = truth(case, inputs)
+        np.savez(path, **inputs, check=reference.upstream)  # type: ignore[arg-type]
         for worker in self.workers:
             with surviving():
                 for who in worker.ask(do="open", case=case.to_dict(), path=str(path)):
-                    if who in among:
-                        self._check(worker, case, who, right, path.parent)
+                    if who in names:
+                        self._check(worker, case, who, reference, path.parent)
 
-    def _check(self, worker: Worker, case: Case, who: str, right: Truth, folder: Path) -> None:
+    def _check(self, worker: Worker, case: Case, who: str, reference: Truth, folder: Path) -> None:
         for backward in PASSES:
             entry = Entry(worker, case, who, backward)
             self.entries.append(entry)
             try:
-                entry.check(right, folder, self.forecast)
+                entry.check(reference, folder, self.forecast)
             except FailedError as error:
                 entry.objection = f"failed: {error}"
             except GoneError as error:
@@ -178,10 +185,10 @@ class Contest:
                 raise
 
     def _rounds(self, entries: list[Entry], budget: float) -> None:
-        wanted = [entry.rounds(budget) for entry in entries]
-        for turn in range(max(wanted, default=0)):
-            for entry, rounds in zip(entries, wanted, strict=True):
-                if turn < rounds and not entry.objection:
+        round_counts = [entry.rounds(budget) for entry in entries]
+        for round_number in range(max(round_counts, default=0)):
+            for entry, rounds in zip(entries, round_counts, strict=True):
+                if round_number < rounds and not entry.objection:
                     try:
                         entry.measure()
                     except (FailedError, GoneError) as error:
@@ -190,7 +197,7 @@ class Contest:
 
 @contextmanager
 def surviving() -> Iterator[None]:
-    """A peer that dies does not take the run with it; its records say what happened."""
+    """Print the error of a failed worker and continue."""
     try:
         yield
     except (FailedError, GoneError) as error:
@@ -198,7 +205,7 @@ def surviving() -> Iterator[None]:
 
 
 def peaks(cases: Iterable[Case], folder: Path) -> Iterator[Record]:
-    """Peak extra memory of a forward and backward pass on the CPU, in a fresh process each."""
+    """Yield the peak additional memory of a forward and backward pass on the CPU, each in a new process."""
     for case in cases:
         for who in [*running(case, case.inputs(), "cpu"), EAGER]:
             record = {"section": "memory", "device": "cpu", **case.to_dict(), "who": who, "pass": PASSES[True]}
@@ -216,14 +223,14 @@ def peaks(cases: Iterable[Case], folder: Path) -> Iterator[Record]:
 
 
 def _peak(worker: Worker, case: Case, who: str, folder: Path) -> float:
-    """Bytes, after a small call in which libraries and kernels are loaded."""
-    little = replace(case, queries=min(case.queries, 128), keys=min(case.keys, 128), batch=1)
-    for one in (little, case):
-        path, inputs = folder / "peak.npz", one.inputs()
+    """Return the peak in bytes, after a small call that loads libraries and kernels."""
+    small_case = replace(case, queries=min(case.queries, 128), keys=min(case.keys, 128), batch=1)
+    for measured_case in (small_case, case):
+        path, inputs = folder / "peak.npz", measured_case.inputs()
         np.savez(path, **inputs, check=inputs["upstream"])  # type: ignore[arg-type]
-        worker.ask(do="open", case=one.to_dict(), path=str(path))
-        taken: float = worker.ask(do="run", case=one.name, who=who, backward=True)["bytes"]
-    return taken
+        worker.ask(do="open", case=measured_case.to_dict(), path=str(path))
+        memory: float = worker.ask(do="run", case=measured_case.name, who=who, backward=True)["bytes"]
+    return memory
 
 
 def main() -> None:
@@ -244,7 +251,7 @@ def main() -> None:
                     continue
                 contest = Contest(workers, forecast)
                 results += contest.hold(case, variants, (*OURS, *PEERS), Path(scratch), arguments.seconds)
-                path = save(results, arguments)  # what is cut short has not been in vain
+                path = save(results, arguments)  # keep the results of an interrupted run
                 print(case.name, flush=True)
         finally:
             for worker in workers:
@@ -254,14 +261,14 @@ def main() -> None:
 
 
 def recruit() -> tuple[list[Worker], list[Record]]:
-    """The workers that can be had, and records of the others."""
+    """Return the available workers, and records of the missing ones."""
     workers = [Worker(name) for name in WORKERS]
-    lacking = {worker.name: worker.missing() for worker in workers if worker.missing()}
+    missing = {worker.name: worker.missing() for worker in workers if worker.missing()}
     absent = [
         {"section": "absent", "worker": name, "why": "not installed: " + ", ".join(packages)}
-        for name, packages in lacking.items()
+        for name, packages in missing.items()
     ]
-    return [worker for worker in workers if worker.name not in lacking], absent
+    return [worker for worker in workers if worker.name not in missing], absent
 
 
 def save(results: list[Record], arguments: argparse.Namespace) -> Path:

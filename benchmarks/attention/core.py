@@ -1,4 +1,4 @@
-"""Import time: `python -m benchmarks.attention.core`."""
+"""Measure the import time: `python -m benchmarks.attention.core`."""
 
 import subprocess
 import sys
@@ -11,16 +11,16 @@ IMPORT = "import time; t = time.perf_counter(); import {}; print(time.perf_count
 
 
 def seconds(names: str) -> float:
-    """The time that a fresh process takes to import packages."""
-    words = [sys.executable, "-c", IMPORT.format(names)]
-    return float(subprocess.run(words, check=True, capture_output=True, text=True, env=environment()).stdout)
+    """Return the seconds that a new process needs to import packages."""
+    command_line = [sys.executable, "-c", IMPORT.format(names)]
+    return float(subprocess.run(command_line, check=True, capture_output=True, text=True, env=environment()).stdout)
 
 
 def import_times(runs: int = 9) -> dict[str, Any]:
-    """Seconds in turn, without the first turn, in which caches are filled."""
+    """Measure the imports in turn, without the first turn, which fills caches."""
     pairs = [(seconds("torch"), seconds("torch, dikkat")) for _ in range(runs + 1)][1:]
     torchs, ours = zip(*pairs, strict=True)
-    beyond = [our - its for its, our in pairs]
+    beyond = [dikkat_seconds - torch_seconds for torch_seconds, dikkat_seconds in pairs]
     return {"torch": spread(list(torchs)), "dikkat": spread(list(ours)), "beyond torch": spread(beyond)}
 
 

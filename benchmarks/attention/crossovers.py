@@ -1,10 +1,9 @@
-"""Where one way to compute a call becomes quicker than another: what `dikkat._core.implementations.Crossovers` should
-say here.
+"""Find the thresholds of `dikkat._core.implementations.Crossovers` for this machine.
 
     python -m benchmarks.attention.crossovers [--threads 1] [--seconds 0.06] [--out FOLDER]
 
-Each shape is timed both ways, by plain products and by a kernel. For each number of `Crossovers` and each power of two
-that it might be: the geometric mean of how much longer the ways that it chooses take than the quicker ones.
+Each shape is timed by plain products and by a kernel. For each threshold of `Crossovers` and each power of two as its
+value, the regret is the geometric mean of the time of the selected implementation over the time of the faster one.
 """
 
 import argparse
@@ -29,16 +28,16 @@ SECONDS = 0.05
 
 
 def both(case: Case, seconds: float) -> dict[str, float]:
-    """Seconds by plain products, by the kernel, and by plain PyTorch."""
-    found = {}
-    for name, given in (("products", ALWAYS), ("kernel", NEVER)):
-        implementations.CROSSOVERS = given
+    """Return the seconds by plain products and by the kernel."""
+    runs = {}
+    for name, crossovers in (("products", ALWAYS), ("kernel", NEVER)):
+        implementations.CROSSOVERS = crossovers
         dispatch._PROGRAMS.clear()
         run = ways(case)["dikkat"]
-        run(), run()  # the second is the first that a kept program runs
-        found[name] = run
+        run(), run()  # the second call runs the cached program
+        runs[name] = run
     samples = {}
-    for name, run in found.items():  # programs are kept by signature, so that the two ways cannot take turns
+    for name, run in runs.items():  # programs are cached by signature, so the implementations cannot take turns
         implementations.CROSSOVERS = ALWAYS if name == "products" else NEVER
         dispatch._PROGRAMS.clear()
         samples[name] = measured({name: once(run)}, seconds, seconds / 8)[name]
@@ -48,18 +47,18 @@ def both(case: Case, seconds: float) -> dict[str, float]:
 
 
 def sizes(case: Case) -> tuple[str, float]:
-    """Which number decides on a case, and the size that it is compared with."""
+    """Return the name of the threshold that decides on a case, and the size to compare with it."""
     pairs = case.batch * case.queries * case.keys
     if case.score != "scaled dot":
         return "kernel_back", pairs * case.features
     if case.backward:
-        by = case.features ** (2 if case.lengths else 1)
-        return ("inner_masked_back" if case.lengths else "inner_back"), pairs / by
+        divisor = case.features ** (2 if case.lengths else 1)
+        return ("inner_masked_back" if case.lengths else "inner_back"), pairs / divisor
     return "inner", pairs / case.features
 
 
 def regrets(rows: list[dict[str, Any]]) -> dict[int, float]:
-    """By the logarithm of each number that might be chosen: how much longer what it chooses takes, in the mean."""
+    """Return the mean slowdown of the choices of each threshold 2^power, by power."""
     return {
         power: statistics.geometric_mean(
             [
@@ -82,23 +81,23 @@ def main() -> None:
     shapes = product(("scaled dot", "additive", "gaussian"), BATCHES, QUERIES, KEYS, FEATURES, *[(False, True)] * 2)
     for score, b, n, m, h, lengths, backward in shapes:
         case = Case(score, b, n, m, h, lengths, False, backward)
-        made = b * n * m * (1 if score == "scaled dot" else h)
-        if made > 2**21 or b * max(m, n) * h > 2**22 or (score != "scaled dot" and made > 2**18):
+        elements = b * n * m * (1 if score == "scaled dot" else h)
+        if elements > 2**21 or b * max(m, n) * h > 2**22 or (score != "scaled dot" and elements > 2**18):
             continue
-        if not backward and (lengths or score != "scaled dot"):  # by a kernel at any size
+        if not backward and (lengths or score != "scaled dot"):  # always a kernel
             continue
         name, size = sizes(case)
-        if name == "inner" and (n < 16 or m < 4 * h):  # what other rules of `Crossovers` have decided
+        if name == "inner" and (n < 16 or m < 4 * h):  # other rules of `Crossovers` decide
             continue
         rows.setdefault(name, []).append(case._asdict() | {"size": size} | both(case, arguments.seconds))
-    found = {}
-    for name, of in rows.items():
-        regret = regrets(of)
+    results = {}
+    for name, cases in rows.items():
+        regret = regrets(cases)
         best = min(regret, key=lambda power: (round(regret[power], 3), power))
-        now = regret[round(math.log2(getattr(implementations.Crossovers(), name)))]
-        found[name] = {"best": f"2^{best}", "regret": regret[best], "regret now": now, "shapes": len(of)}
-        print(f"{name:20} best 2^{best}: {regret[best]:.3f}; now {now:.3f}; {len(of)} shapes", flush=True)
-    print(write(f"crossovers-{arguments.threads}", {"found": found, "rows": rows}, folder=arguments.out))
+        current = regret[round(math.log2(getattr(implementations.Crossovers(), name)))]
+        results[name] = {"best": f"2^{best}", "regret": regret[best], "regret now": current, "shapes": len(cases)}
+        print(f"{name:20} best 2^{best}: {regret[best]:.3f}; now {current:.3f}; {len(cases)} shapes", flush=True)
+    print(write(f"crossovers-{arguments.threads}", {"found": results, "rows": rows}, folder=arguments.out))
 
 
 if __name__ == "__main__":

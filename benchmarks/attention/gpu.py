@@ -1,10 +1,10 @@
-"""Calls on a GPU beside plain PyTorch and torch.compile, and what it costs to record a layer.
+"""Time calls on a GPU, compared with plain PyTorch and torch.compile, and the recording of a layer.
 
     python -m benchmarks.attention.gpu [--only calls] [--quick] [--minutes 3] [--out FOLDER]
 
-Each answer, values and gradients, is held against float64 before it is timed. Milliseconds of a call, in turn: by the
-clock (calls one behind the other, until the last is done) and by CUDA's events; the time and the number of its kernels
-by PyTorch's profiler. One process; nothing but PyTorch and Triton is needed.
+Each answer, values and gradients, is compared with float64 first. Milliseconds of a call are measured in turn, by the
+clock (consecutive calls until the last is complete) and by CUDA events. PyTorch's profiler gives the time and number of
+kernels. Runs in one process; needs only PyTorch and Triton.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 PASSES = {False: "forward", True: "forward and backward"}
 COMPILED = "torch.compile"
-# What matters most comes first: a run that is out of time begins no further.
+# The most important first: a run that is out of time skips the rest.
 SHAPES = [(64, 1, 50, 512, 512), (8, 256, 256, 128, 64), (64, 50, 50, 512, 512)]
 CASES = [
     *(Case(*shape, dtype=dtype) for shape in SHAPES for dtype in ("float32", "bfloat16")),
@@ -38,9 +38,9 @@ CASES = [
     Case(8, 1024, 1024, 128, 64),
 ]
 QUICK = [Case(3, 1, 7, 16, 8), Case(2, 37, 41, 16, dtype="bfloat16")]
-# Seconds that the compiler may take for one function, and that a round of one entry takes.
+# Maximum seconds to compile one function, and seconds of a round of one entry.
 PATIENCE, ROUND, ROUNDS = 25, 0.02, 9
-# After so many calls of a kind each is as all later ones are: its program kept, and captured as a CUDA graph.
+# Warm-up calls, after which the program is cached and captured as a CUDA graph.
 REPEATED = 5
 
 
@@ -50,7 +50,7 @@ def synchronize() -> None:
 
 
 def timed(run: Callable[[], object], times: int) -> tuple[float, float]:
-    """Milliseconds of a call by the clock, and by the device's events."""
+    """Return the milliseconds of a call by the clock, and by CUDA events."""
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2)) if CUDA else (None, None)
     synchronize()
     start = time.perf_counter()
@@ -66,7 +66,7 @@ def timed(run: Callable[[], object], times: int) -> tuple[float, float]:
 
 
 def launched(run: Callable[[], object]) -> Record:
-    """The kernels of a call, and the milliseconds that they take together."""
+    """Count the kernels of a call, and sum their milliseconds."""
     activities = [torch.profiler.ProfilerActivity.CUDA if CUDA else torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profile:
         run()
@@ -76,47 +76,47 @@ def launched(run: Callable[[], object]) -> Record:
 
 
 def in_turn(runs: dict[Any, Callable[[], object]], rounds: int) -> dict[Any, Record]:
-    """By the clock and by events, of each."""
-    times = {key: max(1, min(200, int(1e3 * ROUND / timed(run, 3)[0]))) for key, run in runs.items()}
+    """Time each run in turn, by the clock and by events."""
+    repeats = {key: max(1, min(200, int(1e3 * ROUND / timed(run, 3)[0]))) for key, run in runs.items()}
     samples: dict[Any, list[tuple[float, float]]] = {key: [] for key in runs}
     for _ in range(rounds):
         for key, run in runs.items():
-            samples[key].append(timed(run, times[key]))
-    found = {}
+            samples[key].append(timed(run, repeats[key]))
+    results = {}
     for key, pairs in samples.items():
-        wall, events = ([*each] for each in zip(*pairs, strict=True))
-        found[key] = {"ms": spread(wall), "events_ms": spread(events)}
-    return found
+        wall, events = ([*values] for values in zip(*pairs, strict=True))
+        results[key] = {"ms": spread(wall), "events_ms": spread(events)}
+    return results
 
 
 def entered(case: Case) -> tuple[dict[tuple[str, bool], Callable[[], object]], list[Record]]:
-    """Whoever computes a case rightly, by name and pass; and a record of each answer."""
+    """Return the implementations with correct answers, by name and pass, and a record of each failure."""
     inputs = case.inputs()
-    right = truth(case, inputs, DEVICE)
-    among = [EAGER, "auto", *(name for name in running(case, inputs, DEVICE) if name in ("products", "triton"))]
-    if CUDA and case.shape in [shape[:4] for shape in SHAPES] and case.dtype == "bfloat16":  # it takes its time
-        among.append(COMPILED)
-    ways = {who: way for who, way in torch_ways(case, inputs, DEVICE).items() if who in among}
+    reference = truth(case, inputs, DEVICE)
+    participants = [EAGER, "auto", *(name for name in running(case, inputs, DEVICE) if name in ("products", "triton"))]
+    if CUDA and case.shape in [shape[:4] for shape in SHAPES] and case.dtype == "bfloat16":  # slow to compile
+        participants.append(COMPILED)
+    peers = {who: make for who, make in torch_ways(case, inputs, DEVICE).items() if who in participants}
     runs: dict[tuple[str, bool], Callable[[], object]] = {}
     records = []
-    for who, way in ways.items():
+    for who, make in peers.items():
         record = {"section": "calls", **case.to_dict(), "who": who}
         try:
             with at_most(PATIENCE) if who == COMPILED else nullcontext():
-                peer = way()
-                upstream = peer.array(right.upstream)
-                *_, last = (peer.both(upstream) for _ in range(REPEATED))
-                answer = dict(zip(["output", *case.leaves], map(peer.numpy, last), strict=True))
-                off = [name for name, (error, allowed) in right.errors(answer).items() if not error <= allowed]
+                peer = make()
+                upstream = peer.array(reference.upstream)
+                *_, outputs = (peer.both(upstream) for _ in range(REPEATED))
+                answer = dict(zip(["output", *case.leaves], map(peer.numpy, outputs), strict=True))
+                wrong = [name for name, (error, allowed) in reference.errors(answer).items() if not error <= allowed]
                 *_, forward = (peer.forward() for _ in range(REPEATED))
-                if "output" in right.errors({"output": peer.numpy(forward)}):
-                    error, allowed = right.errors({"output": peer.numpy(forward)})["output"]
-                    off += ["forward"] if not error <= allowed else []
+                if "output" in reference.errors({"output": peer.numpy(forward)}):
+                    error, allowed = reference.errors({"output": peer.numpy(forward)})["output"]
+                    wrong += ["forward"] if not error <= allowed else []
         except (RuntimeError, TooLongError) as error:
             records.append(record | {"not_run": str(error).partition("\n")[0] or type(error).__name__})
             continue
-        if off:
-            records.append(record | {"not_run": "disagrees with float64: " + ", ".join(off)})
+        if wrong:
+            records.append(record | {"not_run": "disagrees with float64: " + ", ".join(wrong)})
             continue
         runs[who, False], runs[who, True] = peer.forward, lambda peer=peer, up=upstream: peer.both(up)  # type: ignore[misc]
     return runs, records
@@ -127,21 +127,21 @@ def calls(cases: list[Case], rounds: int, deadline: float) -> Iterator[Record]:
         if time.monotonic() > deadline:
             yield {"section": "calls", **case.to_dict(), "not_run": "no time was left"}
             continue
-        runs, refused = entered(case)
-        yield from refused
-        found = in_turn(runs, rounds)
+        runs, failures = entered(case)
+        yield from failures
+        times = in_turn(runs, rounds)
         for (who, backward), run in runs.items():
-            made = {"section": "calls", **case.to_dict(), "who": who, "pass": PASSES[backward]}
-            made |= found[who, backward] | launched(run)
-            peer = found.get((EAGER, backward))
-            beside = "" if peer is None else f"{made['ms']['median'] / peer['ms']['median']:6.2f} × eager"
+            record = {"section": "calls", **case.to_dict(), "who": who, "pass": PASSES[backward]}
+            record |= times[who, backward] | launched(run)
+            peer = times.get((EAGER, backward))
+            comparison = "" if peer is None else f"{record['ms']['median'] / peer['ms']['median']:6.2f} × eager"
             print(
-                f"{case.shape} {case.dtype:8} {made['pass']:21} {who:14} {made['ms']['median']:8.3f} ms, events "
-                f"{made['events_ms']['median']:8.3f}, kernels {made['kernels_ms']:7.3f} "
-                f"in {made['launches']:3} {beside}",
+                f"{case.shape} {case.dtype:8} {record['pass']:21} {who:14} {record['ms']['median']:8.3f} ms, events "
+                f"{record['events_ms']['median']:8.3f}, kernels {record['kernels_ms']:7.3f} "
+                f"in {record['launches']:3} {comparison}",
                 flush=True,
             )
-            yield made
+            yield record
         del runs
         if CUDA:
             torch.cuda.empty_cache()
@@ -156,14 +156,14 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.LayerNorm(size), nn.Linear(size, 4 * size), nn.GELU(), nn.Linear(4 * size, size))
 
     def forward(self, x: Tensor) -> Tensor:
-        seen = self.norm(x)
-        x = x + self.attn(seen, seen, seen, causal=True)
+        normalised = self.norm(x)
+        x = x + self.attn(normalised, normalised, normalised, causal=True)
         return x + self.mlp(x)
 
 
 @torch.no_grad()
 def recording(quick: bool, rounds: int) -> Record:
-    """Sums and the eight largest weights of one layer of twelve, over the model alone."""
+    """Compare a model that records sums and top-8 weights of one layer of twelve with the model alone."""
     tokens, size, heads, layers = (128, 48, 3, 3) if quick else (4096, 768, 12, 12)
     torch.manual_seed(1)
     model = nn.Sequential(*(Block(size, heads) for _ in range(layers))).to(DEVICE, torch.bfloat16).eval()
@@ -175,28 +175,30 @@ def recording(quick: bool, rounds: int) -> Record:
         return trace
 
     short, block = x[:, :128], model[1]
-    found = recorded(short)["1.attn"]
-    seen = block.norm(model[0](short)).double()
+    record = recorded(short)["1.attn"]
+    normalised = block.norm(model[0](short)).double()
     query, key, _ = nn.functional.linear(
-        seen, block.attn.in_proj_weight.double(), block.attn.in_proj_bias.double()
+        normalised, block.attn.in_proj_weight.double(), block.attn.in_proj_bias.double()
     ).chunk(3, -1)
-    query, key = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (query, key))
+    query, key = (projection.unflatten(-1, (heads, -1)).transpose(1, 2) for projection in (query, key))
     scores = query @ key.mT / (size // heads) ** 0.5
     hidden = torch.ones(short.shape[1], short.shape[1], dtype=torch.bool, device=DEVICE).triu(1)
-    right = scores.masked_fill(hidden, -float("inf")).softmax(-1)
-    torch.testing.assert_close(found.sums.cpu().double(), right.sum(-2).cpu(), rtol=3e-2, atol=3e-2)
+    expected = scores.masked_fill(hidden, -float("inf")).softmax(-1)
+    torch.testing.assert_close(record.sums.cpu().double(), expected.sum(-2).cpu(), rtol=3e-2, atol=3e-2)
     runs: dict[str, Callable[[], object]] = {"alone": lambda: model(x), "recorded": recorded}
     times = in_turn(runs, rounds)
     ratio = times["recorded"]["ms"]["median"] / times["alone"]["ms"]["median"]
-    more = {name: launched(run) for name, run in runs.items()}
-    print(f"recording {tokens} tokens: {ratio:.3f} × unrecorded; {more}", flush=True)
-    return {"section": "recording", "tokens": tokens, "ratio": ratio} | {n: times[n] | more[n] for n in runs}
+    kernels = {name: launched(run) for name, run in runs.items()}
+    print(f"recording {tokens} tokens: {ratio:.3f} × unrecorded; {kernels}", flush=True)
+    return {"section": "recording", "tokens": tokens, "ratio": ratio} | {n: times[n] | kernels[n] for n in runs}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    both = ["calls", "recording"]
-    parser.add_argument("--only", nargs="+", choices=both, default=both, metavar="PART", help="calls, recording")
+    sections = ["calls", "recording"]
+    parser.add_argument(
+        "--only", nargs="+", choices=sections, default=sections, metavar="PART", help="calls, recording"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny shapes and few rounds: does it run?")
     parser.add_argument("--minutes", type=float, default=3.0, help="after which no further shape is begun")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -209,7 +211,7 @@ def main() -> None:
     if "calls" in arguments.only:
         for record in calls(QUICK if arguments.quick else CASES, rounds, deadline):
             results.append(record)
-            write(name, results, "triton", folder=arguments.out)  # what is cut short has not been in vain
+            write(name, results, "triton", folder=arguments.out)  # keep the results of an interrupted run
     print(write(name, results, "triton", folder=arguments.out))
 
 

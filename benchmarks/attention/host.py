@@ -1,6 +1,6 @@
-"""A process's first call: `python -m benchmarks.attention.host [--out FOLDER]`.
+"""Time the first call of a process: `python -m benchmarks.attention.host [--out FOLDER]`.
 
-In fresh processes, with an empty folder of compiled kernels and with the one that the process before left.
+In new processes, with an empty cache of compiled kernels and with the cache of the previous process.
 """
 
 import argparse
@@ -33,9 +33,9 @@ def main() -> None:
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in ("cold", "warm"):
-            around = environment(NUMBA_CACHE_DIR=folder)
-            done = subprocess.run([sys.executable, "-c", FIRST], env=around, capture_output=True, check=True)
-            seconds[name] = json.loads(done.stdout)
+            variables = environment(NUMBA_CACHE_DIR=folder)
+            process = subprocess.run([sys.executable, "-c", FIRST], env=variables, capture_output=True, check=True)
+            seconds[name] = json.loads(process.stdout)
     print(json.dumps(seconds, indent=1))
     print(write("host", {"seconds": seconds}, "numba", folder=arguments.out))
 

@@ -1,11 +1,11 @@
-"""Weights on request: what they cost beside the forward, and in memory.
+"""Measure the time and memory of weights on request, compared with the forward.
 
     python -m benchmarks.attention.looking [--only long by_products] [--quick] [--seconds 60]
 
-- `long`: the eight largest weights of every row and the sums by key of a long call, beside its forwards; peak memory;
-- `by_products`: each summary as a by-product of the compiled forward, beside that forward alone.
+- `long`: top-8 weights of every row and sums by key of a long call, compared with its forward; peak memory;
+- `by_products`: each summary as a by-product of the compiled forward, compared with only the forward.
 
-Answers are compared with the whole map before speeds. Memory is the growth of a fresh process.
+Answers are compared with the full weights before speeds. Memory is the growth of a new process.
 """
 
 import argparse
@@ -54,34 +54,34 @@ print(look({length}))
 
 
 def mebibytes(code: str, length: int) -> float:
-    """The growth of memory that a fresh process reports."""
-    words = [sys.executable, "-c", START + code.format(length=length)]
-    done = subprocess.run(words, check=True, capture_output=True, text=True, env=environment())
-    return float(done.stdout.split()[-1]) / 1024
+    """Return the memory growth that a new process reports, in MiB."""
+    command_line = [sys.executable, "-c", START + code.format(length=length)]
+    process = subprocess.run(command_line, check=True, capture_output=True, text=True, env=environment())
+    return float(process.stdout.split()[-1]) / 1024
 
 
 def check(score: scores.Score) -> None:
-    """The summaries agree with the whole map."""
+    """Check the summaries against the full weights."""
     query, key, value = torch.randn(2, 301, 64), torch.randn(2, 407, 64), torch.randn(2, 407, 64)
     requested: dict[str, Any] = {"top_k": 8, "sums": True, "entropy": True, "impl": "numba"}
-    seen = dikkat.inspect(query, key, score=score, **requested)
-    pooled = dikkat.inspect(query, key, score=score, value=value, **requested)
+    inspection = dikkat.inspect(query, key, score=score, **requested)
+    pooled_inspection = dikkat.inspect(query, key, score=score, value=value, **requested)
     weights = dikkat.attention_weights(query.double(), key.double(), score=score.double(), impl="reference")
     score.float()
-    right = {
+    expected = {
         "sums": weights.sum(-2),
         "entropy": torch.special.entr(weights).sum(-1),
         "top_weights": weights.topk(8).values,
     }
-    for name, tensor in right.items():
-        for found in (seen, pooled):
-            torch.testing.assert_close(getattr(found, name).double(), tensor, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(pooled.output.double(), weights @ value.double(), rtol=1e-4, atol=1e-5)
+    for name, tensor in expected.items():
+        for summary in (inspection, pooled_inspection):
+            torch.testing.assert_close(getattr(summary, name).double(), tensor, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(pooled_inspection.output.double(), weights @ value.double(), rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
 def long(length: int) -> dict[str, Any]:
-    """Milliseconds of a long call's forwards, and of its summaries without them."""
+    """Return the milliseconds of the forward of a long call, and of its summaries."""
     score = scores.ScaledDot()
     check(score)
 
@@ -97,23 +97,25 @@ def long(length: int) -> dict[str, Any]:
             ),
         }
 
-    for warm in tasks(512).values():
-        warm()
-    found = measured({name: once(run) for name, run in tasks(length).items()}, 0)  # a run takes many seconds
-    return {name: milliseconds(samples) for name, samples in found.items()}
+    for warm_up in tasks(512).values():
+        warm_up()
+    samples_by_task = measured({name: once(run) for name, run in tasks(length).items()}, 0)  # a run takes many seconds
+    return {name: milliseconds(samples) for name, samples in samples_by_task.items()}
 
 
 @torch.no_grad()
 def by_products(name: str, length: int, seconds: float) -> dict[str, Any]:
-    """Milliseconds of the forward, and of each summary with it."""
+    """Return the milliseconds of the forward, and of the forward with each summary."""
     torch.manual_seed(0)
     score = SCORES[name]()
     check(score)
     query, key, value = (torch.randn(2, length, 64) for _ in range(3))
     tasks = {"forward": once(partial(dikkat.attend, query, key, value, score=score, impl="numba"))}
-    for what, requested in REQUESTED.items():
-        tasks[what] = once(partial(dikkat.inspect, query, key, score=score, impl="numba", value=value, **requested))
-    return {what: milliseconds(samples) for what, samples in measured(tasks, seconds).items()}
+    for summary_name, requested in REQUESTED.items():
+        tasks[summary_name] = once(
+            partial(dikkat.inspect, query, key, score=score, impl="numba", value=value, **requested)
+        )
+    return {summary_name: milliseconds(samples) for summary_name, samples in measured(tasks, seconds).items()}
 
 
 def main() -> None:
@@ -125,20 +127,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the records")
     options = parser.parse_args()
     torch.manual_seed(0)
-    most, middle = (512, 256) if options.quick else (65_536, 4_096)
+    longest, length = (512, 256) if options.quick else (65_536, 4_096)
     seconds = 1.0 if options.quick else options.seconds
-    made: dict[str, Callable[[], dict[str, Any]]] = {
+    measures: dict[str, Callable[[], dict[str, Any]]] = {
         "long": lambda: {
-            f"top 8 and sums, n=m={most}, extra MiB": mebibytes(LONG, most),
-            f"top 8 and sums, n=m={most}, ms": long(most),
+            f"top 8 and sums, n=m={longest}, extra MiB": mebibytes(LONG, longest),
+            f"top 8 and sums, n=m={longest}, ms": long(longest),
         },
         "by_products": lambda: {
-            f"{name}, by-products, n=m={middle}, ms": by_products(name, middle, seconds) for name in SCORES
+            f"{name}, by-products, n=m={length}, ms": by_products(name, length, seconds) for name in SCORES
         },
     }
     for section in options.only:
         name = f"looking-{section.replace('_', '-')}"
-        print(write(name, made[section](), "numba", folder=options.out).read_text())
+        print(write(name, measures[section](), "numba", folder=options.out).read_text())
 
 
 if __name__ == "__main__":

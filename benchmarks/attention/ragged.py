@@ -1,11 +1,11 @@
-"""Sequences end to end, beside a padded batch of them and beside one call a sequence.
+"""Time concatenated sequences, compared with a padded batch and with one call per sequence.
 
     python -m benchmarks.attention.ragged [--seconds 20]
 
-Self-attention, forward and backward, of 32 sequences of 16 to 2,048 rows and of 512 of 8 to 64, by dot products and by
-additive scores. The padded batch and the single calls are this library's own, as "auto" runs them; a padded batch with
-a boolean mask is PyTorch's fused kernel for dot products, and its operations one after the other for additive scores.
-Lengths grow by one factor from one sequence to the next. Answers are compared before speeds.
+Self-attention, forward and backward, of 32 sequences of 16 to 2,048 rows and of 512 sequences of 8 to 64 rows, with dot
+products and additive scores. The padded batch and the single calls use dikkat with "auto". A padded batch with a
+boolean mask uses PyTorch's fused kernel for dot products, and separate operations for additive scores. The lengths are
+a geometric series. Answers are compared before speeds.
 """
 
 import argparse
@@ -36,73 +36,75 @@ Way = Callable[[], list[Tensor]]
 
 
 def ways(lengths: list[int], score: Any) -> dict[str, Way]:
-    """Output and gradients of queries, keys and values, of all rows end to end, by each way."""
+    """Return functions that compute output and gradients of all sequences in different ways."""
     torch.manual_seed(0)
     lens, offsets = torch.tensor(lengths), torch.tensor([0, *lengths]).cumsum(0)
     sides = [torch.randn(sum(lengths), FEATURES, requires_grad=True) for _ in range(3)]
-    above = torch.randn(sum(lengths), FEATURES)
+    upstream = torch.randn(sum(lengths), FEATURES)
     padded = [pad_sequence(list(side.detach().split(lengths)), batch_first=True).requires_grad_() for side in sides]
-    padded_above = pad_sequence(list(above.split(lengths)), batch_first=True)
-    own = torch.arange(max(lengths)) < lens[:, None]
+    padded_upstream = pad_sequence(list(upstream.split(lengths)), batch_first=True)
+    is_valid = torch.arange(max(lengths)) < lens[:, None]
 
     def ragged() -> list[Tensor]:
         out = dikkat.attend_ragged(*sides, offsets, score=score)
-        return [out.detach(), *torch.autograd.grad(out, sides, above)]
+        return [out.detach(), *torch.autograd.grad(out, sides, upstream)]
 
     def one_by_one() -> list[Tensor]:
-        cut = zip(*(side.split(lengths) for side in sides), strict=True)
-        out = torch.cat([dikkat.attend(*each, score=score) for each in cut])
-        return [out.detach(), *torch.autograd.grad(out, sides, above)]
+        sequences = zip(*(side.split(lengths) for side in sides), strict=True)
+        out = torch.cat([dikkat.attend(*sequence, score=score) for sequence in sequences])
+        return [out.detach(), *torch.autograd.grad(out, sides, upstream)]
 
     def batch() -> list[Tensor]:
         out = dikkat.attend(*padded, score=score, valid_lens=lens)
-        return [out.detach(), *torch.autograd.grad(out, padded, padded_above)]
+        return [out.detach(), *torch.autograd.grad(out, padded, padded_upstream)]
 
     def masked() -> list[Tensor]:
         if isinstance(score, dikkat.scores.ScaledDot):
-            out = scaled_dot_product_attention(*padded, attn_mask=own[:, None])
+            out = scaled_dot_product_attention(*padded, attn_mask=is_valid[:, None])
         else:
-            out = dikkat.attend(*padded, score=score, mask=own[:, None], impl="reference")
-        return [out.detach(), *torch.autograd.grad(out, padded, padded_above)]
+            out = dikkat.attend(*padded, score=score, mask=is_valid[:, None], impl="reference")
+        return [out.detach(), *torch.autograd.grad(out, padded, padded_upstream)]
 
-    others = {"a padded batch": [t[own] for t in batch()], "one by one": one_by_one()}
+    answers = {"a padded batch": [t[is_valid] for t in batch()], "one by one": one_by_one()}
     # Additive scores of a long sequence, all pairs' features at once, are more than memory holds.
     masks = isinstance(score, dikkat.scores.ScaledDot) or len(lengths) * max(lengths) ** 2 * FEATURES < 2**28
-    others |= {"a padded batch with a mask": [t[own] for t in masked()]} if masks else {}
-    for name, other in others.items():
-        for came, expected in zip(ragged(), other, strict=True):
-            torch.testing.assert_close(came, expected, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
-    found = {"end to end": ragged, "a padded batch": batch, "one by one": one_by_one}
-    return found | ({"a padded batch with a mask": masked} if masks else {})
+    answers |= {"a padded batch with a mask": [t[is_valid] for t in masked()]} if masks else {}
+    for name, answer in answers.items():
+        for actual, expected in zip(ragged(), answer, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+    runs = {"end to end": ragged, "a padded batch": batch, "one by one": one_by_one}
+    return runs | ({"a padded batch with a mask": masked} if masks else {})
 
 
 def same_bits(lengths: list[int], score: Any) -> bool:
-    """Whether compiled code gives each sequence, and its gradients, the bits of a call of its own."""
+    """Return True if compiled code gives each sequence the same bits as a separate call, gradients too."""
     torch.manual_seed(0)
     sides = [torch.randn(sum(lengths), FEATURES, requires_grad=True) for _ in range(3)]
-    offsets, above = torch.tensor([0, *lengths]).cumsum(0), torch.randn(sum(lengths), FEATURES)
+    offsets, upstream = torch.tensor([0, *lengths]).cumsum(0), torch.randn(sum(lengths), FEATURES)
     if isinstance(score, dikkat.scores.Additive):  # BLAS rounds a projection by its number of rows
         with torch.no_grad():
             score.W_q.weight.copy_(torch.eye(FEATURES))
             score.W_k.weight.copy_(torch.eye(FEATURES))
     out = dikkat.attend_ragged(*sides, offsets, score=score, impl="numba")
-    whole, same = [out, *torch.autograd.grad(out, sides, above)], True
+    joint, all_equal = [out, *torch.autograd.grad(out, sides, upstream)], True
     for begin, end in pairwise(offsets.tolist()):
-        cut = [side[begin:end].detach().requires_grad_() for side in sides]
-        out = dikkat.attend(*cut, score=score, impl="numba")
-        own = [out, *torch.autograd.grad(out, cut, above[begin:end])]
-        same &= all(torch.equal(each[begin:end], alone) for each, alone in zip(whole, own, strict=True))
-    return same
+        sequence = [side[begin:end].detach().requires_grad_() for side in sides]
+        out = dikkat.attend(*sequence, score=score, impl="numba")
+        separate = [out, *torch.autograd.grad(out, sequence, upstream[begin:end])]
+        all_equal &= all(torch.equal(a[begin:end], b) for a, b in zip(joint, separate, strict=True))
+    return all_equal
 
 
-def beside(lengths: list[int], score: Any, seconds: float) -> dict[str, Any]:
+def compare(lengths: list[int], score: Any, seconds: float) -> dict[str, Any]:
     samples = measured({name: once(run) for name, run in ways(lengths, score).items()}, seconds)
-    found = {name: [s / n for s, n in rounds] for name, rounds in samples.items()}
-    ours = found["end to end"]
+    seconds_by = {name: [s / n for s, n in rounds] for name, rounds in samples.items()}
+    ours = seconds_by["end to end"]
     return {
-        "seconds": {name: statistics.median(of) for name, of in found.items()},
+        "seconds": {name: statistics.median(times) for name, times in seconds_by.items()},
         "times as quick as": {
-            name: spread([a / b for a, b in zip(of, ours, strict=True)]) for name, of in found.items() if of is not ours
+            name: spread([a / b for a, b in zip(times, ours, strict=True)])
+            for name, times in seconds_by.items()
+            if times is not ours
         },
         "bits of its own call": same_bits(lengths, score),
     }
@@ -112,12 +114,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="for each comparison")
     seconds = parser.parse_args().seconds
-    found = {
-        f"{label}, {name}": beside(lengths, make(), seconds)
+    results = {
+        f"{label}, {name}": compare(lengths, make(), seconds)
         for label, lengths in LENGTHS.items()
         for name, make in SCORES.items()
     }
-    print(write("ragged", found).read_text())
+    print(write("ragged", results).read_text())
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Recording a part of a model of transformers, beside the model alone, and beside "eager" attention.
+"""Time the recording of a part of a Hugging Face model, compared with the model without a recording.
 
     python -m benchmarks.attention.recording [--only layer generate] [--quick]
 
-- `layer`: GPT-2's shape, 4,096 tokens: sums and the eight largest weights of one layer of twelve; the growth of memory,
-  beside the bytes of all maps, which `output_attentions=True` returns;
+- `layer`: GPT-2's shape, 4,096 tokens: sums and top-8 weights of one layer of twelve; memory growth compared with the
+  bytes of all maps, which `output_attentions=True` returns;
 - `generate`: Llama's shape, 200 tokens: all weights of two heads of one layer.
 
-Weights are random. Each is one process, in turns: without, with, without, with ...; answers are compared first.
+The models have random weights. Runs alternate in one process: without, with, without, with ... Answers are compared
+with "eager" attention first.
 """
 
 import argparse
@@ -25,28 +26,28 @@ from benchmarks.kit.report import RESULTS, write
 
 
 def in_turns(runs: dict[str, Callable[[], object]], turns: int) -> dict[str, Any]:
-    """Seconds of each, and the ratio of the second to the first of a turn."""
+    """Return the seconds of two runs in turn, and the ratios of the second to the first."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(turns):
         for name, run in runs.items():
             start = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start)
-    first, second = seconds.values()
-    ratios = sorted(b / a for a, b in zip(first, second, strict=True))
+    first_samples, second_samples = seconds.values()
+    ratios = sorted(b / a for a, b in zip(first_samples, second_samples, strict=True))
     return {
-        "seconds": {name: [round(each, 4) for each in found] for name, found in seconds.items()},
+        "seconds": {name: [round(second, 4) for second in samples] for name, samples in seconds.items()},
         "ratio": {"median": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]},
     }
 
 
 def peak() -> int:
-    """The most memory that this process has had, in bytes."""
+    """Return the peak memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def sharp(model: Any) -> Any:
-    """The model with weights by which attention is not nearly uniform."""
+    """Set weights with which attention is not nearly uniform."""
     torch.manual_seed(1)
     for parameter in model.parameters():
         if parameter.ndim == 2:
@@ -63,51 +64,53 @@ def layer(quick: bool) -> dict[str, Any]:
     with dikkat.record(model, layers=5, sums=True, top_k=8) as trace:
         model(short)
     model.set_attn_implementation("eager")
-    right = model(short, output_attentions=True).attentions[5]
+    expected = model(short, output_attentions=True).attentions[5]
     model.set_attn_implementation("dikkat")
-    torch.testing.assert_close(trace["h.5.attn"].sums, right.sum(-2), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(trace["h.5.attn"].sums, expected.sum(-2), rtol=1e-4, atol=1e-5)
 
     def recorded() -> None:
         with dikkat.record(model, layers=5, sums=True, top_k=8):
             model(ids)
 
     model(ids)
-    before = peak()
+    memory_before = peak()
     recorded()
-    grown = peak() - before
-    found = in_turns({"alone": lambda: model(ids), "recorded": recorded}, turns)
+    growth = peak() - memory_before
+    times = in_turns({"alone": lambda: model(ids), "recorded": recorded}, turns)
     maps = config.n_layer * config.n_head * tokens**2 * 4
-    return found | {"tokens": tokens, "growth of memory, bytes": grown, "bytes of all maps": maps}
+    return times | {"tokens": tokens, "growth of memory, bytes": growth, "bytes of all maps": maps}
 
 
 @torch.no_grad()
 def generate(quick: bool) -> dict[str, Any]:
-    new, turns = (20, 2) if quick else (200, 9)
+    new_tokens, turns = (20, 2) if quick else (200, 9)
     config = transformers.LlamaConfig(
         vocab_size=1000, hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8,
         num_key_value_heads=4, attn_implementation="dikkat",
     )  # fmt: skip
     model, ids = sharp(transformers.LlamaForCausalLM(config)), torch.randint(3, 1000, (1, 32))
-    more = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+    options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
 
     def recorded() -> dikkat.Trace:
         with dikkat.record(model, layers=5, heads=[2, 7], weights=True) as trace:
-            model.generate(ids, **more)
+            model.generate(ids, **options)
         return trace
 
-    found = recorded().attentions()
+    attentions = recorded().attentions()
     model.set_attn_implementation("eager")
-    right = model.generate(ids, **more, output_attentions=True, return_dict_in_generate=True).attentions
+    expected = model.generate(ids, **options, output_attentions=True, return_dict_in_generate=True).attentions
     model.set_attn_implementation("dikkat")
-    for (own,), each in zip(found, right, strict=True):
-        torch.testing.assert_close(own, each[5][:, [2, 7]], rtol=1e-4, atol=1e-5)
-    return in_turns({"alone": lambda: model.generate(ids, **more), "recorded": recorded}, turns) | {"tokens": new}
+    for (recorded_weights,), layers in zip(attentions, expected, strict=True):
+        torch.testing.assert_close(recorded_weights, layers[5][:, [2, 7]], rtol=1e-4, atol=1e-5)
+    return in_turns({"alone": lambda: model.generate(ids, **options), "recorded": recorded}, turns) | {
+        "tokens": new_tokens
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made = {"layer": layer, "generate": generate}
-    parser.add_argument("--only", nargs="+", choices=made, default=list(made))
+    measures = {"layer": layer, "generate": generate}
+    parser.add_argument("--only", nargs="+", choices=measures, default=list(measures))
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the records")
     options = parser.parse_args()
@@ -115,7 +118,7 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     dikkat.register_transformers()
     for name in options.only:
-        print(write(f"recording-{name}", made[name](options.quick), "numba", folder=options.out).read_text())
+        print(write(f"recording-{name}", measures[name](options.quick), "numba", folder=options.out).read_text())
 
 
 if __name__ == "__main__":

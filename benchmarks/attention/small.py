@@ -1,12 +1,12 @@
-"""Small and middling calls of `attend` beside plain PyTorch written out, over a grid of shapes.
+"""Time small and medium calls of `attend`, compared with plain PyTorch, over a grid of shapes.
 
     python -m benchmarks.attention.small [--quick] [--threads 1,2] [--out FOLDER]
 
-Scaled dot, additive and Gaussian; with lengths or without, forward or with the backward, with weights or without; then
-layers and a prepared memory. Queries and keys come projected, so that the scoring alone is compared. Answers and
-gradients are compared before speeds. A time is the median of rounds in turn; a ratio is plain PyTorch's time over ours,
-so that below 1 is slower. What comes out below 1 is measured once more, for longer, since a pause of the machine is as
-long as a small call; the second figures count. The host's cost is what the smallest call takes above plain PyTorch's.
+Scores: scaled dot, additive and Gaussian, with and without lengths, backward pass and weights. Then layers and a
+prepared memory. Queries and keys are already projected. Answers and gradients are compared before speeds. A time is the
+median of rounds in turn. A ratio is the time of plain PyTorch over the time of dikkat, so below 1 is slower. Ratios
+below 1 are measured again for longer, since a pause of the machine can be as long as a small call. `extra` is the
+additional time of the smallest call.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from benchmarks.kit.turns import measured, once
 from dikkat import scores
 
 BATCHES, QUERIES, KEYS, FEATURES = (1, 8, 64), (1, 4, 16, 64, 512), (8, 64, 512, 4096), (16, 64, 512)
-# Numbers in the largest tensor that plain PyTorch makes, beyond which a shape takes seconds and gigabytes.
+# Maximum elements of plain PyTorch's largest tensor; larger shapes take seconds and gigabytes.
 LARGEST = 2**23
-# Seconds a pair of ways.
+# Seconds per case.
 SECONDS = 0.06
 
 
@@ -52,13 +52,13 @@ def cases(quick: bool) -> Iterator[Case]:
     for (b, n, m, h), score, lengths, weights, backward in product(
         shapes, ("scaled dot", "additive", "gaussian"), *[(False, True)] * 3
     ):
-        made = b * n * m * (1 if score == "scaled dot" else h)
-        if made <= LARGEST and b * m * h <= 2 * LARGEST:
+        elements = b * n * m * (1 if score == "scaled dot" else h)
+        if elements <= LARGEST and b * m * h <= 2 * LARGEST:
             yield Case(score, b, n, m, h, lengths, weights, backward)
 
 
 def projected(score: scores.Additive) -> scores.Additive:
-    """For queries and keys that are projected already."""
+    """Replace the projections by identities, for projected queries and keys."""
 
     class Unchanged(torch.nn.Linear):
         def forward(self, features: Tensor) -> Tensor:
@@ -69,29 +69,29 @@ def projected(score: scores.Additive) -> scores.Additive:
 
 
 def plain(case: Case, query: Tensor, key: Tensor, value: Tensor, v: Tensor, lens: Tensor | None) -> list[Tensor]:
-    """As one writes it with PyTorch's operations."""
+    """Compute the case with PyTorch's operations."""
     if case.score == "scaled dot":
-        found = query @ key.mT / math.sqrt(case.features)
+        logits = query @ key.mT / math.sqrt(case.features)
     elif case.score == "additive":
-        found = torch.tanh(query.unsqueeze(2) + key.unsqueeze(1)) @ v
+        logits = torch.tanh(query.unsqueeze(2) + key.unsqueeze(1)) @ v
     else:
-        found = -0.5 * (query.unsqueeze(2) - key.unsqueeze(1)).square().sum(-1)
+        logits = -0.5 * (query.unsqueeze(2) - key.unsqueeze(1)).square().sum(-1)
     if lens is not None:
-        found = found.masked_fill(torch.arange(case.keys) >= lens[:, None, None], -math.inf)
-    weights = torch.softmax(found, -1)
+        logits = logits.masked_fill(torch.arange(case.keys) >= lens[:, None, None], -math.inf)
+    weights = torch.softmax(logits, -1)
     return [weights @ value, weights] if case.weights else [weights @ value]
 
 
 def ways(case: Case) -> dict[str, Callable[[], list[Tensor]]]:
-    """Both ways, each with its gradients where the case has them."""
+    """Return the functions of PyTorch and dikkat, with gradients if the case has a backward pass."""
     torch.manual_seed(0)
-    made: dict[str, Callable[[], scores.Score]] = {
+    score_types: dict[str, Callable[[], scores.Score]] = {
         "scaled dot": scores.ScaledDot,
         "additive": lambda: projected(scores.Additive(case.features, case.features, case.features)),
         "gaussian": scores.Gaussian,
     }
-    score = made[case.score]()
-    size = case.features**-0.25 if case.score == "gaussian" else 1.0  # so that not one key takes all
+    score = score_types[case.score]()
+    size = case.features**-0.25 if case.score == "gaussian" else 1.0  # so that no single key dominates
     query, key, value = (
         (size * torch.randn(case.batch, n, case.features)).requires_grad_(case.backward)
         for n in (case.queries, case.keys, case.keys)
@@ -101,8 +101,8 @@ def ways(case: Case) -> dict[str, Callable[[], list[Tensor]]]:
     upstream = torch.randn(case.batch, case.queries, case.features)
 
     def ours() -> list[Tensor]:
-        found = dikkat.attend(query, key, value, score=score, valid_lens=lens, return_weights=case.weights)
-        return [found] if isinstance(found, Tensor) else list(found)
+        result = dikkat.attend(query, key, value, score=score, valid_lens=lens, return_weights=case.weights)
+        return [result] if isinstance(result, Tensor) else list(result)
 
     def whole(run: Callable[[], list[Tensor]]) -> Callable[[], list[Tensor]]:
         def forward() -> list[Tensor]:
@@ -110,8 +110,8 @@ def ways(case: Case) -> dict[str, Callable[[], list[Tensor]]]:
                 return run()
 
         def both() -> list[Tensor]:
-            found = run()
-            return [*found, *torch.autograd.grad(found[0], (query, key, value), upstream)]
+            outputs = run()
+            return [*outputs, *torch.autograd.grad(outputs[0], (query, key, value), upstream)]
 
         return both if case.backward else forward
 
@@ -119,28 +119,28 @@ def ways(case: Case) -> dict[str, Callable[[], list[Tensor]]]:
 
 
 def ratio(case: Case, seconds: float) -> dict[str, Any]:
-    """A case, once its answers are the same."""
-    both = ways(case)
-    for came, expected in zip(both["dikkat"](), both["plain"](), strict=True):
-        torch.testing.assert_close(came, expected, rtol=1e-3, atol=1e-4)
-    return case._asdict() | timed(both, seconds)
+    """Check that both answers are equal, and time the case."""
+    runs = ways(case)
+    for actual, expected in zip(runs["dikkat"](), runs["plain"](), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+    return case._asdict() | timed(runs, seconds)
 
 
-def timed(both: dict[str, Callable[[], list[Tensor]]], seconds: float) -> dict[str, float]:
-    """Microseconds of both ways, and plain PyTorch's over ours."""
-    found: dict[str, float] = {}
-    for longer in (1, 4):
-        tasks = {name: once(run) for name, run in both.items()}
-        samples = measured(tasks, longer * seconds, longer * seconds / 16)
-        found = {name: 1e6 * statistics.median(s / n for s, n in rounds) for name, rounds in samples.items()}
-        found["ratio"] = found["plain"] / found["dikkat"]
-        if found["ratio"] >= 1:
+def timed(runs: dict[str, Callable[[], list[Tensor]]], seconds: float) -> dict[str, float]:
+    """Return the microseconds of both functions, and the ratio of plain PyTorch to dikkat."""
+    times: dict[str, float] = {}
+    for factor in (1, 4):
+        tasks = {name: once(run) for name, run in runs.items()}
+        samples = measured(tasks, factor * seconds, factor * seconds / 16)
+        times = {name: 1e6 * statistics.median(s / n for s, n in rounds) for name, rounds in samples.items()}
+        times["ratio"] = times["plain"] / times["dikkat"]
+        if times["ratio"] >= 1:
             break
-    return found
+    return times
 
 
 def layers(seconds: float) -> dict[str, dict[str, float]]:
-    """Layers and a prepared memory beside what PyTorch has, or its operations written out."""
+    """Time layers and a prepared memory, compared with PyTorch."""
     torch.manual_seed(0)
     heads, peer = dikkat.MultiHeadAttention(64, 4), torch.nn.MultiheadAttention(64, 4, batch_first=True)
     peer.load_state_dict(heads.state_dict())
@@ -156,12 +156,12 @@ def layers(seconds: float) -> dict[str, dict[str, float]]:
     def trained(layer: torch.nn.Module, out: Tensor) -> list[Tensor]:
         return [out, *torch.autograd.grad(out.sum(), (x, *layer.parameters()))]
 
-    def masked(found: Tensor, values: Tensor) -> list[Tensor]:
-        found = found.masked_fill(torch.arange(10) >= lens[:, None, None], -math.inf)
-        return [torch.softmax(found, -1) @ values]
+    def masked(results: Tensor, values: Tensor) -> list[Tensor]:
+        results = results.masked_fill(torch.arange(10) >= lens[:, None, None], -math.inf)
+        return [torch.softmax(results, -1) @ values]
 
-    def additive(query: Tensor, key: Tensor, by: scores.Additive) -> Tensor:
-        return by.w_v(torch.tanh(query.unsqueeze(2) + key.unsqueeze(1))).squeeze(-1)
+    def additive(query: Tensor, key: Tensor, score: scores.Additive) -> Tensor:
+        return score.w_v(torch.tanh(query.unsqueeze(2) + key.unsqueeze(1))).squeeze(-1)
 
     def quiet(run: Callable[[], list[Tensor]]) -> Callable[[], list[Tensor]]:
         return torch.no_grad()(run)
@@ -188,35 +188,35 @@ def layers(seconds: float) -> dict[str, dict[str, float]]:
             quiet(lambda: [dikkat.attend(step, keys, keys, score=score)]),
         ),
     }
-    found = {}
-    for name, (plainly, ours) in pairs.items():
-        for came, expected in zip(ours(), plainly(), strict=True):
-            torch.testing.assert_close(came, expected, rtol=1e-3, atol=1e-4)
-        found[name] = timed({"plain": plainly, "dikkat": ours}, 4 * seconds)
-    return found
+    results = {}
+    for name, (reference, ours) in pairs.items():
+        for actual, expected in zip(ours(), reference(), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
+        results[name] = timed({"plain": reference, "dikkat": ours}, 4 * seconds)
+    return results
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """By score and kind of call: geometric mean, worst, how many are below 0.9; `extra` of the smallest call, in µs."""
-    found: dict[str, Any] = {}
+    """Summarise ratios by score and kind of call; `extra` is the additional time of the smallest call, in µs."""
+    summaries: dict[str, Any] = {}
     for score, lengths, weights, backward in product(("scaled dot", "additive", "gaussian"), *[(False, True)] * 3):
-        of = [
+        selected = [
             row for row in rows
             if (row["score"], row["lengths"], row["weights"], row["backward"]) == (score, lengths, weights, backward)
         ]  # fmt: skip
-        if of:
-            words = [score, "forward and backward" if backward else "forward"]
-            words += ["lengths"] * lengths + ["weights"] * weights
-            ratios = [row["ratio"] for row in of]
-            found[", ".join(words)] = {
-                "shapes": len(of),
+        if selected:
+            labels = [score, "forward and backward" if backward else "forward"]
+            labels += ["lengths"] * lengths + ["weights"] * weights
+            ratios = [row["ratio"] for row in selected]
+            summaries[", ".join(labels)] = {
+                "shapes": len(selected),
                 "geometric mean": statistics.geometric_mean(ratios),
                 "worst": min(ratios),
-                "below 0.9": sum(each < 0.9 for each in ratios),
-                "worst shape": [min(of, key=_ratio)[size] for size in ("batch", "queries", "keys", "features")],
-                "extra": of[0]["dikkat"] - of[0]["plain"],
+                "below 0.9": sum(value < 0.9 for value in ratios),
+                "worst shape": [min(selected, key=_ratio)[size] for size in ("batch", "queries", "keys", "features")],
+                "extra": selected[0]["dikkat"] - selected[0]["plain"],
             }
-    return found
+    return summaries
 
 
 def _ratio(row: dict[str, Any]) -> float:
@@ -232,18 +232,18 @@ def main() -> None:
     arguments = parser.parse_args()
     for threads in map(int, arguments.threads.split(",")):
         torch.set_num_threads(threads)
-        beside = layers(arguments.seconds)
+        layer_times = layers(arguments.seconds)
         rows = [ratio(case, arguments.seconds) for case in cases(arguments.quick)]
-        found = {"summary": summary(rows), "layers": beside}
+        results = {"summary": summary(rows), "layers": layer_times}
         name = f"small-{threads}" + ("-quick" if arguments.quick else "")
-        print(write(name, found, folder=arguments.out), flush=True)
-        for kind, row in found["summary"].items():
+        print(write(name, results, folder=arguments.out), flush=True)
+        for kind, row in results["summary"].items():
             print(
                 f"{kind:50} {row['geometric mean']:6.2f} worst {row['worst']:5.2f} {row['worst shape']}, "
                 f"{row['below 0.9']} of {row['shapes']} below 0.9; smallest call "
                 f"{row['extra']:+.0f} us"
             )
-        for kind, row in beside.items():
+        for kind, row in layer_times.items():
             print(f"{kind:60} {row['ratio']:6.2f}", flush=True)
 
 

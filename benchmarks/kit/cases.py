@@ -1,4 +1,4 @@
-"""What is measured: a task, a shape, and what is unusual about the inputs. The inputs follow from it alone."""
+"""The cases to measure: a task, a shape and a variant, which determine the inputs."""
 
 import math
 import zlib
@@ -38,7 +38,7 @@ class Case:
 
     @property
     def pair_bytes(self) -> int:
-        """Bytes of the tensor that whoever does not fuse materialises: of all pairs and features."""
+        """Bytes of the tensor of all pairs and features, which unfused implementations store."""
         return self.pair_features * {"float32": 4, "bfloat16": 2}[self.dtype]
 
     @property
@@ -47,26 +47,26 @@ class Case:
 
     @property
     def leaves(self) -> list[str]:
-        """The inputs that have gradients, in the order in which all peers take them and return these."""
+        """The inputs with gradients, in the order of arguments and gradients of all peers."""
         return ["query", "key", "value"] + ["weight"] * (self.task == "additive")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def inputs(self) -> Arrays:
-        """Arrays, the same for every variant of a shape but for what the variant says."""
+        """Return the input arrays, which depend only on the shape and the variant."""
         batch, n, m, h = self.shape
         rng = np.random.default_rng(zlib.crc32(f"{self.task} {self.shape}".encode()))
         sizes = {"query": (batch, n, h), "key": (batch, m, h), "value": (batch, m, self.d_v)}
-        made = {name: rng.standard_normal(size, dtype=np.float32) for name, size in sizes.items()}
-        made["upstream"] = rng.standard_normal((batch, n, self.d_v), dtype=np.float32)
+        arrays = {name: rng.standard_normal(size, dtype=np.float32) for name, size in sizes.items()}
+        arrays["upstream"] = rng.standard_normal((batch, n, self.d_v), dtype=np.float32)
         # As nn.Linear(h, 1) begins.
-        made["weight"] = (rng.uniform(-1, 1, h) / math.sqrt(h)).astype(np.float32)
+        arrays["weight"] = (rng.uniform(-1, 1, h) / math.sqrt(h)).astype(np.float32)
         if self.variant == TIMES_4:
-            made["query"] *= 4
-            made["key"] *= 4
+            arrays["query"] *= 4
+            arrays["key"] *= 4
         elif self.variant == OUTLIER:
-            made["key"][0, m // 2, h // 3] = 1e4
+            arrays["key"][0, m // 2, h // 3] = 1e4
         elif self.variant == HALF:
-            made["valid_lens"] = np.full(batch, m // 2)
-        return made
+            arrays["valid_lens"] = np.full(batch, m // 2)
+        return arrays

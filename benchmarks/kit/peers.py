@@ -1,7 +1,7 @@
-"""This library's implementations and their peers, a framework to each worker.
+"""The implementations of dikkat and their peers, one framework per worker.
 
-A peer takes a case's leaves and returns, when finished, the output, or the output with the leaves' gradients. What is
-in a peer's own form when it is made (arrays on the device, compiled functions) is not part of what is timed.
+A peer takes the leaves of a case and returns the output, or the output with the gradients of the leaves, after all work
+is complete. Its setup (arrays on the device, compiled functions) is not timed.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from benchmarks.kit.cases import Arrays, Case
 EAGER, SDPA = "eager PyTorch", "SDPA, padded features"
 OURS = ("reference", "chunked", "numba", "products", "triton", "auto")
 PEERS = (EAGER, "torch.compile", "torch.compile, sum", "JAX", "JAX, query by query", "KeOps", SDPA)
-# Whoever may hold tensors of all pairs and features, until a smaller run has told how many.
+# These may store tensors of all pairs and features; a smaller run measures how many.
 MATERIALISING = ("reference", *PEERS[:4])
 
 
@@ -28,7 +28,7 @@ class Peer(Protocol):
         ...
 
     def array(self, array: np.ndarray) -> Any:
-        """In the framework's own form."""
+        """Convert to the framework's array."""
         ...
 
     def numpy(self, array: Any) -> np.ndarray: ...
@@ -80,7 +80,7 @@ def _additive_pools(case: Case) -> dict[str, Callable[..., Any]]:
         return torch.bmm(torch.softmax(scores, -1), value)
 
     def fusible(query: Any, key: Any, value: Any, weight: Any) -> Any:
-        """The compiler fuses a sum over the features, and not nn.Linear(h, 1)."""
+        """A sum over the features, which the compiler fuses, unlike nn.Linear(h, 1)."""
         scores = (torch.tanh(query.unsqueeze(2) + key.unsqueeze(1)) * weight).sum(-1)
         return torch.bmm(torch.softmax(scores, -1), value)
 
@@ -88,15 +88,15 @@ def _additive_pools(case: Case) -> dict[str, Callable[..., Any]]:
 
 
 def _compiled(pool: Callable[..., Any]) -> Callable[..., Any]:
-    """When first called: the compiler takes seconds to import, and most who ask for a way ask for another."""
+    """Compile the function at its first call, because importing the compiler takes seconds."""
 
     @cache
-    def made() -> Callable[..., Any]:
+    def compile() -> Callable[..., Any]:
         import torch
 
         return torch.compile(pool, dynamic=False)
 
-    return lambda *leaves: made()(*leaves)
+    return lambda *leaves: compile()(*leaves)
 
 
 def distance_pools() -> dict[str, Callable[..., Any]]:
@@ -120,7 +120,7 @@ def distance_pools() -> dict[str, Callable[..., Any]]:
 
 
 def _score(case: Case) -> Any:
-    """The score on queries and keys that are projected already, with v as an input like them."""
+    """Return the score for projected queries and keys, with v as an input."""
     from dikkat import scores
 
     class Given(scores.Additive):
@@ -157,7 +157,7 @@ def _our_pools(case: Case, inputs: Arrays, device: str) -> dict[str, Callable[..
 
 
 def running(case: Case, inputs: Arrays, device: str) -> list[str]:
-    """This library's implementations that run a case, the one that "auto" picks first."""
+    """Return the implementations of dikkat that can run a case; the first is the choice of "auto"."""
     import torch
 
     import dikkat
@@ -167,8 +167,8 @@ def running(case: Case, inputs: Arrays, device: str) -> list[str]:
     score = _score(case)
     score.weight = leaves[3] if len(leaves) > 3 else None
     lens = torch.from_numpy(inputs["valid_lens"]).to(device) if "valid_lens" in inputs else None
-    found = dikkat.implementations(*leaves[:3], score=score, valid_lens=lens)
-    return [implementation.name for implementation in found if implementation.runs]
+    implementations = dikkat.implementations(*leaves[:3], score=score, valid_lens=lens)
+    return [implementation.name for implementation in implementations if implementation.runs]
 
 
 # JAX -----------------------------------------------------------------------------------------------------------------
@@ -203,14 +203,14 @@ def jax_ways(case: Case, inputs: Arrays, device: str) -> Ways:
     from jax import numpy as jnp
 
     def attend(query: Any, key: Any, value: Any, weight: Any) -> Any:
-        """A sum, which XLA fuses, where it would store the factors of a product."""
+        """A sum, which XLA fuses; it would store the factors of a matrix product."""
         scores = (jnp.tanh(query[..., :, None, :] + key[..., None, :, :]) * weight).sum(-1)
         return jax.nn.softmax(scores) @ value
 
     def one_by_one(query: Any, key: Any, value: Any, weight: Any) -> Any:
-        """As who knows JAX well has it: a loop over the queries, whose scores the backward pass computes again."""
-        one = jax.checkpoint(lambda query: attend(query[:, None], key, value, weight)[:, 0])
-        return jax.lax.map(one, query.swapaxes(0, 1)).swapaxes(0, 1)
+        """A loop over the queries with recomputed scores in the backward pass, as a JAX expert writes it."""
+        attend_one = jax.checkpoint(lambda query: attend(query[:, None], key, value, weight)[:, 0])
+        return jax.lax.map(attend_one, query.swapaxes(0, 1)).swapaxes(0, 1)
 
     def way(pool: Callable[..., Any]) -> Callable[[], Peer]:
         return lambda: JaxPeer(pool, [inputs[name] for name in case.leaves])
@@ -242,7 +242,7 @@ def keops_ways(case: Case, inputs: Arrays, device: str) -> Ways:
     return {} if "valid_lens" in inputs else {"KeOps": lambda: TorchPeer(pool, case, inputs, device)}
 
 
-# One process each: a backend is chosen once a process, and thread pools do not share. Told by what must be there.
+# One process each, since a process selects one backend and thread pools compete: functions, packages, variables.
 WORKERS: dict[str, tuple[Callable[[Case, Arrays, str], Ways], tuple[str, ...], dict[str, str]]] = {
     "torch": (torch_ways, (), {}),
     "jax": (jax_ways, ("jax",), {}),

@@ -1,4 +1,4 @@
-"""Where and with what a measurement was made, and the file that keeps it."""
+"""The machine, versions and commit of a measurement, and its file."""
 
 import datetime
 import json
@@ -17,12 +17,12 @@ from benchmarks.kit.processes import ROOT
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def _git(*words: str) -> str:
+def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+        process = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     except FileNotFoundError:  # a machine that was sent the source tree alone
         return ""
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 # Of the code that was imported: by the time that a long run writes its record, another commit may be checked out.
@@ -46,16 +46,16 @@ def environment(*packages: str) -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "python": platform.python_version(),
-        "versions": {name: found for name in ("torch", "numpy", *packages) if (found := _version(name))},
+        "versions": {name: installed for name in ("torch", "numpy", *packages) if (installed := _version(name))},
     }
 
 
 def write(name: str, results: Any, *packages: str, folder: Path = RESULTS) -> Path:
     """Write benchmarks/results/<name>-<date>.json."""
-    made = environment(*packages)
+    machine = environment(*packages)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{made['date']}.json"
-    path.write_text(json.dumps({"environment": made, "results": results}, indent=2, ensure_ascii=False) + "\n")
+    path = folder / f"{name}-{machine['date']}.json"
+    path.write_text(json.dumps({"environment": machine, "results": results}, indent=2, ensure_ascii=False) + "\n")
     return path
 
 

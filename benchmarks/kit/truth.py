@@ -1,9 +1,9 @@
-"""What the answer is, in float64, and how far from it an answer may be: the error budget of the design.
+"""Compute the exact answer in float64, and the allowed error of an answer.
 
 Error ≤ 2 × plain PyTorch's error in the same dtype + 4·eps·S, with S the sum of absolute values that a quantity sums.
 
-Where a problem is too large for that, some rows are drawn and the gradient that comes from above is 0 in all others:
-then every gradient, also that of each key, is a sum over these rows alone, and can be had from them.
+For large problems, rows are sampled and the upstream gradient is 0 in all other rows. Then every gradient, also the
+gradient of each key, is a sum over the sampled rows only.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ _CHUNK = 2**22
 
 class Truth(NamedTuple):
     """Attributes:
-    rows: The queries that are looked at.
-    upstream: The gradient from above that is to be used; 0 in all other rows.
-    exact: What is right: `output` in these rows, and the gradient of each leaf.
-    allowed: The largest error of each.
+    rows: The sampled queries.
+    upstream: The upstream gradient; 0 in all other rows.
+    exact: The exact `output` in these rows, and the gradient of each leaf.
+    allowed: The largest allowed error of each.
     """
 
     rows: np.ndarray
@@ -35,15 +35,15 @@ class Truth(NamedTuple):
     allowed: dict[str, float]
 
     def errors(self, answer: Arrays) -> dict[str, tuple[float, float]]:
-        """The largest error of each part of an answer, and what is allowed."""
-        found = {}
+        """Return the largest error and the allowed error of each part of an answer."""
+        errors = {}
         for name, array in answer.items():
-            came = torch.from_numpy(array).to(self.exact[name])
+            answered = torch.from_numpy(array).to(self.exact[name])
             if name == "output":
-                came = came[:, self.rows]
-            error = (came - self.exact[name]).abs().max().item()
-            found[name] = (error, self.allowed[name])
-        return found
+                answered = answered[:, self.rows]
+            error = (answered - self.exact[name]).abs().max().item()
+            errors[name] = (error, self.allowed[name])
+        return errors
 
 
 def truth(case: Case, inputs: Arrays, device: str = "cpu") -> Truth:
@@ -52,19 +52,19 @@ def truth(case: Case, inputs: Arrays, device: str = "cpu") -> Truth:
     upstream = np.zeros_like(inputs["upstream"])
     upstream[:, rows] = inputs["upstream"][:, rows]
     dtype = getattr(torch, case.dtype)
-    made = {
+    tensors = {
         name: torch.from_numpy(array).to(device, dtype) if name != "valid_lens" else torch.from_numpy(array).to(device)
         for name, array in (inputs | {"upstream": upstream}).items()
     }
-    exact = _answer(case, made, rows, torch.float64)
-    plain = _answer(case, made, rows, dtype)
-    scales = _scales(case, made, rows)
+    exact = _answer(case, tensors, rows, torch.float64)
+    plain = _answer(case, tensors, rows, dtype)
+    scales = _scales(case, tensors, rows)
     eps = torch.finfo(dtype).eps
     allowed = {}
-    for name, right in exact.items():
-        # Of a sum over everything, in bfloat16, the second term alone would let anything pass.
-        slack = min(4 * eps * scales[name], right.abs().max().item() / 8)
-        allowed[name] = 2 * (plain[name].double() - right).abs().max().item() + slack
+    for name, expected in exact.items():
+        # In bfloat16, the second term of a long sum would allow any answer.
+        slack = min(4 * eps * scales[name], expected.abs().max().item() / 8)
+        allowed[name] = 2 * (plain[name].double() - expected).abs().max().item() + slack
     return Truth(rows, upstream, exact, allowed)
 
 
@@ -88,15 +88,15 @@ def _weights(case: Case, query: Tensor, key: Tensor, v: Tensor, valid_lens: Tens
 
 
 def _answer(case: Case, inputs: dict[str, Tensor], rows: np.ndarray, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Plain PyTorch's answer in a dtype, some rows at a time."""
+    """Return the answer of plain PyTorch in a dtype, computed in chunks of rows."""
     leaves = {name: inputs[name].to(dtype).requires_grad_() for name in case.leaves}
     outputs, grads = [], {name: torch.zeros_like(leaf, dtype=torch.float64) for name, leaf in leaves.items()}
-    for some in _chunks(case, rows):
+    for chunk in _chunks(case, rows):
         weight = leaves.get("weight", leaves["query"])
-        _, weights = _weights(case, leaves["query"][:, some], leaves["key"], weight, inputs.get("valid_lens"))
+        _, weights = _weights(case, leaves["query"][:, chunk], leaves["key"], weight, inputs.get("valid_lens"))
         out = weights @ leaves["value"]
         outputs.append(out.detach())
-        upstream = inputs["upstream"][:, some].to(dtype)
+        upstream = inputs["upstream"][:, chunk].to(dtype)
         for name, grad in zip(leaves, torch.autograd.grad(out, list(leaves.values()), upstream), strict=True):
             grads[name] += grad
     return {"output": torch.cat(outputs, 1)} | {name: grad.to(dtype) for name, grad in grads.items()}
@@ -104,17 +104,17 @@ def _answer(case: Case, inputs: dict[str, Tensor], rows: np.ndarray, dtype: torc
 
 @torch.no_grad()
 def _scales(case: Case, inputs: dict[str, Tensor], rows: np.ndarray) -> dict[str, float]:
-    """S of each part of the answer: its largest."""
+    """Return the largest S of each part of the answer."""
     query, key, value, v = (inputs[name].double() for name in ("query", "key", "value", "weight"))
     sums = {name: torch.zeros_like(inputs[name], dtype=torch.float64) for name in case.leaves}
-    for some in _chunks(case, rows):
-        upstream = inputs["upstream"][:, some].double().abs()
-        pairs, weights = _weights(case, query[:, some], key, v, inputs.get("valid_lens"))
+    for chunk in _chunks(case, rows):
+        upstream = inputs["upstream"][:, chunk].double().abs()
+        pairs, weights = _weights(case, query[:, chunk], key, v, inputs.get("valid_lens"))
         by_weights = upstream @ value.abs().mT
         by_scores = weights * (by_weights + (weights * by_weights).sum(-1, keepdim=True))
         slopes = (1 - pairs.square()) * v.abs() if case.task == "additive" else pairs.abs()
         sums["value"] += weights.mT @ upstream
-        sums["query"][:, some] = torch.einsum("bnm,bnmh->bnh", by_scores, slopes)
+        sums["query"][:, chunk] = torch.einsum("bnm,bnmh->bnh", by_scores, slopes)
         sums["key"] += torch.einsum("bnm,bnmh->bmh", by_scores, slopes)
         if "weight" in sums:
             sums["weight"] += torch.einsum("bnm,bnmh->h", by_scores, pairs.abs())

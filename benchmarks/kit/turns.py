@@ -1,4 +1,4 @@
-"""Measuring in turn, A B C A B C ..., so that whatever else the machine does hits all alike."""
+"""Measure tasks in turn, A B C A B C ..., so that other load affects all tasks alike."""
 
 import signal
 import time
@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from benchmarks.kit.report import spread
 
 LEAST, MOST = 3, 15
-# What takes less than so many seconds is done several times in a round: a pause of the machine weighs less.
+# Seconds of a round. Shorter tasks are repeated within a round, to reduce the effect of pauses.
 ROUND = 0.3
 
 
 def nothing() -> None:
-    """Not measured."""
+    """Do nothing before a run."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is measured: it returns how much it has done; `before` is not part of it."""
+    """A function to time, which returns the amount of its work; `before` is not timed."""
 
     run: Callable[[], float]
     before: Callable[[], object] = nothing
 
 
 def once(run: Callable[[], object], before: Callable[[], object] = nothing) -> Task:
-    """A task that does one of something."""
+    """Return a task whose run is one unit of work."""
 
     def counted() -> float:
         run()
@@ -36,24 +36,24 @@ def once(run: Callable[[], object], before: Callable[[], object] = nothing) -> T
 
 
 def measured(tasks: Mapping[str, Task], seconds: float, at_once: float = ROUND) -> dict[str, list[tuple[float, float]]]:
-    """(seconds, amount) of each round: for so long in all, but no fewer rounds than a spread needs.
+    """Return (seconds, amount) of each round of each task, with at least `LEAST` rounds.
 
     Args:
-        tasks: By name.
-        seconds: For all of them together.
-        at_once: Seconds of a round, in which what takes less is done several times.
+        tasks: Tasks by name.
+        seconds: Total time of all tasks.
+        at_once: Seconds of a round, in which shorter tasks are repeated.
     """
-    times = {}
+    repeats = {}
     for name, task in tasks.items():
         _run(task, 1)  # what is compiled and loaded at first
-        times[name] = max(1, int(at_once / _run(task, 1)[0]))
+        repeats[name] = max(1, int(at_once / _run(task, 1)[0]))
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in tasks}
     start = time.monotonic()
-    for turn in range(MOST):
-        if turn >= LEAST and (time.monotonic() - start) * (turn + 1) / turn > seconds:
+    for round_number in range(MOST):
+        if round_number >= LEAST and (time.monotonic() - start) * (round_number + 1) / round_number > seconds:
             break
         for name, task in tasks.items():
-            samples[name].append(_run(task, times[name]))
+            samples[name].append(_run(task, repeats[name]))
     return samples
 
 
@@ -68,25 +68,25 @@ def _run(task: Task, times: int) -> tuple[float, float]:
 
 
 def milliseconds(samples: list[tuple[float, float]]) -> dict[str, float]:
-    """Of one."""
+    """Return the spread of milliseconds per unit of work."""
     return spread([1e3 * seconds / amount for seconds, amount in samples])
 
 
 class TooLongError(BaseException):
-    """Somebody took longer than he may. No Exception, or a compiler would make one of its own of it."""
+    """A run exceeded its time limit. Not an `Exception`, which a compiler would catch and replace."""
 
 
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """Raises `TooLongError` in what takes longer."""
+    """Raise `TooLongError` in the context after so many seconds."""
 
     def ring(*_: object) -> None:
         raise TooLongError(f"took more than {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, ring)
+    old_handler = signal.signal(signal.SIGALRM, ring)
     signal.alarm(seconds)
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_handler)

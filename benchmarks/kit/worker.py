@@ -1,7 +1,7 @@
-"""One framework in a process of its own, which measures when asked and sleeps while the others do.
+"""A separate process for each framework, which measures on request and sleeps otherwise.
 
-The parent keeps all of them alive and asks them in turn, so that whatever else the machine does hits all alike. Both
-sides speak lines of JSON; arrays go through files.
+The parent keeps all processes alive and sends requests in turn, so that other load affects all alike. Requests and
+answers are lines of JSON; arrays are passed in files.
 """
 
 import contextlib
@@ -25,22 +25,22 @@ from benchmarks.kit.processes import command, environment
 
 
 class GoneError(Exception):
-    """The worker has died, or was ended because it took too long."""
+    """The worker died, or was terminated after a timeout."""
 
 
 class FailedError(Exception):
-    """The worker could not do what it was asked, and lives on."""
+    """The request failed; the worker continues."""
 
 
 class Worker:
-    """The parent's side."""
+    """The client of a worker process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._process: subprocess.Popen[str] | None = None
 
     def missing(self) -> list[str]:
-        """The packages that it needs and that are not installed."""
+        """Return the required packages that are not installed."""
         return [package for package in WORKERS[self.name][1] if importlib.util.find_spec(package) is None]
 
     def send(self, **request: Any) -> None:
@@ -61,11 +61,11 @@ class Worker:
             self._lost("has died")
 
     def receive(self, patience: float = 180.0) -> Any:
-        """The answer to what was sent last.
+        """Return the answer to the last request.
 
         Raises:
-            FailedError: What went wrong there.
-            GoneError: It has died, or took more than so many seconds; the next request starts another.
+            FailedError: If the request failed.
+            GoneError: If the worker died or exceeded `patience` seconds; the next request starts a new one.
         """
         assert self._process is not None
         assert self._process.stdout is not None
@@ -91,16 +91,16 @@ class Worker:
             self._process.communicate()
             self._process = None
 
-    def _lost(self, why: str) -> None:
+    def _lost(self, reason: str) -> None:
         self.end()
-        raise GoneError(f"the process {why}")
+        raise GoneError(f"the process {reason}")
 
 
 # The worker's side ---------------------------------------------------------------------------------------------------
 
 
 class Server:
-    """Answers requests: `open` a case, `run` it once, `measure` it, `close` all."""
+    """The worker: `open` a case, `run` it once, `measure` it, `close` all cases."""
 
     def __init__(self, name: str) -> None:
         self.ways = WORKERS[name][0]
@@ -108,14 +108,14 @@ class Server:
         self.made: dict[tuple[str, str], Peer] = {}
 
     def open(self, case: dict[str, Any], path: str) -> list[str]:
-        """The names of those who can compute a case; the file holds its inputs, and `check`, a second `upstream`."""
+        """Return the names of the peers for a case; the file has its inputs, and `check`, a second `upstream`."""
         opened = Case(**case)
         with np.load(path) as file:
             self.cases[opened.name] = opened, dict(file)
         return list(self.ways(*self.cases[opened.name], "cpu"))
 
     def run(self, case: str, who: str, backward: bool, save: str = "") -> dict[str, float]:
-        """Once, checked: seconds and peak extra bytes; the answer to a file."""
+        """Run once; return seconds and peak additional bytes, and save the answer to a file."""
         opened, inputs = self.cases[case]
         peer = self._peer(case, who)
         upstream = peer.array(inputs["check"])
@@ -129,7 +129,7 @@ class Server:
         return {"seconds": seconds, "bytes": extra}
 
     def measure(self, case: str, who: str, backward: bool, times: int, warm: bool) -> list[float]:
-        """Seconds of each of so many runs."""
+        """Return the seconds of each run."""
         peer = self._peer(case, who)
         upstream = peer.array(self.cases[case][1]["upstream"])
         run: Callable[[], Any] = (lambda: peer.both(upstream)) if backward else peer.forward
@@ -158,7 +158,7 @@ class Server:
 
 
 def _forget_peak() -> None:
-    """Reset the process's highest mark, which hides all that stays under what imports and compilers once took."""
+    """Reset the peak memory of the process, which otherwise includes imports and compilers."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 

@@ -1,4 +1,4 @@
-"""Contests in turn, in which nobody has a speed whose answer is off."""
+"""Time entrants in turn; an entrant with a wrong answer gets no time."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,18 +12,18 @@ from benchmarks.kit.turns import TooLongError, at_most, nothing
 
 Record = dict[str, Any]
 ROUNDS = 3
-# What takes so many seconds has been measured when its answer has been checked; nobody takes longer than the second.
+# Entrants above the first number of seconds are timed once; the second number is the time limit.
 ONCE, LONGEST = 20.0, 400
 
 
 @dataclass(frozen=True)
 class Entrant:
     """Attributes:
-    who: A name, unlike any other's in its contest.
+    who: A name, unique in the contest.
     run: Computes the answer.
-    judge: The facts about an answer, with a `not_run` where it is off.
-    facts: Further facts.
-    before: Done before each run, and not part of what is timed.
+    judge: Returns facts about an answer, with `not_run` if it is wrong.
+    facts: Further facts for the record.
+    before: Called before each run, not timed.
     """
 
     who: str
@@ -34,18 +34,18 @@ class Entrant:
 
 
 def contest(entrants: Sequence[Entrant]) -> list[Record]:
-    """A record for each, with `seconds` where there is a right answer, and `not_run` where there is none."""
+    """Return a record for each entrant, with `seconds` after a correct answer, and `not_run` otherwise."""
     records, samples = [], {}
     for entrant in entrants:
         entrant.before()
-        took, answer, why = attempt(entrant.run, LONGEST)
+        seconds, answer, reason = attempt(entrant.run, LONGEST)
         record = {"who": entrant.who, **entrant.facts}
-        record |= {"not_run": why} if answer is None else entrant.judge(answer)
+        record |= {"not_run": reason} if answer is None else entrant.judge(answer)
         records.append(record)
         if "not_run" not in record:
-            samples[entrant.who] = [took] if took >= ONCE else []
-        said = record.get("not_run") or f"{took:.3g} s"
-        print(f"  {entrant.who}: {said}", flush=True)
+            samples[entrant.who] = [seconds] if seconds >= ONCE else []
+        outcome = record.get("not_run") or f"{seconds:.3g} s"
+        print(f"  {entrant.who}: {outcome}", flush=True)
     ready = [entrant for entrant in entrants if samples.get(entrant.who) == []]
     for _ in range(ROUNDS):
         for entrant in ready:
@@ -57,14 +57,14 @@ def contest(entrants: Sequence[Entrant]) -> list[Record]:
 
 
 def attempt(run: Callable[[], Any], seconds: int) -> tuple[float, Any, str | None]:
-    """The seconds it took, the answer, or None and why there is none."""
+    """Return the seconds, the answer or None, and the reason for None."""
     start = time.perf_counter()
     try:
         with at_most(seconds):
             answer = run()
     except TooLongError as error:
         return time.perf_counter() - start, None, str(error)
-    except Exception as error:  # whatever a peer has: it is said, and the others go on
+    except Exception as error:  # record the failure of a peer, and continue
         return time.perf_counter() - start, None, failure(error)
     return time.perf_counter() - start, answer, None
 

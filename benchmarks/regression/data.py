@@ -1,4 +1,4 @@
-"""Points on curves and in the unit cube, which follow from their seeds."""
+"""Random points on curves and in the unit cube, with fixed seeds."""
 
 import math
 from collections.abc import Callable
@@ -40,18 +40,18 @@ CURVES: dict[str, tuple[Callable[[Array], Array], float, float]] = {
 
 
 def curve(name: str, count: int) -> Data:
-    """So many points of a curve with normal noise, at uniform places, sorted."""
-    of, end, noise = CURVES[name]
+    """Return `count` points of a curve with normal noise; x is uniform and sorted."""
+    function, end, noise = CURVES[name]
     rng = np.random.default_rng(count)
     x = np.sort(rng.uniform(0, end, count))
-    return Data(x[:, None], of(x) + noise * rng.standard_normal(count))
+    return Data(x[:, None], function(x) + noise * rng.standard_normal(count))
 
 
 # Uniform in the unit cube --------------------------------------------------------------------------------------------
 
 
 def cube(count: int, size: int, dtype: str = "float64", seed: int = 0) -> Data:
-    """Uniform points of the unit cube, and a wave of them with noise; no copy in a wider dtype is made."""
+    """Return uniform points of the unit cube and a wave with noise, without copies in a wider dtype."""
     rng = np.random.default_rng(seed)
     key = rng.random((count, size), dtype=dtype)
     value = np.sin(5 * key.sum(1, dtype=dtype))

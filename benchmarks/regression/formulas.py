@@ -1,6 +1,6 @@
-"""The right answers: kernel regression in float64, by its formulas, in NumPy alone.
+"""The exact answers: kernel regression in float64, by its formulas, in NumPy.
 
-The bandwidth σ is in the units of the keys, one number a dimension; δ = (k − q)/σ.
+The bandwidth σ is in units of the keys, with one number per dimension; δ = (k − q)/σ.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ def constant(query: Array, key: Array, value: Array, bandwidth: Array, kernel: s
 
 
 def left_out(key: Array, value: Array, bandwidth: Array) -> float:
-    """The mean squared error of the constant estimate at each point, from all points that are elsewhere."""
+    """Return the mean squared leave-one-out error of the constant estimate, without points at the same place."""
     total = 0.0
     for rows, scores in _scores(key, key, bandwidth, "gaussian"):
         same = np.ones_like(scores, dtype=bool)
@@ -40,13 +40,13 @@ def _normal(scores: Array) -> Array:
 
 
 def _scores(query: Array, key: Array, bandwidth: Array, kernel: str) -> Iterator[tuple[slice, Array]]:
-    """Some queries at a time, log K(δ) of all keys; one dimension after the other, so that no third axis is held."""
+    """Yield log K(δ) of all keys for chunks of queries, summed over dimensions to avoid a third axis."""
     query, key, bandwidth = (np.asarray(array, float) for array in (query, key, bandwidth))
     step = max(1, _PAIRS // len(key))
     for start in range(0, len(query), step):
         rows = slice(start, min(start + step, len(query)))
         square = np.zeros((rows.stop - start, len(key)))
-        for own, other, width in zip(query[rows].T, key.T, np.broadcast_to(bandwidth, key.shape[1:]), strict=True):
-            square += np.square((other - own[:, None]) / width)
+        for q, k, width in zip(query[rows].T, key.T, np.broadcast_to(bandwidth, key.shape[1:]), strict=True):
+            square += np.square((k - q[:, None]) / width)
         with np.errstate(divide="ignore"):
             yield rows, LOG_KERNELS[kernel](square)

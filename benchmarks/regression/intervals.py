@@ -1,12 +1,11 @@
-"""Intervals of new values.
+"""Measure prediction intervals.
 
     PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.intervals [--only STAGE,...] [--work FOLDER]
         [--out FOLDER]
 
-- `coverage`: 90 % intervals over the 51 tables of `reviewed` and `CASES`, by each method and by MAPIE's jackknife+
-  around the same model, whose bandwidth is given: the share of new values that they hold, and their mean width in
-  standard deviations of y.
-- `fresh`: the same without MAPIE's, over the 33 tables of `fresh`.
+- `coverage`: 90 % intervals over the 51 tables of `reviewed` and `CASES`, by each method and by MAPIE's jackknife+ with
+  the same bandwidth: the share of test values inside, and the mean width in standard deviations of y.
+- `fresh`: the same without MAPIE, over the 33 tables of `fresh`.
 """
 
 import warnings
@@ -30,7 +29,7 @@ MAPIE = "MAPIE, jackknife+"
 
 
 def noisy(size: int, noise: Callable[[np.random.Generator, Array], Array]) -> Draw:
-    """sin 6x₁ + x₂, where there is a second column, and noise of a standard deviation of about 0.5."""
+    """Draw sin 6x₁ (+ x₂ with a second column) with noise of standard deviation about 0.5."""
 
     def draw(random: np.random.Generator, count: int) -> Data:
         x = random.uniform(size=(count, size))
@@ -53,46 +52,48 @@ CASES: dict[str, tuple[int, Draw]] = {
 }
 
 
-def mapie(model: KernelRegressor, old: Data, new: Array) -> Ends:
-    """Its jackknife+ around the bandwidth and the ridge that were found, which fits anew without each row."""
+def mapie(model: KernelRegressor, training: Data, queries: Array) -> Ends:
+    """Return MAPIE's jackknife+ intervals with the bandwidth and ridge of the model."""
     from mapie.regression import CrossConformalRegressor
 
-    given = KernelRegressor(bandwidth=model.bandwidth_, ridge=model.ridge_)
-    around = CrossConformalRegressor(given, confidence_level=COVERAGE, method="plus", cv=LeaveOneOut())
-    ends = around.fit_conformalize(*old).predict_interval(new)[1]
+    fixed_model = KernelRegressor(bandwidth=model.bandwidth_, ridge=model.ridge_)
+    conformal = CrossConformalRegressor(fixed_model, confidence_level=COVERAGE, method="plus", cv=LeaveOneOut())
+    ends = conformal.fit_conformalize(*training).predict_interval(queries)[1]
     return ends[:, 0, 0], ends[:, 1, 0]
 
 
-def covered(pairs: Pairs, facts: Record, beside: bool = True) -> list[Record]:
-    """Over all pairs: the share held, the mean width of the finite intervals, and the share of the others.
+def covered(pairs: Pairs, facts: Record, with_mapie: bool = True) -> list[Record]:
+    """Return the coverage over all pairs, the mean width of finite intervals, and the share of infinite intervals.
 
-    MAPIE's are of the first pair alone, beside the width of this library's there.
+    MAPIE is measured only on the first pair, with the width of dikkat's intervals there.
     """
-    held: dict[str, list[Array]] = {}
-    wide: dict[str, list[Array]] = {}
-    for old, new in pairs:
-        model = KernelRegressor().fit(*old)
-        for way in (*get_args(Method), *([MAPIE] if beside and old is pairs[0][0] else [])):
+    hits: dict[str, list[Array]] = {}
+    widths: dict[str, list[Array]] = {}
+    for training, test in pairs:
+        model = KernelRegressor().fit(*training)
+        for method in (*get_args(Method), *([MAPIE] if with_mapie and training is pairs[0][0] else [])):
             try:
                 lower, upper = (
-                    mapie(model, old, new.key) if way == MAPIE else model.predict_interval(new.key, COVERAGE, way)
+                    mapie(model, training, test.key)
+                    if method == MAPIE
+                    else model.predict_interval(test.key, COVERAGE, method)
                 )
             except ValueError as error:  # MAPIE leaves out the only row of a category
-                if way != MAPIE:
+                if method != MAPIE:
                     raise
                 print(failure(error), flush=True)
                 continue
-            held.setdefault(way, []).append((lower <= new.value) & (new.value <= upper))
-            wide.setdefault(way, []).append((upper - lower) / np.concatenate([old.value, new.value]).std())
-    found = []
-    for way, every in held.items():
-        width = np.concatenate(wide[way])
+            hits.setdefault(method, []).append((lower <= test.value) & (test.value <= upper))
+            widths.setdefault(method, []).append((upper - lower) / np.concatenate([training.value, test.value]).std())
+    records = []
+    for method, hit_masks in hits.items():
+        width = np.concatenate(widths[method])
         finite = np.isfinite(width)
-        share = {"coverage": float(np.concatenate(every).mean()), "infinite": float(1 - finite.mean())}
-        ours = {"ours": float(wide["jackknife+"][0].mean())} if way == MAPIE else {}
+        share = {"coverage": float(np.concatenate(hit_masks).mean()), "infinite": float(1 - finite.mean())}
+        ours = {"ours": float(widths["jackknife+"][0].mean())} if method == MAPIE else {}
         mean = float(width[finite].mean()) if finite.any() else None  # JSON has no infinity
-        found.append({**facts, "method": way, **share, "width": mean, **ours})
-    return found
+        records.append({**facts, "method": method, **share, "width": mean, **ours})
+    return records
 
 
 def cases() -> Iterator[Problem]:
@@ -104,6 +105,6 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     stages = {
         "coverage": Stage("regression-coverage", cases, covered),
-        "fresh": Stage("regression-fresh-coverage", fresh33, partial(covered, beside=False)),
+        "fresh": Stage("regression-fresh-coverage", fresh33, partial(covered, with_mapie=False)),
     }
     run(stages, __doc__)

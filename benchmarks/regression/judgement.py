@@ -1,18 +1,17 @@
-"""How well regressors predict: criteria of this library's over some tables, and other methods over others.
+"""Compare the predictions of regressors and classifiers over tables.
 
     PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.judgement [--only STAGE,...] [--work FOLDER]
         [--out FOLDER]
 
-- `review51`: its two orders beside nine regressors over 51 tables by which nothing was chosen;
-- `fresh`: its default beside eight regressors over 33 tables by which nothing was chosen, R² of all five folds
-  together;
-- `gaps`: ten of these with a tenth of their cells missing, beside random forests;
-- `classifiers`: its classifier beside four by the log-loss over five folds;
-- `metric`: a metric that is learned beside none, and three regressors.
+- `review51`: both orders of dikkat and nine regressors over 51 tables;
+- `fresh`: dikkat's default and eight regressors over 33 tables, with one R² over all five folds;
+- `gaps`: ten of these tables with 10 % missing cells, compared with random forests;
+- `classifiers`: dikkat's classifier and four others, by log-loss over five folds;
+- `metric`: dikkat with and without a learned metric, and three regressors.
 
-By these tables nothing was chosen. Whatever a method chooses it chooses within the rows that it is given.
+The tables were not used for tuning. Each method tunes itself only on its training rows.
 
-What was found is kept in the folder of --work, table by table: a run goes on there.
+The folder of --work keeps the result of each table, so that a run can be resumed.
 """
 
 import argparse
@@ -64,69 +63,70 @@ def r2(predicted: Array, right: Array) -> float:
     return float(1 - np.square(right - predicted).sum() / np.square(right - right.mean()).sum())
 
 
-def score(make: Callable[[], Any] | None, old: Data, new: Data) -> tuple[float, float]:
-    """R² on new rows, and CPU seconds of the fit; the old ones' mean stands for predictions that are no numbers, and
-    for nobody's."""
-    mean = np.full(len(new.value), old.value.mean())
-    predicted, seconds = answered(make, old, new, "predict", mean)
-    return r2(np.where(np.isfinite(predicted), predicted, mean), new.value), seconds
+def score(make: Callable[[], Any] | None, training: Data, test: Data) -> tuple[float, float]:
+    """Return R² on test rows, and CPU seconds of the fit; the training mean replaces invalid predictions."""
+    mean = np.full(len(test.value), training.value.mean())
+    predicted, seconds = answered(make, training, test, "predict", mean)
+    return r2(np.where(np.isfinite(predicted), predicted, mean), test.value), seconds
 
 
 def likelihood(make: Callable[[], Any] | None, old: Data, new: Data) -> tuple[float, float]:
-    """Minus the log-loss of new rows, and CPU seconds of the fit; nobody's chances are the old rows' frequencies."""
+    """Return minus the log-loss of test rows, and CPU seconds of the fit; failed fits get training frequencies."""
     classes, counts = np.unique(old.value, return_counts=True)
-    nobody = np.tile(counts / len(old.value), (len(new.value), 1))
-    chance, seconds = answered(make, old, new, "predict_proba", nobody)
-    return -float(log_loss(new.value, chance, labels=classes)), seconds
+    baseline = np.tile(counts / len(old.value), (len(new.value), 1))
+    probabilities, seconds = answered(make, old, new, "predict_proba", baseline)
+    return -float(log_loss(new.value, probabilities, labels=classes)), seconds
 
 
-def answered(make: Callable[[], Any] | None, old: Data, new: Data, method: str, nobody: Array) -> tuple[Array, float]:
-    """An answer, that of nobody where there is none, and CPU seconds of the fit."""
+def answered(
+    make: Callable[[], Any] | None, training: Data, test: Data, method: str, baseline: Array
+) -> tuple[Array, float]:
+    """Return the predictions, or the baseline after a failure, and CPU seconds of the fit."""
     start = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            model = None if make is None else make().fit(*old)
+            model = None if make is None else make().fit(*training)
             seconds = time.process_time() - start
-            return nobody if model is None else getattr(model, method)(new.key), seconds
-        except Exception as error:  # whatever a method has: it is said, and the others go on
+            return baseline if model is None else getattr(model, method)(test.key), seconds
+        except Exception as error:  # print the failure of a method, and continue
             print(failure(error), flush=True)
-            return nobody, time.process_time() - start
+            return baseline, time.process_time() - start
 
 
-def drawn(count: int, draw: Draw, new: int, seeds: int) -> Pairs:
-    """Rows to learn from and rows to predict, of each seed."""
-    made = [draw(np.random.default_rng(seed), count + new) for seed in range(seeds)]
-    old: Array = np.arange(count + new) < count
-    return [(taken(data, old), taken(data, ~old)) for data in made]
+def drawn(count: int, draw: Draw, test_count: int, seeds: int) -> Pairs:
+    """Draw training and test rows for each seed."""
+    tables = [draw(np.random.default_rng(seed), count + test_count) for seed in range(seeds)]
+    is_training: Array = np.arange(count + test_count) < count
+    return [(taken(data, is_training), taken(data, ~is_training)) for data in tables]
 
 
-def judged(ways: Callable[[], dict[str, Any]], pairs: Pairs, facts: Record, by: Score = score) -> list[Record]:
-    """The score of each way, and of the mean."""
-    found = []
-    for way, make in {**ways(), "mean": None}.items():
-        scores, seconds = zip(*(by(make, *pair) for pair in pairs), strict=True)
-        found.append({**facts, "method": way, "r2": float(np.mean(scores)), "of": scores, "fit": seconds})
-    return found
+def judged(methods: Callable[[], dict[str, Any]], pairs: Pairs, facts: Record, scorer: Score = score) -> list[Record]:
+    """Return the score of each method, and of the mean as a baseline."""
+    records = []
+    for method, make in {**methods(), "mean": None}.items():
+        scores, seconds = zip(*(scorer(make, *pair) for pair in pairs), strict=True)
+        records.append({**facts, "method": method, "r2": float(np.mean(scores)), "of": scores, "fit": seconds})
+    return records
 
 
-def together(ways: Callable[[], dict[str, Any]], pairs: Pairs, facts: Record) -> list[Record]:
-    """As `judged`, with one R² of what is predicted in all folds."""
-    found, right = [], np.concatenate([new.value for _, new in pairs])
-    for way, make in {**ways(), "mean": None}.items():
+def together(methods: Callable[[], dict[str, Any]], pairs: Pairs, facts: Record) -> list[Record]:
+    """Like `judged`, with one R² over the predictions of all folds."""
+    records, expected = [], np.concatenate([test.value for _, test in pairs])
+    for method, make in {**methods(), "mean": None}.items():
         predicted, seconds = [], []
-        for old, new in pairs:
-            mean = np.full(len(new.value), old.value.mean())
-            answer, took = answered(make, old, new, "predict", mean)
+        for training, test in pairs:
+            mean = np.full(len(test.value), training.value.mean())
+            answer, fit_seconds = answered(make, training, test, "predict", mean)
             predicted.append(np.where(np.isfinite(answer), answer, mean))
-            seconds.append(took)
-        found.append({**facts, "method": way, "r2": r2(np.concatenate(predicted), right), "fit": seconds})
-    return found
+            seconds.append(fit_seconds)
+        records.append({**facts, "method": method, "r2": r2(np.concatenate(predicted), expected), "fit": seconds})
+    return records
 
 
-def of_drawn(draws: dict[str, tuple[int, Draw]], new: int, seeds: int) -> Iterator[Problem]:
+def of_drawn(draws: dict[str, tuple[int, Draw]], test_count: int, seeds: int) -> Iterator[Problem]:
     for table, (count, draw) in draws.items():
-        pairs = drawn(count, draw, new, seeds)
+        pairs = drawn(count, draw, test_count, seeds)
         yield pairs, {"kind": "drawn", "table": table, "rows": count, "columns": pairs[0][0].key.shape[1]}
 
 
@@ -136,21 +136,21 @@ def bundled(table: str, data: Data, count: int = 5) -> Problem:
 
 
 def review51() -> Iterator[Problem]:
-    """150 rows at most, and five folds, of up to two columns; of more 120, and three folds."""
+    """Up to two columns: at most 150 rows and five folds. More columns: at most 120 rows and three folds."""
     yield from of_drawn(reviewed.DRAWN, 1500, 1)
     for table, load in reviewed.REAL.items():
-        few = load().key.shape[1] <= 2
-        yield bundled(table, loaded(load, 150 if few else 120), 5 if few else 3)
+        is_narrow = load().key.shape[1] <= 2
+        yield bundled(table, loaded(load, 150 if is_narrow else 120), 5 if is_narrow else 3)
 
 
 def fresh33() -> Iterator[Problem]:
-    """150 rows at most, and five folds."""
+    """At most 150 rows, and five folds."""
     for table, load in fresh.FRESH.items():
         yield bundled(table, loaded(load, 150))
 
 
 def with_gaps() -> Iterator[Problem]:
-    """Every third of them."""
+    """Every third table of `fresh`."""
     for table in list(fresh.FRESH)[2::3][:10]:
         yield bundled(table, fresh.with_gaps(loaded(fresh.FRESH[table], 150)))
 
@@ -159,7 +159,7 @@ def of_classes() -> Iterator[Problem]:
     for table, load in larger.CLASSES.items():
         data = loaded(load, larger.MOST)
         splits = StratifiedKFold(5, shuffle=True, random_state=0).split(data.key, data.value)
-        yield [(taken(data, old), taken(data, new)) for old, new in splits], bundled(table, data)[1]
+        yield [(taken(data, training), taken(data, test)) for training, test in splits], bundled(table, data)[1]
 
 
 def for_metrics() -> Iterator[Problem]:
@@ -168,7 +168,7 @@ def for_metrics() -> Iterator[Problem]:
 
 
 class Stage(NamedTuple):
-    """The record, the problems, and what is found out about each."""
+    """The name of the record, the problems, and the function that judges a problem."""
 
     record: str
     problems: Callable[[], Iterator[Problem]]
@@ -183,14 +183,14 @@ STAGES = {
         with_gaps,
         partial(together, lambda: {"dikkat": partial(KernelRegressor, missing="indicator"), **FORESTS}),
     ),
-    "classifiers": Stage("regression-classifiers", of_classes, partial(judged, classifiers, by=likelihood)),
+    "classifiers": Stage("regression-classifiers", of_classes, partial(judged, classifiers, scorer=likelihood)),
     "metric": Stage("regression-metric", for_metrics, partial(judged, lambda: METRICS)),
 }
 
 
-def run(stages: dict[str, Stage], about: str) -> None:
-    """From the command line."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run(stages: dict[str, Stage], description: str) -> None:
+    """Run the stages that the command line selects."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(stages))
     parser.add_argument("--work", type=Path, help="a folder for what was found")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the records")
@@ -204,11 +204,11 @@ def run(stages: dict[str, Stage], about: str) -> None:
             path = work / stage / f"{facts['table']}.json"
             if not path.exists():
                 path.write_text(json.dumps(judge(pairs, facts)))
-            found = json.loads(path.read_text())
-            for each in found:
-                said = {key: round(value, 3) for key, value in each.items() if isinstance(value, float)}
-                print(facts["table"], each["method"], said, flush=True)
-            records += found
+            table_records = json.loads(path.read_text())
+            for record_ in table_records:
+                figures = {key: round(value, 3) for key, value in record_.items() if isinstance(value, float)}
+                print(facts["table"], record_["method"], figures, flush=True)
+            records += table_records
         print(write(record, records, *PACKAGES, folder=arguments.out))
 
 

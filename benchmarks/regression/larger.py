@@ -1,6 +1,6 @@
-"""Tables of classes, and tables of 200 to 20,000 rows to learn a metric on.
+"""Tables of classes, and tables of 200 to 20,000 rows to learn a metric.
 
-Their names were written down before anything was fitted to them. Of a longer table `MOST` rows are drawn.
+The tables were selected before any fit. Longer tables are sampled to `MOST` rows.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ MOST = 1000
 def _sklearn(name: str, **settings: Any) -> Data:
     from sklearn import datasets
 
-    made = getattr(datasets, name)
-    drawn = {"random_state": 0, **settings} if name.startswith("make_") else {"return_X_y": True}
-    return Data(*made(**drawn)[:2])
+    function = getattr(datasets, name)
+    arguments = {"random_state": 0, **settings} if name.startswith("make_") else {"return_X_y": True}
+    return Data(*function(**arguments)[:2])
 
 
 def _classes(name: str, **settings: Any) -> Data:
@@ -41,7 +41,7 @@ CLASSES: dict[str, Table] = {
 
 
 def _digits() -> Data:
-    """Their number, from eight principal components."""
+    """Predict the digit from eight principal components."""
     from sklearn.decomposition import PCA
 
     x, y = _sklearn("load_digits")
@@ -51,13 +51,13 @@ def _digits() -> Data:
 def _star98() -> Data:
     from statsmodels.datasets import star98
 
-    found = star98.load_pandas()
-    above, below = found.endog.to_numpy(float).T
-    return Data(found.exog.to_numpy(float)[:, :12], above / (above + below))
+    dataset = star98.load_pandas()
+    above, below = dataset.endog.to_numpy(float).T
+    return Data(dataset.exog.to_numpy(float)[:, :12], above / (above + below))
 
 
-def _numbers(load: Callable[..., Data], *words: str) -> Table:
-    return lambda: numbers(load(*words))
+def _numbers(load: Callable[..., Data], *arguments: str) -> Table:
+    return lambda: numbers(load(*arguments))
 
 
 METRIC: dict[str, Table] = {

@@ -1,4 +1,4 @@
-"""Other people's regressors and classifiers. Whatever one chooses it chooses within the rows that it is fitted to."""
+"""Regressors and classifiers of other libraries, each tuned only on its training rows."""
 
 from collections.abc import Callable
 from functools import partial
@@ -35,27 +35,27 @@ def _rest(x: Any) -> list[Any]:
 
 
 def prepared(model: Any) -> Any:
-    """Behind standardised numbers, and a column of 0 and 1 for each category."""
+    """Add preprocessing: standardised numbers, and one-hot categories."""
     encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
     return make_pipeline(make_column_transformer((encoder, _categories), (StandardScaler(), _rest)), model)
 
 
 def searched(model: Any, scoring: str | None = None, **grid: Any) -> Any:
-    """By five folds; classes are spread evenly over them."""
+    """Add a grid search over five folds, stratified for classes."""
     inner = 5 if scoring else KFold(5, shuffle=True, random_state=1)
     return prepared(GridSearchCV(model, grid, cv=inner, scoring=scoring))
 
 
 class KernelRidge(RegressorMixin, BaseEstimator):
-    """With a Gaussian kernel and a penalty of the least leave-one-out error, which is exact."""
+    """Kernel ridge regression with the Gaussian kernel and penalty of least exact leave-one-out error."""
 
     def fit(self, x: Array, y: Array) -> "KernelRidge":
         self.x_, self.mean_, best = x, y.mean(), np.inf
         for gamma in np.logspace(-3, 1, 15):
             values, vectors = np.linalg.eigh(rbf_kernel(x, gamma=gamma))
-            turned = vectors.T @ (y - self.mean_)
+            rotated = vectors.T @ (y - self.mean_)
             for alpha in np.logspace(-4, 1, 11):
-                dual = vectors @ (turned / (values + alpha))
+                dual = vectors @ (rotated / (values + alpha))
                 error = np.mean(np.square(dual / (np.square(vectors) @ (1 / (values + alpha)))))
                 if error < best:
                     best, self.gamma_, self.dual_ = error, gamma, dual
@@ -66,7 +66,7 @@ class KernelRidge(RegressorMixin, BaseEstimator):
 
 
 class GaussianProcess(RegressorMixin, BaseEstimator):
-    """By likelihood; a length for each of up to six columns."""
+    """A Gaussian process fitted by likelihood, with a length scale for each of up to six columns."""
 
     def fit(self, x: Array, y: Array) -> "GaussianProcess":
         lengths = np.ones(x.shape[1] if x.shape[1] <= 6 else 1)
@@ -89,7 +89,7 @@ class Gam(RegressorMixin, BaseEstimator):
         count = len(_categories(x))
         self.coder_ = make_column_transformer((OrdinalEncoder(), _categories), ("passthrough", _rest))
         columns = self.coder_.fit_transform(x)
-        terms = TermList(*(f(each) if each < count else s(each) for each in range(columns.shape[1])))
+        terms = TermList(*(f(column) if column < count else s(column) for column in range(columns.shape[1])))
         self.model_ = LinearGAM(terms).gridsearch(columns, y, progress=False)
         return self
 
@@ -128,7 +128,7 @@ EIGHT: dict[str, Callable[[], Any]] = {
         searched(SVR(), "r2", C=[1, 10, 100], gamma=[0.03, 0.1, 0.3]), transformer=StandardScaler()
     ),
 }  # fmt: skip
-"""The methods beside which the outside judgement of `fresh` put this library's."""
+"""The methods in the external evaluation of `fresh`."""
 FORESTS: dict[str, Callable[[], Any]] = {
     "random forest, gaps as they are": REGRESSORS["random forest"],
     "random forest, medians": lambda: prepared(

@@ -1,4 +1,4 @@
-"""Kernel regression elsewhere: statsmodels, KeOps, and what PyTorch has."""
+"""Kernel regression in statsmodels, KeOps and plain PyTorch."""
 
 import warnings
 from collections.abc import Callable
@@ -14,17 +14,17 @@ OURS, STATSMODELS, KEOPS, CDIST = "dikkat", "statsmodels", "KeOps", "torch.cdist
 _CHUNK = 2**25
 
 
-def ours_anew(data: tuple[Array, Array], query: Array, bandwidth: Any, **settings: Any) -> Callable[[], Array]:
-    """This library's predictions from the arrays, as the others': a fitted estimator keeps the order of its rows."""
+def refit_ours(data: tuple[Array, Array], query: Array, bandwidth: Any, **settings: Any) -> Callable[[], Array]:
+    """Return a function that fits and predicts from the arrays each time, like the other peers."""
     from dikkat.regression import NadarayaWatson
 
-    few = tuple(array[:50] for array in data)
-    NadarayaWatson(bandwidth=bandwidth, **settings).fit(*few).predict(few[0])  # what is compiled at first
+    warm_up = tuple(array[:50] for array in data)
+    NadarayaWatson(bandwidth=bandwidth, **settings).fit(*warm_up).predict(warm_up[0])  # compile
     return lambda: np.asarray(NadarayaWatson(bandwidth=bandwidth, **settings).fit(*data).predict(query))
 
 
 def statsmodels_bandwidth(key: Array, value: Array) -> Array:
-    """The leave-one-out bandwidth of a local constant regression."""
+    """Return the leave-one-out bandwidth of a local constant regression."""
     from statsmodels.nonparametric.kernel_regression import KernelReg
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -42,39 +42,39 @@ def sdpa(query: Array, key: Array, value: Array, bandwidth: float) -> Array:
     import torch
 
     with torch.no_grad():
-        parts = [torch.from_numpy(array)[None] for array in (query / bandwidth, key / bandwidth, value[:, None])]
-        return np.asarray(distance_pools()[SDPA](*parts)[0, :, 0].numpy())
+        tensors = [torch.from_numpy(array)[None] for array in (query / bandwidth, key / bandwidth, value[:, None])]
+        return np.asarray(distance_pools()[SDPA](*tensors)[0, :, 0].numpy())
 
 
 def chunked_cdist(query: Array, key: Array, value: Array, bandwidth: float) -> Array:
-    """Some queries at a time; `cdist` as it comes, which for so many points is the expansion into a dot product."""
+    """`cdist` in chunks of queries; with so many points it expands into a dot product."""
     import torch
 
     q, k, v = (torch.from_numpy(array) for array in (query, key, value))
     step = max(1, _CHUNK // len(key))
     with torch.no_grad():
-        parts = [
+        chunks = [
             torch.softmax(torch.cdist(q[start : start + step], k).square_().div_(-2 * bandwidth**2), -1) @ v
             for start in range(0, len(q), step)
         ]
-        return np.asarray(torch.cat(parts).numpy())
+        return np.asarray(torch.cat(chunks).numpy())
 
 
 def differences(query: Array, key: Array, value: Array, bandwidth: float) -> Array:
-    """Plain PyTorch from the differences, as exact as its dtype allows: the yardstick of errors."""
+    """Plain PyTorch from the differences, as exact as its dtype allows: the reference for errors."""
     import torch
 
     q, k, v = (torch.from_numpy(array) for array in (query / bandwidth, key / bandwidth, value))
     step = max(1, _CHUNK // key.size)
-    parts = [
+    chunks = [
         torch.softmax((q[start : start + step, None] - k).square().sum(-1) / -2, -1) @ v
         for start in range(0, len(q), step)
     ]
-    return np.asarray(torch.cat(parts).numpy())
+    return np.asarray(torch.cat(chunks).numpy())
 
 
 def keops() -> tuple[Pool, Pool]:
-    """The quotient of two sums, as its tutorials have it, and its softmax, which does not underflow."""
+    """Return KeOps by the quotient of two sums, as in its tutorials, and by its softmax, which does not underflow."""
     import pykeops
     import torch
     from pykeops.torch import LazyTensor
@@ -98,9 +98,9 @@ def keops() -> tuple[Pool, Pool]:
 
 
 def keops_compiled(data: tuple[Array, Array]) -> dict[str, Pool]:
-    """Both of KeOps's ways, compiled."""
-    ways = dict(zip((KEOPS, f"{KEOPS}, softmax"), keops(), strict=True))
+    """Return both KeOps functions, compiled."""
+    pools = dict(zip((KEOPS, f"{KEOPS}, softmax"), keops(), strict=True))
     key, value = data
-    for way in ways.values():
-        way(key[:7], key[:11], value[:11], 1.0)
-    return ways
+    for pool in pools.values():
+        pool(key[:7], key[:11], value[:11], 1.0)
+    return pools

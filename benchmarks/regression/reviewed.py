@@ -1,7 +1,7 @@
-"""The 51 tables that an outside review of this library named, 34 real and 17 drawn; by them nothing was chosen.
+"""The 51 tables of an external review, 34 real and 17 generated; they were not used for tuning.
 
-The review gives names, rows and numbers of columns. The columns are those of the source, by the review's number; and
-the drawn ones are the plainest reading of their names.
+The review gives names, rows and numbers of columns. The columns match these numbers, and the generated tables follow
+the most obvious reading of their names.
 """
 
 from functools import partial
@@ -60,7 +60,7 @@ def _hetero1(random: np.random.Generator, count: int) -> Data:
 
 
 def _trend(random: np.random.Generator, count: int) -> Data:
-    """The rows to predict lie beyond those to learn from."""
+    """A trend whose test rows are beyond the training rows."""
     t = random.uniform(size=count)
     t[150:] = 1 + 0.3 * t[150:]
     return Data(t[:, None], 2 * t + 0.2 * np.sin(9 * t) + 0.2 * random.normal(size=count))
@@ -77,7 +77,7 @@ def _lognormal2(random: np.random.Generator, count: int) -> Data:
 
 
 def _cat_slopes(random: np.random.Generator, count: int) -> Data:
-    """A slope for each of four categories; two columns say nothing."""
+    """A slope for each of four categories, with two irrelevant columns."""
     import pandas as pd
 
     x, group = random.normal(size=(count, 3)), random.integers(0, 4, count)
@@ -86,7 +86,7 @@ def _cat_slopes(random: np.random.Generator, count: int) -> Data:
 
 
 def _collinear6(random: np.random.Generator, count: int) -> Data:
-    """Six columns of two."""
+    """Six columns from two independent ones."""
     z = random.normal(size=(count, 2))
     y = np.sin(2 * z[:, 0]) + z[:, 1] ** 2 / 2 + z[:, 1] / 2 + 0.3 * random.normal(size=count)
     return Data(np.repeat(z, 3, 1) + 0.1 * random.normal(size=(count, 6)), y)

@@ -49,7 +49,7 @@ def autoregressive(random: np.random.Generator, count: int, memory: float) -> Ar
 def near_repeats(
     columns: int, rows_per_place: int, grouped: bool, jitter: float = 0.05
 ) -> Callable[[np.random.Generator], Case]:
-    """Places with an effect of their own, each measured several times; the queries are at new places."""
+    """Places with random effects, each measured several times; the queries are at new places."""
 
     def draw(random: np.random.Generator) -> Case:
         def rows(places: int, repeats: int) -> tuple[Array, Array, Array]:
@@ -68,7 +68,7 @@ def near_repeats(
 
 
 def days(cv: int | None) -> Callable[[np.random.Generator], Case]:
-    """300 days with a weekday beside the date, errors of memory 0.6; the queries are the same days, errors new."""
+    """300 days with date and weekday, AR(1) errors of 0.6; the queries are the same days with new errors."""
 
     def draw(random: np.random.Generator) -> Case:
         day = np.arange(300)
@@ -82,7 +82,7 @@ def days(cv: int | None) -> Callable[[np.random.Generator], Case]:
 
 
 def series(cv: int | None, columns: int = 1, memory: float = 0.7) -> Callable[[np.random.Generator], Case]:
-    """100 rows in order with errors of memory 0.7, as in the review; further columns are uniform."""
+    """100 rows in order with AR(1) errors; further columns are uniform."""
 
     def draw(random: np.random.Generator) -> Case:
         x = np.column_stack([np.linspace(0, 1, 100), random.uniform(size=(100, columns - 1))])
@@ -104,7 +104,7 @@ CURVES: dict[str, Callable[[Array], Array]] = {
 
 
 def beyond(curve: str, ranges: float) -> Callable[[np.random.Generator], Case]:
-    """80 rows in 0 … 10; the queries are up to so many ranges above and below."""
+    """80 rows in 0 … 10; the queries are up to `ranges` ranges beyond them."""
 
     def draw(random: np.random.Generator) -> Case:
         x = random.uniform(0, 10, 80)
@@ -117,7 +117,7 @@ def beyond(curve: str, ranges: float) -> Callable[[np.random.Generator], Case]:
 
 
 def known_errors(weights: str) -> Callable[[np.random.Generator], Case]:
-    """60 rows whose errors are known, weights 1/σ² as precisions or as repeats; the values are the curve itself."""
+    """60 rows with known errors, weights 1/σ² as precisions or repeats; the values are the true curve."""
 
     def draw(random: np.random.Generator) -> Case:
         x = np.sort(random.uniform(0, 10, 60))
@@ -145,15 +145,15 @@ CASES: dict[str, Callable[[np.random.Generator], Case]] = {
 
 
 def held(case: Case, model: KernelRegressor) -> Iterator[tuple[str, float]]:
-    """The share of the values inside the intervals of each method."""
+    """Yield the share of the values inside the intervals of each method."""
     if case.answer == "mean":
         ends = {"confidence": model.confidence_interval(case.queries)}
     else:
-        ends = {way: model.predict_interval(case.queries, 0.9, way) for way in ("jackknife+", "local")}
+        ends = {method: model.predict_interval(case.queries, 0.9, method) for method in ("jackknife+", "local")}
         if model.cv is None:
             ends["split"] = model.predict_interval(case.queries, 0.9, "split")
-    for way, (lower, upper) in ends.items():
-        yield way, float(((lower <= case.values) & (case.values <= upper)).mean())
+    for method, (lower, upper) in ends.items():
+        yield method, float(((lower <= case.values) & (case.values <= upper)).mean())
 
 
 def measured(name: str, draws: int, only_warnings: bool) -> dict[str, Any]:
@@ -169,7 +169,8 @@ def measured(name: str, draws: int, only_warnings: bool) -> dict[str, Any]:
                 shares.setdefault(method, []).append(share)
         warned.append(bool(caught))
     coverage = {
-        method: [float(np.mean(each)), float(np.std(each, ddof=1) / draws**0.5)] for method, each in shares.items()
+        method: [float(np.mean(values)), float(np.std(values, ddof=1) / draws**0.5)]
+        for method, values in shares.items()
     }
     return {"case": name, "draws": draws, "coverage": coverage, "warned": float(np.mean(warned))}
 
@@ -182,11 +183,11 @@ def main(draws: int, names: list[str], only_warnings: bool) -> None:
         row = measured(name, draws, only_warnings)
         text = ", ".join(f"{method} {mean:.3f} ± {error:.3f}" for method, (mean, error) in row["coverage"].items())
         print(f"{name}: {text}; warned in {row['warned']:.2f} of {draws}", flush=True)
-        known = RESULTS / f"{NAME}-{date.today()}.json"
-        others = json.loads(known.read_text())["results"] if known.exists() else []
-        write(NAME, [*(each for each in others if each["case"] != name), row], "scikit-learn")
+        record = RESULTS / f"{NAME}-{date.today()}.json"
+        earlier_rows = json.loads(record.read_text())["results"] if record.exists() else []
+        write(NAME, [*(earlier for earlier in earlier_rows if earlier["case"] != name), row], "scikit-learn")
 
 
 if __name__ == "__main__":
-    words = [each for each in sys.argv[1:] if each != "--warnings"]
+    words = [word for word in sys.argv[1:] if word != "--warnings"]
     main(int(words[0]) if words else 40, words[1:], len(words) < len(sys.argv) - 1)

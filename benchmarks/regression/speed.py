@@ -1,16 +1,16 @@
-"""Kernel regression: the speed and the errors of `NadarayaWatson` and of its peers, on the same data.
+"""Measure the speed and errors of kernel regression, `NadarayaWatson` and its peers, on the same data.
 
     PYTHONPATH=src .venv-peers/bin/python -m benchmarks.regression.speed [--only STAGE,...] [--quick] [--out FOLDER]
 
-Some hundred answers are held against the formula in float64 before speeds are measured, and whose answer is off has no
-speed. All are asked in turn; what takes more than 20 s is measured once. Each stage writes a record of its own:
+500 answers are compared with the formula in float64 first; a wrong answer gets no time. Entrants run in turn; runs of
+more than 20 s are measured once. Each stage writes a separate record:
 
-- `bandwidth`: a leave-one-out bandwidth, beside statsmodels;
-- `dense`: 100,000 × 100,000 where every row counts, beside PyTorch and KeOps, from the arrays each time; and errors;
-- `many`: a million rows, the bandwidth along one feature, and predictions of a kernel that ends in three;
-- `curves`: `smooth`; `lowess` beside statsmodels'; CPU seconds of default fits of 1,000 rows;
-- `jackknife`: intervals of new values beside MAPIE's;
-- `densities`: a density's bandwidth, beside statsmodels', with its likelihood of new rows.
+- `bandwidth`: a leave-one-out bandwidth, compared with statsmodels;
+- `dense`: 100,000 × 100,000 with a wide kernel, fit and predict, compared with PyTorch and KeOps; and errors;
+- `many`: a million rows: the bandwidth along one feature, and predictions of a compact kernel with three features;
+- `curves`: `smooth`; `lowess` compared with statsmodels; CPU seconds of default fits of 1,000 rows;
+- `jackknife`: prediction intervals compared with MAPIE;
+- `densities`: the bandwidth of a density and its likelihood of new rows, compared with statsmodels.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from benchmarks.regression.peers import (
     chunked_cdist,
     differences,
     keops_compiled,
-    ours_anew,
+    refit_ours,
     sdpa,
     statsmodels_bandwidth,
 )
@@ -45,7 +45,7 @@ from benchmarks.regression.tables import DRAWN
 from dikkat.regression import KernelRegressor, NadarayaWatson, lowess, smooth
 
 PACKAGES = ("numba", "scipy", "scikit-learn", "statsmodels", "pykeops", "MAPIE")
-# An answer in float32, and one in float64, that is farther off, as a share of the values' range, has no speed.
+# Largest allowed error in float32 and in float64, as a share of the values' range.
 OFF, OFF_WIDE = 1e-5, 1e-9
 # Queries whose answer is also computed in float64.
 SAMPLE = 500
@@ -53,33 +53,33 @@ PLAIN = "plain differences"
 
 
 def farthest(answer: Array, right: Array) -> float:
-    """The largest difference; NaN where there is a NaN."""
+    """Return the largest difference; NaN if there is a NaN."""
     return float(np.max(np.abs(np.asarray(answer, float) - right)))
 
 
-def judge(some: Any, right: Array, span: float, off: float, answer: Array) -> Record:
-    """The error of some of the answers, as a share of the values' range, and whether it is too large."""
-    error = farthest(answer[some], right) / span
+def judge(sampled: Any, expected: Array, value_range: float, tolerance: float, answer: Array) -> Record:
+    """Return the error of sampled answers as a share of the values' range, with `not_run` if it is too large."""
+    error = farthest(answer[sampled], expected) / value_range
     record: Record = {"error_of_range": error if np.isfinite(error) else None}  # JSON has no NaN and no infinity
-    return record if error <= off else record | {"not_run": "disagrees with float64"}
+    return record if error <= tolerance else record | {"not_run": "disagrees with float64"}
 
 
 def judged(
-    data: Data, query: Array, bandwidth: float, kernel: str = "gaussian", off: float = OFF
+    data: Data, query: Array, bandwidth: float, kernel: str = "gaussian", tolerance: float = OFF
 ) -> Callable[[Array], Record]:
-    """A judge of some of the answers."""
-    some = np.linspace(0, len(query) - 1, min(SAMPLE, len(query))).astype(int)
-    right = formulas.constant(query[some], *data, np.array(bandwidth), kernel)
-    return partial(judge, some, right, float(np.ptp(data.value)), off)
+    """Return a function that judges sampled answers."""
+    sampled = np.linspace(0, len(query) - 1, min(SAMPLE, len(query))).astype(int)
+    expected = formulas.constant(query[sampled], *data, np.array(bandwidth), kernel)
+    return partial(judge, sampled, expected, float(np.ptp(data.value)), tolerance)
 
 
 def bandwidth(quick: bool) -> Iterator[Record]:
-    """Seconds until there is a leave-one-out bandwidth, and its error by the formula."""
+    """Time the search for a leave-one-out bandwidth, with its error by the formula."""
     count = 120 if quick else 10_000
     for name in CURVES:
         data = curve(name, count)
 
-        def found(width: Array, data: Data = data) -> Record:
+        def check(width: Array, data: Data = data) -> Record:
             if not np.all(np.isfinite(width) & (width > 0)):
                 return {"not_run": f"bandwidth {width[0]}"}
             return {"bandwidth": float(width[0]), "left_out_error": formulas.left_out(*data, width)}
@@ -87,131 +87,131 @@ def bandwidth(quick: bool) -> Iterator[Record]:
         def ours(data: Data = data) -> Array:
             return np.asarray(NadarayaWatson(bandwidth="loo").fit(*data).bandwidth_)
 
-        entrants = [Entrant(OURS, ours, found), Entrant(STATSMODELS, partial(statsmodels_bandwidth, *data), found)]
+        entrants = [Entrant(OURS, ours, check), Entrant(STATSMODELS, partial(statsmodels_bandwidth, *data), check)]
         yield from ({"curve": name, "points": count, **record} for record in contest(entrants))
 
 
 def dense(quick: bool) -> Iterator[Record]:
-    """Speed where σ is the range of the rows; then errors alone, of smaller bandwidths."""
+    """Time a σ equal to the range of the rows; then only errors of smaller bandwidths."""
     count = 1_500 if quick else 100_000
     data, query = cube(count, 3, "float32"), cube(count, 3, "float32", seed=1).key
-    ways: dict[str, Pool] = {SDPA: sdpa, CDIST: chunked_cdist}
+    pools: dict[str, Pool] = {SDPA: sdpa, CDIST: chunked_cdist}
     try:
-        ways |= keops_compiled(data)
+        pools |= keops_compiled(data)
     except Exception as error:  # no compiler, or none that it likes
         yield {"what": "speed", "who": "KeOps", "not_run": failure(error)}
-    own = judged(data, query, 1.0)
-    entrants = [Entrant(OURS, ours_anew(data, query, 1.0), own)]
-    entrants += [Entrant(who, partial(way, query, *data, 1.0), own) for who, way in ways.items()]
+    check = judged(data, query, 1.0)
+    entrants = [Entrant(OURS, refit_ours(data, query, 1.0), check)]
+    entrants += [Entrant(who, partial(pool, query, *data, 1.0), check) for who, pool in pools.items()]
     yield from ({"what": "speed", "keys": count, "queries": count, "d": 3, **r} for r in contest(entrants))
-    yield from errors(ways, count)
+    yield from errors(pools, count)
 
 
-def errors(ways: dict[str, Pool], count: int) -> Iterator[Record]:
-    """The largest errors in float32."""
+def errors(pools: dict[str, Pool], count: int) -> Iterator[Record]:
+    """Yield the largest errors in float32."""
 
     def of_ours(query: Array, key: Array, value: Array, width: float) -> Array:
-        return ours_anew((key, value), query, width)()
+        return refit_ours((key, value), query, width)()
 
     for size, ratio in ((3, 10), (3, 1000), (1, 1000)):
         data, query = cube(count, size, "float32"), cube(SAMPLE, size, "float32", seed=1).key
-        right = formulas.constant(query, *data, np.array(1 / ratio))
+        expected = formulas.constant(query, *data, np.array(1 / ratio))
         common = {"what": "error", "d": size, "range_over_bandwidth": ratio, "keys": count, "queries": SAMPLE}
-        for who, way in {PLAIN: differences, OURS: of_ours, **ways}.items():
+        for who, pool in {PLAIN: differences, OURS: of_ours, **pools}.items():
             record = {**common, "who": who}
             try:
-                answer = way(query, *data, 1 / ratio)
+                answer = pool(query, *data, 1 / ratio)
             except Exception as error:
                 yield record | {"not_run": failure(error)}
             else:
-                error = farthest(answer, right)
-                bad = int(np.size(answer) - np.isfinite(answer).sum())
-                yield record | {"error": error if np.isfinite(error) else None, "not_finite": bad}
+                error = farthest(answer, expected)
+                non_finite = int(np.size(answer) - np.isfinite(answer).sum())
+                yield record | {"error": error if np.isfinite(error) else None, "not_finite": non_finite}
 
 
 def many(quick: bool) -> Iterator[Record]:
-    """y = sin 20x + noise of standard deviation 0.3, x uniform in 0 … 1."""
+    """Time y = sin 20x + noise of standard deviation 0.3, x uniform in 0 … 1."""
     rows = 3_000 if quick else 1_000_000
     random = np.random.default_rng(0)
     for kernel in ("epanechnikov", "gaussian"):
         x = random.uniform(0, 1, (rows, 1))
         data = Data(x, np.sin(20 * x[:, 0]) + 0.3 * random.normal(size=rows))
-        places = random.uniform(0, 1, (SAMPLE, 1))
+        points = random.uniform(0, 1, (SAMPLE, 1))
 
-        def fitted(kernel: str = kernel, data: Data = data, places: Array = places) -> Array:
+        def fit(kernel: str = kernel, data: Data = data, points: Array = points) -> Array:
             model = NadarayaWatson(kernel, bandwidth="loo").fit(*data)
-            return np.append(model.predict(places), model.bandwidth_)
+            return np.append(model.predict(points), model.bandwidth_)
 
-        def right(answer: Array, kernel: str = kernel, data: Data = data, places: Array = places) -> Record:
+        def check_fit(answer: Array, kernel: str = kernel, data: Data = data, points: Array = points) -> Record:
             width = float(answer[-1])
-            return {"bandwidth": width, **judged(data, places, width, kernel, OFF_WIDE)(answer[:-1])}
+            return {"bandwidth": width, **judged(data, points, width, kernel, OFF_WIDE)(answer[:-1])}
 
         facts = {"what": "leave-one-out bandwidth, 1-D", "kernel": kernel, "rows": rows}
-        yield from contest([Entrant(OURS, fitted, right, facts)])
+        yield from contest([Entrant(OURS, fit, check_fit, facts)])
     x = random.uniform(0, 1, (rows, 3))
     data, query = Data(x, np.sin(20 * x[:, 0]) + 0.3 * random.normal(size=rows)), random.uniform(0, 1, (1000, 3))
     for width in (0.03, 0.1):
         model = NadarayaWatson("epanechnikov", bandwidth=width).fit(*data)
         neighbours = float(np.mean(model.effective_neighbors(query)))
         facts = {"what": "1,000 predictions, 3-D", "kernel": "epanechnikov", "rows": rows, "bandwidth": width}
-        own = judged(data, query, width, "epanechnikov", OFF_WIDE)
-        yield from contest([Entrant(OURS, partial(model.predict, query), own, {**facts, "neighbours": neighbours})])
+        check = judged(data, query, width, "epanechnikov", OFF_WIDE)
+        yield from contest([Entrant(OURS, partial(model.predict, query), check, {**facts, "neighbours": neighbours})])
 
 
-def equal(right: Array, off: float, answer: Array) -> Record:
-    """Whether an answer is another one's, as a share of its range."""
-    return judge(slice(None), right, float(np.ptp(right)), off, answer)
+def equal(expected: Array, tolerance: float, answer: Array) -> Record:
+    """Compare an answer with the expected one, as a share of its range."""
+    return judge(slice(None), expected, float(np.ptp(expected)), tolerance, answer)
 
 
 def curves(quick: bool) -> Iterator[Record]:
-    """A curve with its intervals; LOWESS beside statsmodels', whose numbers are the right ones; CPU seconds of fits."""
-    from statsmodels.nonparametric.smoothers_lowess import lowess as theirs
+    """Time a curve with intervals, LOWESS compared with statsmodels as reference, and CPU seconds of fits."""
+    from statsmodels.nonparametric.smoothers_lowess import lowess as statsmodels_lowess
 
-    few = 300 if quick else 100_000
-    data = curve("sine", few)
-    facts = {"what": f"smooth of {few:,} points, with its intervals"}
+    points = 300 if quick else 100_000
+    data = curve("sine", points)
+    facts = {"what": f"smooth of {points:,} points, with its intervals"}
     yield from contest([Entrant(OURS, lambda: smooth(data.key[:, 0], data.value).y, lambda _: {}, facts)])
     for count, frac in ((1_000, 2 / 3), (10_000, 0.1), (10_000, 2 / 3)):
-        x, y = (each.ravel() for each in curve("sine", 100 if quick else count))
+        x, y = (column.ravel() for column in curve("sine", 100 if quick else count))
         facts = {"what": f"lowess of {len(x):,} points, frac {frac:.2f}"}
-        right = partial(equal, theirs(y, x, frac), 1e-8)
-        ways = {OURS: lowess, STATSMODELS: theirs}
-        yield from contest([Entrant(who, partial(way, y, x, frac), right, facts) for who, way in ways.items()])
+        check = partial(equal, statsmodels_lowess(y, x, frac), 1e-8)
+        runs = {OURS: lowess, STATSMODELS: statsmodels_lowess}
+        yield from contest([Entrant(who, partial(run, y, x, frac), check, facts) for who, run in runs.items()])
     KernelRegressor().fit(data.key[:60], data.value[:60])  # what is compiled at first
     for table, (_, draw) in DRAWN.items():
-        made = draw(np.random.default_rng(0), 60 if quick else 1_000)
+        rows = draw(np.random.default_rng(0), 60 if quick else 1_000)
         start = time.process_time()
-        KernelRegressor().fit(*made)
-        yield {"who": "fit", "table": table, "rows": len(made.value), "cpu_seconds": time.process_time() - start}
+        KernelRegressor().fit(*rows)
+        yield {"who": "fit", "table": table, "rows": len(rows.value), "cpu_seconds": time.process_time() - start}
 
 
 def jackknife(quick: bool) -> Iterator[Record]:
-    """Intervals of 1,000 new values of a model with a given bandwidth, from the rows."""
+    """Time intervals of 1,000 new values with a given bandwidth, including the fit."""
     _, draw = DRAWN["waves, 2"]
-    data, new = (draw(np.random.default_rng(seed), 60 if quick else 1_000) for seed in range(2))
+    data, test = (draw(np.random.default_rng(seed), 60 if quick else 1_000) for seed in range(2))
     model = KernelRegressor().fit(*data)
 
     def ours() -> Array:
-        given = KernelRegressor(bandwidth=model.bandwidth_, ridge=model.ridge_).fit(*data)
-        return np.array(given.predict_interval(new.key, COVERAGE))
+        fixed_model = KernelRegressor(bandwidth=model.bandwidth_, ridge=model.ridge_).fit(*data)
+        return np.array(fixed_model.predict_interval(test.key, COVERAGE))
 
-    ways = {OURS: ours, "MAPIE": lambda: np.array(mapie(model, data, new.key))}
+    runs = {OURS: ours, "MAPIE": lambda: np.array(mapie(model, data, test.key))}
     facts = {"what": f"jackknife+ of 1,000 new values, {len(data.value):,} rows, d = 2"}
-    right = partial(equal, ours(), 0.02)
-    yield from contest([Entrant(who, way, right, facts) for who, way in ways.items()])
+    check = partial(equal, ours(), 0.02)
+    yield from contest([Entrant(who, run, check, facts) for who, run in runs.items()])
 
 
 def densities(quick: bool) -> Iterator[Record]:
-    """A leave-one-out bandwidth by likelihood, and the mean log density of 1,000 new rows."""
+    """Time a leave-one-out bandwidth by likelihood, and the mean log density of 1,000 new rows."""
     from dikkat.regression import KernelDensity
 
-    def ours(old: Array, new: Array) -> Array:
-        return np.asarray(KernelDensity().fit(old).score_samples(new))
+    def ours(train: Array, test: Array) -> Array:
+        return np.asarray(KernelDensity().fit(train).score_samples(test))
 
-    def theirs(old: Array, new: Array) -> Array:
+    def theirs(train: Array, test: Array) -> Array:
         from statsmodels.nonparametric.kernel_density import KDEMultivariate
 
-        return np.log(KDEMultivariate(old, "c" * old.shape[1], bw="cv_ml").pdf(new))
+        return np.log(KDEMultivariate(train, "c" * train.shape[1], bw="cv_ml").pdf(test))
 
     for size in (1, 2, 3):
         random = np.random.default_rng(size)
@@ -219,12 +219,12 @@ def densities(quick: bool) -> Iterator[Record]:
         rows = random.normal(size=(2 * (60 if quick else 1_000), size))
         narrow = random.random(len(rows)) < 0.4
         rows[narrow] = rows[narrow] * [0.2, 1, 1][:size] + 3
-        old, new = np.split(rows, 2)
-        facts = {"what": f"density's bandwidth and 1,000 log densities, {len(old):,} rows, d = {size}"}
+        train, test = np.split(rows, 2)
+        facts = {"what": f"density's bandwidth and 1,000 log densities, {len(train):,} rows, d = {size}"}
         yield from contest(
             [
-                Entrant(who, partial(way, old, new), lambda answer: {"log_likelihood": float(answer.mean())}, facts)
-                for who, way in {OURS: ours, STATSMODELS: theirs}.items()
+                Entrant(who, partial(run, train, test), lambda answer: {"log_likelihood": float(answer.mean())}, facts)
+                for who, run in {OURS: ours, STATSMODELS: theirs}.items()
             ]
         )
 

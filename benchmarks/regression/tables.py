@@ -1,4 +1,4 @@
-"""Drawn tables to judge a regressor by, and the splits of any table."""
+"""Generated tables to evaluate a regressor, and splits of tables."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def _friedman(x: Array) -> Array:
     return np.asarray(10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4])
 
 
-# The rows to learn from, and who draws them.
+# The number of training rows, and the generator.
 DRAWN: dict[str, tuple[int, Draw]] = {
     "wave": (80, uniform(lambda x: np.sin(9 * x[:, 0]), 1, 0.4)),
     "bend": (60, uniform(lambda x: np.exp(-8 * x[:, 0]), 1, 0.15)),
@@ -48,18 +48,18 @@ DRAWN: dict[str, tuple[int, Draw]] = {
 }
 
 
-def loaded(table: Table, most: int | None = None) -> Data:
-    """In an order that has nothing to do with the rows' own."""
+def loaded(table: Table, max_rows: int | None = None) -> Data:
+    """Load a table in random order."""
     data = table()
-    return taken(data, np.random.default_rng(0).permutation(len(data.value))[:most])
+    return taken(data, np.random.default_rng(0).permutation(len(data.value))[:max_rows])
 
 
 def folds(data: Data, count: int = 5) -> list[tuple[Data, Data]]:
-    """Pairs of rows to learn from, and rows to predict."""
+    """Return pairs of training and test rows."""
     fold: Array = np.arange(len(data.value)) % count
-    return [(taken(data, fold != each), taken(data, fold == each)) for each in range(count)]
+    return [(taken(data, fold != number), taken(data, fold == number)) for number in range(count)]
 
 
 def taken(data: Data, rows: Array) -> Data:
-    """Rows of arrays, and of frames."""
+    """Select rows of arrays or frames."""
     return Data(data.key.iloc[rows] if hasattr(data.key, "iloc") else data.key[rows], data.value[rows])

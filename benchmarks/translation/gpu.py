@@ -1,10 +1,9 @@
-"""A Multi30k recipe on a GPU: target tokens a second, the whole training, and translation beside the CPU's.
+"""Time a Multi30k recipe on a GPU: target tokens per second, a full training, and translation compared with the CPU.
 
     python -m benchmarks.translation.gpu --data FOLDER --tokens-per-second --whole --decode [--out FOLDER]
 
-FOLDER holds train.en.gz, train.de.gz, val.en.gz … test_2016_flickr.de.gz. What a step waits for is counted too.
-`--batch-tokens` and `--learning-rate` are tried in place of what the recipe and the device give; without the first,
-the tokens a second are those of batches of several sizes.
+FOLDER has train.en.gz, train.de.gz, val.en.gz … test_2016_flickr.de.gz. `--batch-tokens` and `--learning-rate` override
+the recipe. Without `--batch-tokens`, tokens per second are measured with several batch sizes.
 """
 
 import argparse
@@ -76,39 +75,39 @@ def read(folder: Path, part: str, target: str) -> list[Pair]:
 
 
 def recipe(options: argparse.Namespace, pairs: list[Pair]) -> Settings:
-    """The recipe's settings, with what the device gives, and what is tried."""
-    given = Recipe.load(ROOT / "recipes" / f"multi30k-en-{options.target}.toml").values
-    tried = {name: getattr(options, name) for name in ("batch_size", "batch_tokens", "learning_rate")}
-    return settings_for(pairs, given | {name: value for name, value in tried.items() if value is not None})
+    """Return the settings of the recipe for this device, with the options of the command."""
+    values = Recipe.load(ROOT / "recipes" / f"multi30k-en-{options.target}.toml").values
+    overrides = {name: getattr(options, name) for name in ("batch_size", "batch_tokens", "learning_rate")}
+    return settings_for(pairs, values | {name: value for name, value in overrides.items() if value is not None})
 
 
 def short(settings: Settings, seconds: float) -> Settings:
-    """The same for some seconds, without validation."""
-    changed = {"max_minutes": seconds / 60, "epochs": 1_000, "criterion": "loss", "average": 1}
-    return Settings.from_dict(settings.to_dict() | changed)
+    """Return the settings with a time limit and without validation."""
+    changes = {"max_minutes": seconds / 60, "epochs": 1_000, "criterion": "loss", "average": 1}
+    return Settings.from_dict(settings.to_dict() | changes)
 
 
 def check() -> None:
-    """Hold the recurrence on the device against float64 on the CPU, gradients too, before anything is timed."""
+    """Check the recurrence on the device against float64 on the CPU, gradients too."""
     for kind in (AttentionalGRU, AttentionalLSTM):
         torch.manual_seed(0)
         module = kind(7, 67, 13, scores.Additive(13, 67, 29), 2).double()
         tensors = torch.randn(5, 11, 7).double(), torch.randn(5, 17, 13).double(), torch.randn(2, 5, 67).double()
-        seen, lengths = torch.tensor([17, 4, 0, 9, 1]), torch.tensor([11, 3, 7, 1, 11])
-        found = {}
+        source_lengths, lengths = torch.tensor([17, 4, 0, 9, 1]), torch.tensor([11, 3, 7, 1, 11])
+        results_by_device = {}
         for device in ("cpu", "cuda"):
             module.to(device)
-            inputs, encoded, state = (each.to(device).requires_grad_() for each in tensors)
+            inputs, encoded, state = (tensor.to(device).requires_grad_() for tensor in tensors)
             states = state if kind is AttentionalGRU else (state, state.cos())
-            memory = module.prepare(encoded, seen.to(device))
+            memory = module.prepare(encoded, source_lengths.to(device))
             results = module(inputs, memory, states, lengths=lengths, return_weights=True, impl="reference")
             outputs, contexts, weights, last = results
             last = last if isinstance(last, torch.Tensor) else last[0] + last[1]
-            total = sum((each.sin() * each).sum() for each in (outputs, contexts, weights, last))
+            total = sum((tensor.sin() * tensor).sum() for tensor in (outputs, contexts, weights, last))
             grads = torch.autograd.grad(total, [inputs, encoded, state, *module.parameters()])
-            found[device] = [each.cpu() for each in (outputs, contexts, weights, last, *grads)]
-        for one, other in zip(*found.values(), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+            results_by_device[device] = [tensor.cpu() for tensor in (outputs, contexts, weights, last, *grads)]
+        for on_cpu, on_gpu in zip(*results_by_device.values(), strict=True):
+            torch.testing.assert_close(on_cpu, on_gpu, rtol=1e-9, atol=1e-11)
     print("the recurrence gives what float64 on the CPU gives, gradients too", flush=True)
 
 
@@ -117,7 +116,7 @@ def speed(settings: Settings, pairs: list[Pair], seconds: float) -> int:
 
 
 def waits(settings: Settings, pairs: list[Pair]) -> dict[str, int]:
-    """How often each line waits for the device: `loop.py` once a step, `module.py` as the model goes there and back."""
+    """Count how often each line waits for the device: `loop.py` once a step, `module.py` to move the model."""
     if not torch.cuda.is_available():
         return {}
     torch.cuda.set_sync_debug_mode("warn")
@@ -127,54 +126,52 @@ def waits(settings: Settings, pairs: list[Pair]) -> dict[str, int]:
             train(short(settings, 10.0), pairs, progress=False)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    found: dict[str, int] = {}
-    for each in caught:
-        if "synchroniz" in str(each.message):
-            place = f"{Path(each.filename).name}:{each.lineno}"
-            found[place] = found.get(place, 0) + 1
-    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+    counts: dict[str, int] = {}
+    for warning in caught:
+        if "synchroniz" in str(warning.message):
+            line = f"{Path(warning.filename).name}:{warning.lineno}"
+            counts[line] = counts.get(line, 0) + 1
+    return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
 
 def whole(settings: Settings, pairs: dict[str, list[Pair]]) -> tuple[Translator, dict[str, Any]]:
     start = time.perf_counter()
-    done = train(settings, pairs["train"], pairs["val"])
+    result = train(settings, pairs["train"], pairs["val"])
     minutes = (time.perf_counter() - start) / 60
-    done.translator.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    found: dict[str, Any] = {
+    result.translator.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    record: dict[str, Any] = {
         "minutes": round(minutes, 2),
-        "target tokens per second": round(done.tokens_per_second),
-        "validations": [
-            [each.step, round(each.loss, 4), each.bleu and round(each.bleu, 2)] for each in done.validations
-        ],
+        "target tokens per second": round(result.tokens_per_second),
+        "validations": [[v.step, round(v.loss, 4), v.bleu and round(v.bleu, 2)] for v in result.validations],
     }
     for part in ("val", "test_2016_flickr"):
         for name, search in {"greedy": Search(beam=1), "beam": Search(beam=BEAM)}.items():
-            hypotheses = done.translator.translate([source for source, _ in pairs[part]], search=search)
-            scored = evaluate([each.target for each in hypotheses], [target for _, target in pairs[part]])
-            found[f"{part}, {name}"] = round(scored.bleu, 2)
-    return done.translator, found
+            hypotheses = result.translator.translate([source for source, _ in pairs[part]], search=search)
+            scores = evaluate([t.target for t in hypotheses], [target for _, target in pairs[part]])
+            record[f"{part}, {name}"] = round(scores.bleu, 2)
+    return result.translator, record
 
 
 def decode(translator: Translator, sources: list[str]) -> dict[str, Any]:
-    """Seconds for all sentences, the shorter of two runs, on each device; and how many translations are the same."""
-    found: dict[str, Any] = {}
+    """Return the seconds for all sentences on each device (the faster of two runs), and the equal translations."""
+    facts: dict[str, Any] = {}
     texts = {}
     for device, sizes in {"cuda": (64, None), "cpu": (64,)}.items():
         if device == "cuda" and not torch.cuda.is_available():
             continue
         translator.model.to(device)
         for beam, size in [(beam, size) for beam in (1, BEAM) for size in sizes]:
-            search, taken = Search(beam=beam), []
+            search, seconds = Search(beam=beam), []
             for _ in range(2):
                 start = time.perf_counter()
-                got = translator.translate(sources, search=search, batch_size=size)
-                taken.append(time.perf_counter() - start)
-            texts[device, beam] = [each.target for each in got]
-            found[f"{device}, beam {beam}, {size or 'as many as by default'} at once, seconds"] = round(min(taken), 3)
+                translations = translator.translate(sources, search=search, batch_size=size)
+                seconds.append(time.perf_counter() - start)
+            texts[device, beam] = [translation.target for translation in translations]
+            facts[f"{device}, beam {beam}, {size or 'as many as by default'} at once, seconds"] = round(min(seconds), 3)
     for beam in (1, BEAM) if torch.cuda.is_available() else ():
-        both = zip(texts["cuda", beam], texts["cpu", beam], strict=True)
-        found[f"the same with beam {beam}"] = sum(one == other for one, other in both)
-    return found
+        pairs = zip(texts["cuda", beam], texts["cpu", beam], strict=True)
+        facts[f"the same with beam {beam}"] = sum(on_gpu == on_cpu for on_gpu, on_cpu in pairs)
+    return facts
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Score translators that `dikkat train` made of one corpus with no option but the seed.
+"""Score translators that `dikkat train` made from one corpus with only the option --seed.
 
     dikkat train --corpus train.tsv --seed 0 --output FOLDER/0
     dikkat train --corpus train.tsv --seed 1 --output FOLDER/1
     python -m benchmarks.translation.own FOLDER
 
-FOLDER/val.tsv has the pairs to score on, which no training has seen.
+FOLDER/val.tsv has the held-out pairs.
 """
 
 import argparse
@@ -20,21 +20,21 @@ from dikkat.translation.data.corpus import TsvCorpus
 from dikkat.translation.text.slots import SPAN
 
 
-def count_spans(sources: Sequence[str], references: Sequence[str], written: Sequence[str]) -> dict[str, int]:
+def count_spans(sources: Sequence[str], references: Sequence[str], translations: Sequence[str]) -> dict[str, int]:
     """Count the numbers, addresses and placeholders that references copy, and how translations write them.
 
     Returns:
-        copied: Different spans of a sentence that its reference has as often as the source.
-        right: Those that the translation has as often, too.
-        lost, repeated: The others, which it has less often or more often.
-        invented: Spans of translations that neither source nor reference has.
+        copied: Distinct spans of a source that its reference has equally often.
+        right: Copied spans that the translation has equally often.
+        lost, repeated: Copied spans that the translation has less often, or more often.
+        invented: Spans of translations that are neither in the source nor in the reference.
     """
     counts = Counter(copied=0, right=0, lost=0, repeated=0, invented=0)
-    for texts in zip(sources, references, written, strict=True):
+    for texts in zip(sources, references, translations, strict=True):
         source, reference, translation = (Counter(match[0] for match in SPAN.finditer(text)) for text in texts)
         for span in [span for span in source if source[span] == reference[span]]:
-            more = translation[span] - source[span]
-            counts.update(copied=1, right=int(more == 0), lost=int(more < 0), repeated=int(more > 0))
+            surplus = translation[span] - source[span]
+            counts.update(copied=1, right=int(surplus == 0), lost=int(surplus < 0), repeated=int(surplus > 0))
         counts["invented"] += sum(count for span, count in translation.items() if span not in source | reference)
     return dict(counts)
 
@@ -43,29 +43,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="the folder with a translator of each seed, and val.tsv")
     folder: Path = parser.parse_args().folder.resolve()
-    places = sorted(each.parent for each in folder.glob("*/model.safetensors"))
-    if not places:
+    folders = sorted(weights.parent for weights in folder.glob("*/model.safetensors"))
+    if not folders:
         raise SystemExit(f"{folder}: no translators; expected those of `dikkat train --output {folder}/0` and so on")
     val = list(TsvCorpus(folder / "val.tsv"))
     sources, references = [source for source, _ in val], [target for _, target in val]
-    found = {}
-    for place in places:
-        translator = Translator.load(place)
-        written = [each.target for each in translator.translate(sources)]
-        found[place.name] = {
+    models = {}
+    for path in folders:
+        translator = Translator.load(path)
+        translations = [weights.target for weights in translator.translate(sources)]
+        models[path.name] = {
             "pairs": translator.origin and translator.origin.pairs,
-            "training": training(place.with_name(f"{place.name}.training")),
+            "training": training(path.with_name(f"{path.name}.training")),
             "settings": translator.settings.to_dict(),
             "val": score(translator, val, Search()),
-            "spans": count_spans(sources, references, written),
+            "spans": count_spans(sources, references, translations),
         }
-        print(place.name, found[place.name]["spans"])
-    results = {"what": f"{folder.name}, no option given, beam 5", "models": found}
+        print(path.name, models[path.name]["spans"])
+    results = {"what": f"{folder.name}, no option given, beam 5", "models": models}
     for name in ("bleu", "chrf"):
-        each = [one["val"][name] for one in found.values()]
-        spread = f" ± {statistics.stdev(each):.2f}" if len(each) > 1 else ""
-        results[name] = f"{statistics.mean(each):.2f}{spread}"
-        print(name, results[name], each)
+        scores = [model["val"][name] for model in models.values()]
+        spread = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
+        results[name] = f"{statistics.mean(scores):.2f}{spread}"
+        print(name, results[name], scores)
     print(write(f"own-{folder.name}", results, "tokenizers", "sacrebleu"))
 
 

@@ -1,12 +1,12 @@
-"""Pages in a browser: a translator, two hundred translated sentences, and a map of 10,000 × 10,000 weights.
+"""Measure pages in a browser: a translator, two hundred translated sentences, and a map of 10,000 × 10,000 weights.
 
     python -m benchmarks.translation.page [MODEL --data FOLDER] [--only page,sentences,maps] [--out FOLDER]
 
-- `page`: a translator's tokens beside Python's int8 search, its speed in Node, and how long a reader waits for it;
-- `sentences`: the size of a page of translations, and how long until it is painted;
-- `maps`: frames a second while a map is dragged.
+- `page`: a translator's tokens compared with Python's int8 search, its speed in Node, and its loading time;
+- `sentences`: the size of a page of translations, and the time until it is painted;
+- `maps`: frames per second while a map is dragged.
 
-MODEL is a translator of Multi30k, FOLDER has `test_2016_flickr.en.gz`; `maps` needs neither. Browsers are fresh and
+MODEL is a translator of Multi30k, FOLDER has `test_2016_flickr.en.gz`; `maps` needs neither. Browsers are new and
 headless, without a network or a GPU.
 """
 
@@ -33,24 +33,24 @@ SHOWN = 200  # sentences of a page
 SIDE, BROWSERS = 10_000, 3  # of a map
 
 
-def node(script: str, *words: object, given: str | None = None) -> Any:
-    """What a script of `web/test` prints, as JSON."""
-    command = ["node", str(WEB / script), *map(str, words)]
-    found = json.loads(subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout)
-    if isinstance(found, dict) and found["wrong"]:
-        raise SystemExit(f"the page complains: {found['wrong']}")
-    return found
+def node(script: str, *arguments: object, stdin: str | None = None) -> Any:
+    """Run a script of `web/test` and parse its JSON output."""
+    command = ["node", str(WEB / script), *map(str, arguments)]
+    output = json.loads(subprocess.run(command, input=stdin, capture_output=True, text=True, check=True).stdout)
+    if isinstance(output, dict) and output["wrong"]:
+        raise SystemExit(f"the page printed errors: {output['wrong']}")
+    return output
 
 
 def chromium() -> str:
-    found = shutil.which("chromium")
-    if found is None:
-        raise SystemExit("there is no chromium here")
-    return found
+    path = shutil.which("chromium")
+    if path is None:
+        raise SystemExit("chromium: not found; install it or add it to PATH")
+    return path
 
 
 def page(translator: Translator, sentences: list[str], folder: Path) -> list[Record]:
-    """A translator's page."""
+    """Measure a translator's page."""
     path = folder / "page.html"
     translator.export_html(path, examples=sentences[:1])
     waits = node("measure.mjs", path, chromium(), sentences[1])
@@ -66,61 +66,61 @@ def page(translator: Translator, sentences: list[str], folder: Path) -> list[Rec
 
 
 def in_node(path: Path, sentences: list[str], beam: int) -> list[Record]:
-    """What the page's decoder finds."""
-    asked = [{"text": text, "options": {"beam": beam, "best": 1, "light": True}} for text in sentences]
-    found: list[Record] = node("translate.mjs", path, given=json.dumps(asked))
-    return found
+    """Translate with the page's decoder."""
+    requests = [{"text": text, "options": {"beam": beam, "best": 1, "light": True}} for text in sentences]
+    results: list[Record] = node("translate.mjs", path, stdin=json.dumps(requests))
+    return results
 
 
 def tokens(translator: Translator, path: Path, sentences: list[str], beam: int) -> Record:
-    """How many translations are Python's, token for token and letter for letter."""
+    """Count the translations that equal Python's in tokens and letters."""
     expected = translator.translate(sentences, search=Search(beam=beam, precision="int8"))
     pairs = list(zip(in_node(path, sentences, beam), expected, strict=True))
     equal = [
-        (each["best"][0]["tokens"], each["best"][0]["target"]) == (other.target_tokens, other.target)
-        for each, other in pairs
+        (result["best"][0]["tokens"], result["best"][0]["target"]) == (python.target_tokens, python.target)
+        for result, python in pairs
     ]
-    apart = max(abs(each["best"][0]["score"] - other.score) for each, other in pairs)
-    return {"part": "tokens", "beam": beam, "equal": sum(equal), "sentences": len(equal), "scores_apart": apart}
+    difference = max(abs(result["best"][0]["score"] - python.score) for result, python in pairs)
+    return {"part": "tokens", "beam": beam, "equal": sum(equal), "sentences": len(equal), "scores_apart": difference}
 
 
 def speed(path: Path, sentences: list[str], beam: int) -> Record:
-    """Tokens a second in Node, of one sentence after the other, ends included; reading the sentence counts too."""
+    """Measure tokens per second in Node, sentence by sentence, with end tokens and encoding."""
     rates, warm = [], sentences[:5]  # until the engine has compiled what is called often
     for _ in range(ROUNDS):
-        found = in_node(path, [*warm, *sentences], beam)[len(warm) :]
-        made = sum(len(each["best"][0]["ids"]) + 1 for each in found)
-        rates.append(made / sum(each["seconds"] for each in found))
-    return {"part": "speed", "beam": beam, "kind": found[0]["kind"], "tokens_per_second": spread(rates)}
+        results = in_node(path, [*warm, *sentences], beam)[len(warm) :]
+        token_count = sum(len(result["best"][0]["ids"]) + 1 for result in results)
+        rates.append(token_count / sum(result["seconds"] for result in results))
+    return {"part": "speed", "beam": beam, "kind": results[0]["kind"], "tokens_per_second": spread(rates)}
 
 
 def sentences_page(translator: Translator, sentences: list[str], folder: Path) -> list[Record]:
-    """A page of translations, without and with the model inside."""
+    """Measure a page of translations, without and with the model."""
     translations, records = translator.translate(sentences[:SHOWN]), []
-    for what, inside in (("Multi30k", None), ("Multi30k, the model inside", translator)):
+    for title, embedded in (("Multi30k", None), ("Multi30k, the model inside", translator)):
         path = folder / "sentences.html"
-        save_page(path, translations, translator=inside)
-        found = node("paint.mjs", path, chromium())
-        waits = {name: spread(found[name]) for name in ("painted", "drawn")}
-        size = {"sentences": SHOWN, "megabytes": path.stat().st_size / 1e6, "chromium": found["browser"]}
-        records.append({"part": what, **size, "milliseconds": waits})
+        save_page(path, translations, translator=embedded)
+        timings = node("paint.mjs", path, chromium())
+        waits = {name: spread(timings[name]) for name in ("painted", "drawn")}
+        size = {"sentences": SHOWN, "megabytes": path.stat().st_size / 1e6, "chromium": timings["browser"]}
+        records.append({"part": title, **size, "milliseconds": waits})
     return records
 
 
 def maps() -> list[Record]:
-    """A large map: until it stands, and while it is dragged at each of its enlargements."""
-    words = (SHOW / "living.js", SHOW / "living.css", chromium(), SIDE)
-    runs = [node("pan.mjs", *words) for _ in range(BROWSERS)]
+    """Measure a large map: until it is drawn, and while it is dragged at each zoom level."""
+    arguments = (SHOW / "living.js", SHOW / "living.css", chromium(), SIDE)
+    runs = [node("pan.mjs", *arguments) for _ in range(BROWSERS)]
     opening = {name: spread([run["opening"][name] for run in runs]) for name in ("first", "whole", "longest")}
     common = {"side": SIDE, "canvas": runs[0]["canvas"], "chromium": runs[0]["browser"]}
     records: list[Record] = [{"part": "opening", **common, "milliseconds": opening}]
-    for each in zip(*(run["rounds"] for run in runs), strict=True):
+    for rounds in zip(*(run["rounds"] for run in runs), strict=True):
         records.append(
             {
                 "part": "panning",
-                "pixels_of_a_cell": each[0]["cell"],
-                "frames_per_second": spread([1000 * len(one["frames"]) / sum(one["frames"]) for one in each]),
-                "longest_frame_milliseconds": spread([max(one["frames"]) for one in each]),
+                "pixels_of_a_cell": rounds[0]["cell"],
+                "frames_per_second": spread([1000 * len(r["frames"]) / sum(r["frames"]) for r in rounds]),
+                "longest_frame_milliseconds": spread([max(r["frames"]) for r in rounds]),
             }
         )
     return records

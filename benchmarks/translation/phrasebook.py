@@ -1,4 +1,4 @@
-"""What `make demo` reaches, and how long it takes once everything is installed: each run a process of its own."""
+"""Measure scores and time of `make demo` without the installation, each run in a new process."""
 
 import subprocess
 import sys
@@ -19,16 +19,16 @@ def run(folder: str) -> tuple[float, list[str]]:
 
 
 def main() -> None:
-    seconds, said = [], []
+    seconds, printed = [], []
     for _ in range(RUNS):
         with tempfile.TemporaryDirectory() as folder:
-            took, lines = run(folder)
-        seconds.append(took)
-        said.append([line for line in lines if line.startswith(("BLEU", "signature", "chrF")) or "=>" in line])
+            elapsed, lines = run(folder)
+        seconds.append(elapsed)
+        printed.append([line for line in lines if line.startswith(("BLEU", "signature", "chrF")) or "=>" in line])
     results = {
         "seconds": spread(seconds),
-        "printed": said[0],
-        "every run printed the same": len(set(map(tuple, said))) == 1,
+        "printed": printed[0],
+        "every run printed the same": len(set(map(tuple, printed))) == 1,
     }
     print(write("phrasebook", results, "tokenizers", "sacrebleu").read_text())
 

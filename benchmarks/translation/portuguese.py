@@ -27,27 +27,27 @@ def pair(draw: random.Random) -> tuple[str, str]:
     """Return a sentence and its translation."""
     name, verb, thing, saying, place = map(draw.choice, (NAMES, list(VERBS), list(THINGS), list(SAYINGS), list(PLACES)))
     hour, minute, day, month = draw.randint(0, 23), draw.randint(0, 59), draw.randint(1, 28), draw.randint(1, 12)
-    year, whole, cents = draw.randint(1990, 2030), draw.randint(1, 9_999), draw.randint(0, 99)
-    time, there = f"{hour}:{minute:02}", f"{hour}h{minute:02}"
-    date, written = f"{year}-{month:02}-{day:02}", f"{day:02}/{month:02}/{year}"
-    price, cost = f"R$ {whole:,}.{cents:02}", f"R$ {whole:,}".replace(",", ".") + f",{cents:02}"
+    year, reais, cents = draw.randint(1990, 2030), draw.randint(1, 9_999), draw.randint(0, 99)
+    time, time_pt = f"{hour}:{minute:02}", f"{hour}h{minute:02}"
+    date, date_pt = f"{year}-{month:02}-{day:02}", f"{day:02}/{month:02}/{year}"
+    price, price_pt = f"R$ {reais:,}.{cents:02}", f"R$ {reais:,}".replace(",", ".") + f",{cents:02}"
     frames = [
-        (f"{name} {verb} at {time}.", f"{name} {VERBS[verb]} às {there}."),
-        (f"{name} {verb} on {date}.", f"{name} {VERBS[verb]} em {written}."),
-        (f"{name} {verb} on {date} at {time}.", f"{name} {VERBS[verb]} em {written}, às {there}."),
-        (f"The {thing} costs {price}.", f"{THINGS[thing]} custa {cost}."),
+        (f"{name} {verb} at {time}.", f"{name} {VERBS[verb]} às {time_pt}."),
+        (f"{name} {verb} on {date}.", f"{name} {VERBS[verb]} em {date_pt}."),
+        (f"{name} {verb} on {date} at {time}.", f"{name} {VERBS[verb]} em {date_pt}, às {time_pt}."),
+        (f"The {thing} costs {price}.", f"{THINGS[thing]} custa {price_pt}."),
         (f"How much is the {thing}, {name}?", f"Quanto custa {THINGS[thing][0].lower()}{THINGS[thing][1:]}, {name}?"),
         (f"Where is {name}?", f"Onde está {name}?"),
         (f"Is {name} {place}?", f"{name} está {PLACES[place]}?"),
         (f"{name} said: “{saying}.”", f"{name} disse: « {SAYINGS[saying]}. »"),
         (f"When {verb} {name}?", f"Quando {VERBS[verb]} {name}?"),
-        (f"{name} paid {price} on {date}.", f"{name} pagou {cost} em {written}."),
+        (f"{name} paid {price} on {date}.", f"{name} pagou {price_pt} em {date_pt}."),
     ]
     return draw.choice(frames)
 
 
 def corpora(seed: int = 0) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return 220 training pairs and 150 others."""
+    """Return 220 training pairs and 150 held-out pairs."""
     draw, pairs = random.Random(seed), dict[str, str]()
     while len(pairs) < 370:
         pairs.update([pair(draw)])
@@ -65,14 +65,14 @@ def evaluate_by_command(folder: Path, pairs: list[tuple[str, str]]) -> dict[str,
 
 def main() -> None:
     training, held_out = corpora()
-    validation, learnt = training[::20], [each for index, each in enumerate(training) if index % 20]
-    translator = train(settings_for(learnt), learnt, validation, progress=False).translator
-    results: dict[str, object] = {"what": "Portuguese pairs, no option given", "pairs": len(learnt)}
+    validation, training_pairs = training[::20], [item for index, item in enumerate(training) if index % 20]
+    translator = train(settings_for(training_pairs), training_pairs, validation, progress=False).translator
+    results: dict[str, object] = {"what": "Portuguese pairs, no option given", "pairs": len(training_pairs)}
     with tempfile.TemporaryDirectory() as folder:
         translator.save(Path(folder, "model"))
         for name, pairs in (("training", training), ("held out", held_out)):
-            translations = [each.target for each in translator.translate([source for source, _ in pairs])]
-            wrong = [(*one, text) for one, text in zip(pairs, translations, strict=True) if text != one[1]]
+            translations = [item.target for item in translator.translate([source for source, _ in pairs])]
+            wrong = [(*pair_, text) for pair_, text in zip(pairs, translations, strict=True) if text != pair_[1]]
             results[name] = f"{len(pairs) - len(wrong)} of {len(pairs)}"
             results[f"dikkat evaluate, {name}"] = evaluate_by_command(Path(folder), pairs)
             print(name, results[name], results[f"dikkat evaluate, {name}"])

@@ -1,9 +1,9 @@
-"""`dikkat serve` under load: 200 clients on loopback, each with one request after the other.
+"""Measure `dikkat serve` under load: 200 clients on loopback, each with consecutive requests.
 
     python -m benchmarks.translation.serving --model FOLDER --data FOLDER [--seconds 60] [--clients 200]
 
-The server is a process of its own; the clients are connections of this one, and share its cores. First batches are of
-one sentence, then as large as a server makes them. Memory is looked at when the clients have begun and when they end.
+The server is a separate process; the clients are connections of this process and share its cores. First with batches of
+one sentence, then with the batches of the server. Memory is measured after a tenth of the time and at the end.
 """
 
 import argparse
@@ -23,7 +23,7 @@ _PORT = 8765
 
 
 def serve(model: str, batch: int, ready: Any) -> None:
-    """The server, in a process of its own."""
+    """Run the server in this process."""
     from dikkat.serving import Limits, create_app
     from dikkat.serving.server import run
     from dikkat.translation import Translator
@@ -36,23 +36,23 @@ def serve(model: str, batch: int, ready: Any) -> None:
 
 
 class Clients:
-    """Connections that ask until time is up."""
+    """Connections that send requests until the time is up."""
 
     def __init__(self, sentences: list[str], beam: int) -> None:
-        self._bodies = [json.dumps({"text": each, "beam": beam}).encode() for each in sentences]
+        self._bodies = [json.dumps({"text": sentence, "beam": beam}).encode() for sentence in sentences]
         self.statuses: collections.Counter[str] = collections.Counter()
         self.seconds: list[float] = []
         self._next = 0
 
     async def one(self, end: float) -> None:
-        """A client."""
+        """Run one client until `end`."""
         reader, writer = await asyncio.open_connection("127.0.0.1", _PORT)
         while time.perf_counter() < end:
             body = self._bodies[self._next % len(self._bodies)]
             self._next += 1
-            began = time.perf_counter()
-            head = b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            begin = time.perf_counter()
+            header = b"POST /api/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            writer.write(header + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             try:
                 answer = await reader.readuntil(b"\r\n\r\n")
                 length = next(
@@ -67,20 +67,20 @@ class Clients:
             status = answer[9:12].decode()
             self.statuses[status] += 1
             if status == "200":
-                self.seconds.append(time.perf_counter() - began)
+                self.seconds.append(time.perf_counter() - begin)
             else:
                 await asyncio.sleep(1)
         writer.close()
 
 
 def memory(process: Any) -> int:
-    """Bytes of a process."""
+    """Return the resident memory of a process in bytes."""
     fields = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in fields if line.startswith("VmRSS"))
 
 
 def measured(model: str, sentences: list[str], batch: int, count: int, seconds: float, beam: int) -> dict[str, Any]:
-    """Answers of a server by status, their times, and its memory."""
+    """Return the responses of a server by status, their times, and its memory."""
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     process = context.Process(target=serve, args=(model, batch, ready), daemon=True)
@@ -100,24 +100,28 @@ def measured(model: str, sentences: list[str], batch: int, count: int, seconds: 
 
     try:
         asyncio.run(run(Clients(sentences, beam), seconds / 10))
-        before, clients = memory(process), Clients(sentences, beam)
-        began = time.perf_counter()
+        memory_before, clients = memory(process), Clients(sentences, beam)
+        begin = time.perf_counter()
         asyncio.run(run(clients, seconds))
-        took = time.perf_counter() - began
-        after = memory(process)
+        elapsed = time.perf_counter() - begin
+        memory_after = memory(process)
     finally:
         process.terminate()
         process.join()
-    times = sorted(clients.seconds)
+    latencies = sorted(clients.seconds)
     return {
         "batch": batch,
         "beam": beam,
         "clients": count,
-        "seconds": took,
+        "seconds": elapsed,
         "statuses": dict(clients.statuses),
-        "sentences_per_second": len(times) / took,
-        "answer_seconds": {"median": statistics.median(times), "p99": times[int(0.99 * len(times))], "max": times[-1]},
-        "memory_bytes": {"after_a_tenth": before, "at_the_end": after},
+        "sentences_per_second": len(latencies) / elapsed,
+        "answer_seconds": {
+            "median": statistics.median(latencies),
+            "p99": latencies[int(0.99 * len(latencies))],
+            "max": latencies[-1],
+        },
+        "memory_bytes": {"after_a_tenth": memory_before, "at_the_end": memory_after},
     }
 
 
@@ -129,19 +133,19 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the record")
-    given = parser.parse_args()
-    with gzip.open(given.data / "val.en.gz", "rt", encoding="utf-8") as lines:
+    options = parser.parse_args()
+    with gzip.open(options.data / "val.en.gz", "rt", encoding="utf-8") as lines:
         sentences = [line.strip() for line in lines][:1000]
-    found = [
-        measured(given.model, sentences, 1, given.clients, given.seconds / 3, given.beam),
-        measured(given.model, sentences, 64, given.clients, given.seconds, given.beam),
+    loads = [
+        measured(options.model, sentences, 1, options.clients, options.seconds / 3, options.beam),
+        measured(options.model, sentences, 64, options.clients, options.seconds, options.beam),
     ]
-    for each in found:
-        print(json.dumps(each))
-    times = found[1]["sentences_per_second"] / found[0]["sentences_per_second"]
-    print(f"together {times:.2f} times as fast as one by one")
-    record = {"loads": found, "together": times}
-    print(write(f"serving-beam-{given.beam}", record, "fastapi", "granian", folder=given.out))
+    for load in loads:
+        print(json.dumps(load))
+    speedup = loads[1]["sentences_per_second"] / loads[0]["sentences_per_second"]
+    print(f"together {speedup:.2f} times as fast as one by one")
+    record = {"loads": loads, "together": speedup}
+    print(write(f"serving-beam-{options.beam}", record, "fastapi", "granian", folder=options.out))
 
 
 if __name__ == "__main__":

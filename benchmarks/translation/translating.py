@@ -1,11 +1,11 @@
-"""Translating: what int8 costs, and a translation in a new process.
+"""Measure the BLEU of int8 translation, and the time of a translation in a new process.
 
     python -m benchmarks.translation.translating --model FOLDER [--data FOLDER] [--only quality,start] [--out FOLDER]
 
 - `quality`: BLEU of the validation pairs in float32 and in int8, and the folders' sizes;
-- `start`: seconds from the command to the answer, with kernels compiled before, and without any.
+- `start`: seconds from the command to the answer, with and without compiled kernels.
 
-FOLDER of --data holds Multi30k (train and val, .en.gz and .fr.gz); that of --model a translator trained on it.
+The folder of --data has Multi30k (train and val, .en.gz and .fr.gz), the folder of --model a translator trained on it.
 """
 
 import argparse
@@ -22,44 +22,44 @@ from benchmarks.kit.report import RESULTS, spread, write
 from dikkat.translation import AlignedCorpus, Search, Translator, evaluate
 
 Record = dict[str, Any]
-SAID = "A man is walking in the park."
+SENTENCE = "A man is walking in the park."
 
 
 def quality(arguments: argparse.Namespace) -> list[Record]:
     pairs = list(AlignedCorpus(arguments.data / "val.en.gz", arguments.data / "val.fr.gz"))
     sources, targets = zip(*pairs, strict=True)
     translator = Translator.load(arguments.model)
-    found = {}
+    bleu = {}
     for precision in ("float32", "int8"):
-        said = translator.translate(list(sources), search=Search(precision=precision))  # type: ignore[arg-type]
-        found[precision] = evaluate([each.target for each in said], list(targets)).bleu
-    with tempfile.TemporaryDirectory() as place:
-        small = Path(place) / "small"
+        translations = translator.translate(list(sources), search=Search(precision=precision))  # type: ignore[arg-type]
+        bleu[precision] = evaluate([translation.target for translation in translations], list(targets)).bleu
+    with tempfile.TemporaryDirectory() as folder:
+        small = Path(folder) / "small"
         translator.save(small, int8=True)
-        sizes = [sum(file.stat().st_size for file in each.iterdir()) for each in (small, arguments.model)]
-    lost, share = found["float32"] - found["int8"], sizes[0] / sizes[1]
+        sizes = [sum(file.stat().st_size for file in translation.iterdir()) for translation in (small, arguments.model)]
+    lost, share = bleu["float32"] - bleu["int8"], sizes[0] / sizes[1]
     return [
-        {"what": "BLEU that int8 costs", **found, "lost": lost},
+        {"what": "BLEU that int8 costs", **bleu, "lost": lost},
         {"what": "folder of int8", "bytes": sizes, "share": share},
     ]
 
 
 def start(arguments: argparse.Namespace) -> list[Record]:
-    """From the command to the answer in new processes; and importing PyTorch alone, in turn."""
-    command = [sys.executable, "-m", "dikkat", "translate", str(arguments.model), SAID]
+    """Time `dikkat translate` in new processes, in turn with importing only PyTorch."""
+    command = [sys.executable, "-m", "dikkat", "translate", str(arguments.model), SENTENCE]
     run(command)
     runs = [(run(command), run([sys.executable, "-c", "import torch"])) for _ in range(7)]
     with tempfile.TemporaryDirectory() as empty:
         cold = run(command, NUMBA_CACHE_DIR=empty)
-    warm, torch_alone = (spread(list(each)) for each in zip(*runs, strict=True))
+    warm, torch_alone = (spread(list(samples)) for samples in zip(*runs, strict=True))
     return [{"what": "warm", "seconds": warm, "torch_alone": torch_alone}, {"what": "cold", "seconds": cold}]
 
 
-def run(command: list[str], **more: str) -> float:
-    """The seconds of a process."""
-    began = time.perf_counter()
-    subprocess.run(command, env=environment(**more), check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
+def run(command: list[str], **variables: str) -> float:
+    """Return the seconds of a process."""
+    begin = time.perf_counter()
+    subprocess.run(command, env=environment(**variables), check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
 
 
 PARTS: dict[str, tuple[Callable[[argparse.Namespace], list[Record]], tuple[str, ...]]] = {

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from command import made, refused
+from dikkat import extras
 from dikkat.cli import options
 from dikkat.cli.app import _COMMANDS
 from dikkat.cli.messages import complain
@@ -118,9 +119,9 @@ def test_the_libraries_too_say_what_to_install():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "--nosuch"], "dikkat: no such option: --nosuch. See dikkat train --help\n"),
-        (["train", "--epoch", 3], "no such option: --epoch; did you mean --epochs? See dikkat train --help"),
-        (["train", "--corpsu", "x"], "no such option: --corpsu; did you mean --corpus? See"),
+        (["train", "--nosuch"], "dikkat: unknown option: --nosuch. See dikkat train --help\n"),
+        (["train", "--epoch", 3], "unknown option: --epoch; did you mean --epochs? See dikkat train --help"),
+        (["train", "--corpsu", "x"], "unknown option: --corpsu; did you mean --corpus? See"),
         (["train", "--no-bidirectionl"], "did you mean --no-bidirectional? See"),
         (["trian"], "no such command 'trian'. Did you mean 'train'? See dikkat --help"),
         (["translate"], "missing argument 'model'. See dikkat translate --help"),
@@ -134,6 +135,29 @@ def test_the_libraries_too_say_what_to_install():
 )
 def test_a_command_that_is_written_wrongly_is_one_line(run, arguments, message):
     refused(run(*arguments), message)
+
+
+def test_help_needs_no_extra():
+    absent = sorted(set().union(*extras._EXTRAS.values()) - {"typer"})
+    code = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({absent}))\n"
+        "from dikkat.cli import main\n"
+        "for command in sys.argv[1:]:\n"
+        "    sys.argv = ['dikkat', command, '--help']\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as end:\n"
+        "        print('status', command, end.code)\n"
+    )
+    pages = re.split(r"^status (\w+ \w+)\n", python(code, *_COMMANDS).stdout, flags=re.MULTILINE)
+    assert pages[1::2] == [f"{command} 0" for command in _COMMANDS]
+    for command, page in zip(_COMMANDS, pages[::2], strict=False):
+        if command in ("train", "translate", "evaluate", "show"):  # their options follow from classes of the extra
+            assert _COMMANDS[command] in page
+            assert "is not installed. Run: pip install" in page
+        else:
+            assert page.startswith(f"Example:\n  dikkat {command}")
 
 
 def test_help_does_not_wait_for_pytorch():
@@ -241,7 +265,7 @@ def test_a_terminal_is_told_the_next_step(run, model, tmp_path, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run("export", model, "--html", page)[2] == f"next: open {page.as_uri()} in a browser\n"
     assert "%20" in page.as_uri()
-    assert run("translate", model, "Go.")[2] == f"next: dikkat show {model} Go., to see what it looked at\n"
+    assert run("translate", model, "Go.")[2] == f"next: dikkat show {model} Go., to see its attention\n"
 
 
 def test_every_setting_and_every_way_of_searching_has_the_option_of_its_name(run):

@@ -22,8 +22,8 @@ def test_of_few_sentences_no_comparison_is_called_more_than_chance(run, tmp_path
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines_))
     files = ["--hypotheses", tmp_path / "ref", "--references", tmp_path / "ref", "--versus-file", tmp_path / "other"]
     out, _ = made(run("evaluate", *files))
-    assert "below 0.05: fewer than 100 sentences say little." in out
-    assert "hardly chance" not in out
+    assert "below 0.05: not reliable with fewer than 100 sentences." in out
+    assert "significant" not in out
 
 
 def scored(hypotheses, references):
@@ -95,7 +95,7 @@ def test_what_evaluate_takes_is_checked_before_the_work(run, model, pairs, tmp_p
     untrained(Translator.load(model), score="none").save(tmp_path / "blind")
     links.write_text("0-0\n" * 8)
     for given in ([tmp_path / "blind"], [model, "--reverse", tmp_path / "blind"]):
-        refused(run("evaluate", *given, "--corpus", pairs, "--links", links), "blind has none")
+        refused(run("evaluate", *given, "--corpus", pairs, "--links", links), "blind, a model without attention")
     monkeypatch.chdir(tmp_path)
     refused(run("evaluate", model, "--corpus", pairs, "--links", "./phrasebook"), "phrasebook")
     refused(run("evaluate", model, "--corpus", pairs, "--report", "r", "--training", "phrasebok"), "phrasebook")
@@ -165,7 +165,7 @@ def test_a_report_has_the_faults_of_each_sentence_and_a_page_of_the_worst(run, m
     shown = run("evaluate", model, *options)[1]
     assert re.search(r"^never +1 ", shown, re.MULTILINE)
     assert re.search(r"^not copied +\d", shown, re.MULTILINE)
-    refused(run("evaluate", model, "--corpus", pairs, "--training", pairs), "--training is given without --report")
+    refused(run("evaluate", model, "--corpus", pairs, "--training", pairs), "--training needs --report")
 
 
 @pytest.mark.parametrize("score", ["additive", "none"])
@@ -197,13 +197,16 @@ def test_files_of_translations_are_scored_without_a_model(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either a model folder or --hypotheses FILE, and not both"),
-        (["m", "--hypotheses", "h"], "give either a model folder or --hypotheses FILE, and not both"),
-        (["m"], "give either --corpus or --references FILE, and not both"),
-        (["m", "--references", "r"], "--references has no sentences for a model to translate"),
-        (["m", "--corpus", "x", "--versus", "a", "--versus-file", "b"], "--versus and --versus-file are both given"),
+        ([], "expected either a model folder or --hypotheses FILE"),
+        (["m", "--hypotheses", "h"], "expected either a model folder or --hypotheses FILE"),
+        (["m"], "expected either --corpus or --references FILE"),
+        (["m", "--references", "r"], "--references has no sentences to translate"),
+        (
+            ["m", "--corpus", "x", "--versus", "a", "--versus-file", "b"],
+            "--versus and --versus-file cannot be combined",
+        ),
         (["--hypotheses", "h", "--corpus", "x", "--links", "l"], "--links needs a model"),
-        (["m", "--corpus", "x", "--reverse", "n"], "--reverse is given without --links"),
+        (["m", "--corpus", "x", "--reverse", "n"], "--reverse needs --links"),
         (["--hypotheses", "h", "--references", "nowhere"], "nowhere: No such file"),
     ],
 )

@@ -166,15 +166,15 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "say with --target which column of homes.csv to predict: area, age, price, count"),
+        ([], "--target: missing; expected a column of homes.csv: area, age, price, count"),
         (["--target", "prise"], "homes.csv: there is no column 'prise'; did you mean 'price'?"),
         (["--target", "town"], "homes.csv: column 'town' holds text ('Lyon' in row 1); expected numbers"),
         (
             ["--target", "price", "--feature", "town"],
             "column 'town' holds text ('Lyon' in row 1), the same in all rows",
         ),
-        (["--target", "price", "--feature", "area", "--without", "area"], "both with --feature and with --without"),
-        (["--target", "price", "--feature", "price"], "column 'price' is given twice"),
+        (["--target", "price", "--feature", "area", "--without", "area"], "column 'area': got --feature and --without"),
+        (["--target", "price", "--feature", "price"], "column 'price': got two uses"),
         (["--target", "price", "--set", "kernel=gausian"], "--set kernel: got 'gausian'; expected 'gaussian'"),
         (["--target", "price", "--set", "bandwidth=0"], "--set bandwidth: got 0.0; expected a positive number"),
         (
@@ -240,7 +240,7 @@ def test_what_cannot_be_written_is_said_before_the_work(run, homes, tmp_path, mo
     homes.to_csv("homes.csv", index=False)
     for name in ("model.safetensors", "predictions.csv", "fit.png"):
         (tmp_path / f"out-{name}" / name).mkdir(parents=True)
-        message = f"out-{name}/{name}: a folder is in the way; give another --output"
+        message = f"out-{name}/{name}: got a folder; expected a file, or no file yet. Give another --output"
         refused(run("homes.csv", "--target", "price", "-o", f"out-{name}"), message)
 
     def full(**_):
@@ -309,7 +309,7 @@ def test_the_textbooks_experiment_is_made(run, tmp_path):
 
 @pytest.mark.parametrize("option", ["--target", "--feature", "--weights", "--set", "--order", "--text"])
 def test_options_for_a_table_need_one(run, option):
-    refused(run(option, "x"), f"{option} is for a table: give one")
+    refused(run(option, "x"), f"{option} needs a table, as in dikkat regress")
 
 
 def test_help_fits_80_columns(run, monkeypatch):

@@ -67,7 +67,7 @@ def test_every_column_has_a_use_or_a_reason(run, homes):
         "same, which": "holds text ('x' in row 1), the same in all rows",
         "empty, which": "is empty",
         "id, which": "holds text ('home 0' in row 1)",
-        "day, which": "was to be left out",
+        "day, which": "is excluded by --without",
         "town, which": "holds text, and categories need the gaussian kernel",
     }
     assert {line for line in out.splitlines() if line.startswith("left out")} == {
@@ -109,7 +109,10 @@ def test_standard_input_and_cells_that_stand_for_nothing(run, homes):
     np.testing.assert_allclose(written["price_predicted"].drop(index=3), model.predict(x), rtol=1e-9)
     assert written["area"][3] == -999
     refused(run("-", *options, stdin=b""), "-: ")
-    refused(run("-", *options, "--predict", "-", stdin=b""), "--predict: got -, as the table is; standard input can be")
+    refused(
+        run("-", *options, "--predict", "-", stdin=b""),
+        "--predict: got -, like the table; expected a file, as standard",
+    )
 
 
 def test_a_saved_model_is_applied(run, homes, tmp_path):
@@ -144,7 +147,7 @@ def test_missing_cells_where_a_model_is_applied(run, homes):
     found = pd.read_csv("out/predictions.csv")["price_predicted"]
     assert found.isna().tolist() == [i in (3, 4) for i in range(60)]
     np.testing.assert_allclose(found.drop(index=[3, 4]), whole.drop(index=[3, 4]), rtol=1e-9)
-    refused(run("homes.csv", *apply, "--folds", 3), "--folds is for a fit, and --apply takes a model as it is")
+    refused(run("homes.csv", *apply, "--folds", 3), "--folds is for fitting and --apply uses a fitted model")
 
 
 def test_a_column_that_is_named_is_what_it_holds_or_refused(run, homes, tmp_path):
@@ -190,21 +193,22 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
     made(run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high", "-o", "made"))
     apply = ["--apply", "made/model.safetensors", "-o", "out"]
     homes.drop(columns=["town", "area"]).to_csv("few.csv", index=False)
-    refused(run("few.csv", *apply), "few.csv: lacks the model's 'town', 'area'. There are: id, size, day, price")
+    refused(run("few.csv", *apply), "few.csv: lacks the columns 'town', 'area'; got id, size, day, price")
     homes.assign(size="huge").to_csv("huge.csv", index=False)
     refused(run("huge.csv", *apply), "huge.csv: column 'size' holds 'huge'; expected one of low, mid, high")
     homes.assign(day="soon").to_csv("soon.csv", index=False)
     refused(run("soon.csv", *apply), "soon.csv: column 'day' holds text ('soon' in row 1); expected dates")
     homes.assign(price_predicted=1).to_csv("twice.csv", index=False)
     refused(run("twice.csv", *apply), "there is a column 'price_predicted' already")
-    refused(run("homes.csv", *apply, "--set", "ridge=1"), "--set is for a fit, and --apply takes a model as it is")
+    refused(run("homes.csv", *apply, "--set", "ridge=1"), "--set is for fitting and --apply uses a fitted model")
     refused(
         run("homes.csv", "--apply", "homes.csv", "-o", "out"), "homes.csv: truncated, damaged, or not a safetensors"
     )
-    refused(run("--apply", "made/model.safetensors"), "--apply is for a table")
+    refused(run("--apply", "made/model.safetensors"), "--apply needs a table")
     KernelRegressor(bandwidth=1.0).fit([[0.0], [1.0]], [0.0, 1.0]).save("nameless.safetensors")
     refused(
-        run("homes.csv", "--apply", "nameless.safetensors"), "nameless.safetensors: fitted to columns without names"
+        run("homes.csv", "--apply", "nameless.safetensors"),
+        "nameless.safetensors: got a model of columns without names",
     )
     assert list((tmp_path / "out").iterdir()) == []
     status, _, err = run("homes.csv", *apply)

@@ -27,7 +27,7 @@ def test_a_training_makes_a_model_and_replaces_one(run, pairs, tmp_path):
     )
     assert (status, out) == (0, "")
     assert "epoch 1: training loss" in err
-    assert f"{folder}: the best of 1 validations, the best one's loss" in err
+    assert f"{folder}: the best of 1 validations, best loss" in err
     settings = Translator.load(folder).settings
     assert (settings.score, settings.hidden_size, settings.epochs, settings.min_freq) == ("dot", 8, 1, 1)
     assert run("train", "--corpus", pairs, "-o", folder, "--validation", "none", *QUICK)[0] == 0  # replaces it
@@ -84,7 +84,7 @@ def test_what_ended_a_training_is_said(run, pairs, tmp_path):
 def test_a_file_of_pairs_in_place_of_a_recipe_is_met_with_the_option(run, pairs, tmp_path):
     refused(
         run("train", pairs, "-o", tmp_path / "m"),
-        f"got lines with tabs, and no recipe. Give sentence pairs by --corpus {pairs}",
+        f"got lines with tabs; expected a recipe. Pass sentence pairs with --corpus {pairs}",
     )
 
 
@@ -110,8 +110,8 @@ def test_early_stopping_is_said(run, tmp_path):
     best = losses.index(min(losses))
     assert len(losses) == best + 3 < 9
     assert (
-        f"stopped after epoch {len(losses)}: 2 validations without improvement; kept epoch {best + 1}, validation loss "
-        f"{losses[best]:.3f}\n"
+        f"stopped after epoch {len(losses)}: 2 validations without improvement; selected epoch {best + 1}, validation "
+        f"loss {losses[best]:.3f}\n"
     ) in err
 
 
@@ -148,9 +148,12 @@ def test_the_loss_that_is_kept_is_that_of_the_best_validation(run, tmp_path, mon
         (["own-corpus"], "dikkat: pairs.tsv: No such file or directory"),
         (
             ["--batch-size", 8, "--batch-tokens", 99],
-            "--batch-size and --batch-tokens are both given: leave one of them",
+            "--batch-size and --batch-tokens cannot be combined: remove one of them",
         ),
-        (["--validation", "none", "--patience", 2], "--patience is given and --validation is none: without validation"),
+        (
+            ["--validation", "none", "--patience", 2],
+            "--patience has no effect with --validation none: remove one of them",
+        ),
         (
             ["--corpus", "phrasebook", "--tokenizer", "bpe", "--vocabulary-size", 100],
             "dikkat: --vocabulary-size: got 100;",
@@ -164,7 +167,7 @@ def test_the_loss_that_is_kept_is_that_of_the_best_validation(run, tmp_path, mon
             "dikkat: --validation is {na",
         ),
         (["--resume"], "recipe.toml: missing, so there is no training to resume. Train without --resume"),
-        (["book", "--resume"], "model.training; leave out book"),
+        (["book", "--resume"], "model.training; remove book"),
     ],
 )
 def test_train_refuses_what_does_not_fit(run, tmp_path, arguments, message):
@@ -215,7 +218,7 @@ def test_an_interrupted_training_is_resumed_to_the_same_model(run, tmp_path, mon
     folder = tmp_path / "a model"
     status, _, err = run("train", *recipe, "-o", folder)
     assert status == 130
-    assert f"To go on: dikkat train --resume --output '{folder}'" in err
+    assert f"To resume: dikkat train --resume --output '{folder}'" in err
     assert folder.exists() == (after == 5)  # hardly begun, there is no model worth keeping
     monkeypatch.undo()
     refused_status, _, err = run("train", *recipe, "-o", folder)
@@ -259,7 +262,7 @@ def test_a_training_that_breaks_off_later_saves_the_best_model_and_fails(run, tm
     status, out, err = run("train", "-o", tmp_path / "model", *options)
     assert (status, out) == (2, "")
     assert err.splitlines()[-2:] == [
-        "dikkat: the training broke off; the best model so far is saved",
+        "dikkat: the training failed; the best model so far is saved",
         *re.findall(r"^dikkat: out of memory after \d steps, on a batch of 2 pairs.*$", err, re.MULTILINE),
     ]
     assert "use a smaller --batch-size (or --batch-tokens), --max-length or --hidden-size" in err
@@ -285,9 +288,9 @@ def test_batches_by_tokens_and_precision_are_settings(run, pairs, tmp_path, monk
 @pytest.mark.parametrize(
     ("place", "name", "said"),
     [
-        (Recipe, "data", "before there was a checkpoint; nothing is saved"),
-        (Tokenizer, "train", "before there was a checkpoint; nothing is saved"),
-        (Translator, "save", "To go on: dikkat train --resume --output"),
+        (Recipe, "data", "before the first checkpoint; nothing is saved"),
+        (Tokenizer, "train", "before the first checkpoint; nothing is saved"),
+        (Translator, "save", "To resume: dikkat train --resume --output"),
     ],
 )
 def test_ctrl_c_is_told_in_words_at_any_time(run, tmp_path, monkeypatch, place, name, said):
@@ -331,7 +334,7 @@ def test_a_training_that_does_not_begin_leaves_the_recipe_that_is_there(run, tmp
         assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 130
         status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "new")
     assert status == 130
-    assert err.splitlines()[-1] == "dikkat: interrupted before there was a checkpoint; nothing is saved"
+    assert err.splitlines()[-1] == "dikkat: interrupted before the first checkpoint; nothing is saved"
     assert recipe.read_bytes() == before
     made(run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5))
     assert b"seed = 5" in recipe.read_bytes()

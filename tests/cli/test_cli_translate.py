@@ -97,16 +97,14 @@ def test_a_search_that_cannot_be_is_one_line(run, model, arguments, message):
 def test_signs_of_wrong_translations_are_told_with_the_line(run, model, tmp_path, capsys):
     out, err = made(run("translate", model, "The astronaut is calm.", "Go.", "Go. A pilot, an astronaut: pilot €"))
     assert err == (
-        "dikkat: sentence 1: not learnt by the model: astronaut\n"
-        "dikkat: sentence 3: not learnt by the model: A, pilot, an, astronaut\n"
+        "dikkat: sentence 1: unknown words: astronaut\ndikkat: sentence 3: unknown words: A, pilot, an, astronaut\n"
     )
     assert out.count("Va !") == 2
     (tmp_path / "lines").write_text("\nGo.\nThe astronaut.\n")
     cut = "the translation did not end and was cut"
     _, err = made(run("translate", model, "--file", tmp_path / "lines", "--max-length", 1))
     assert err == (
-        f"dikkat: {tmp_path}/lines, line 2: {cut}\n"
-        f"dikkat: {tmp_path}/lines, line 3: not learnt by the model: astronaut; {cut}\n"
+        f"dikkat: {tmp_path}/lines, line 2: {cut}\ndikkat: {tmp_path}/lines, line 3: unknown words: astronaut; {cut}\n"
     )
     _, err = made(run("translate", model, "--max-length", 1, stdin=b"\nGo.\n"))
     assert err == f"dikkat: standard input, line 2: {cut}\n"
@@ -160,7 +158,7 @@ class Dripping(io.BytesIO):
 @pytest.mark.parametrize("most", [1, 2, 5, 1000])
 def test_lines_are_whole_however_they_arrive(most):
     data = "\ufeffÉté !\r\n\n漢字\x0c\u2028x\nno end".encode()
-    found = [line for group in lines.arriving(Dripping(data, most), "it") for line in group]
+    found = [line for group in lines.read_stream(Dripping(data, most), "it") for line in group]
     assert found == ["Été !", "", "漢字\x0c\u2028x", "no end"]
 
 
@@ -170,7 +168,7 @@ def test_a_line_without_an_end_is_not_read_for_ever():
             return b"a" * size
 
     with pytest.raises(InputError, match="it, line 1: got more than 10,000 characters"):
-        [line for group in lines.arriving(Endless(), "it") for line in group]
+        [line for group in lines.read_stream(Endless(), "it") for line in group]
 
 
 def test_bad_input_to_translate_is_one_line(run, model, tmp_path):
@@ -180,7 +178,7 @@ def test_bad_input_to_translate_is_one_line(run, model, tmp_path):
     assert out.count("\n") == 1  # the line before it is translated
     assert "bad.txt, line 2: not UTF-8" in err
     refused(run("translate", model, stdin=b"a" * 100_000), "standard input, line 1: got more than 10,000 characters")
-    refused(run("translate", model, "Go.", "-f", tmp_path / "bad.txt"), "both given")
+    refused(run("translate", model, "Go.", "-f", tmp_path / "bad.txt"), "cannot be combined")
     refused(run("translate", model, "-f", tmp_path / "none.txt"), "none.txt: No such file or directory")
     refused(run("translate", model, "\udcff"), "expected Unicode")
 

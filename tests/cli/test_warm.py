@@ -42,7 +42,7 @@ def test_a_kernel_is_compiled_by_its_name(monkeypatch):
         "cross_entropy",
         lambda *given: asked.append(given),
     )
-    name, seconds = warm._compiled(("dikkat.translation.network.fused_loss.kernel", "cross_entropy", "float64", ()))
+    name, seconds = warm._compile(("dikkat.translation.network.fused_loss.kernel", "cross_entropy", "float64", ()))
     assert (name, asked) == (
         "dikkat.translation.network.fused_loss.kernel.cross_entropy, float64",
         [(np.dtype("float64"),)],

@@ -34,8 +34,8 @@ def made(path: Path, text: str, *names: str) -> Path:
         ("https://example.org/some/where", None),
         ("https://github.com/some/where/blob/main/docs/index.md#top", None),
         ("https://raw.example.org/some/where/main/docs", None),
-        ("docs/index.md", "cannot follow"),
-        ("https://github.com/some/where/blob/main/docs/gone.md", "leads to nothing"),
+        ("docs/index.md", "a relative link"),
+        ("https://github.com/some/where/blob/main/docs/gone.md", "no such path"),
     ],
 )
 def test_links_of_the_description(tmp_path, link, said):
@@ -45,4 +45,4 @@ def test_links_of_the_description(tmp_path, link, said):
 
 def test_content_and_fields(tmp_path):
     found = list(wheel.faults(made(tmp_path / "a.whl", "", *CONTENT[1:], "tests/test_a.py"), []))
-    assert found == ["tests/test_a.py: not of the package", "py.typed: missing"]
+    assert found == ["tests/test_a.py: outside the package", "py.typed: missing"]

@@ -151,7 +151,7 @@ def test_models_that_cannot_be_served(dikkat, folder, tmp_path):
     assert err.count("\n") == 1
     (tmp_path / "small").mkdir()
     status, _, err = dikkat(folder, tmp_path / "small")
-    assert (status, "two of the name small" in err) == (2, True)
+    assert (status, "two folders named small" in err) == (2, True)
     origins = [("--allow-origin", each) for each in ("example.org", "https://example.org/", "https://Example.org")]
     for option, value in [("--seconds", "0"), *origins]:
         status, _, err = dikkat(folder, option, value)

@@ -587,7 +587,7 @@ def test_the_command(translator, tmp_path, capsys, monkeypatch):
     page = tmp_path / "page.html"
     run = command_line(monkeypatch, capsys, "export", str(tmp_path / "model"))
     said, _ = made(run("--html", page, "--example", "Go."))
-    assert "with the model inside" in said
+    assert "MB, with the model" in said
     assert "<title>Translator</title>" in page.read_text(encoding="utf-8")
     status, _, said = run("--title", "x")
     assert status == 2

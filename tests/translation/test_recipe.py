@@ -43,7 +43,7 @@ def test_every_setting_is_in_own_corpus_with_its_default_and_its_meaning(written
     found = options_of(own)
     assert list(found) == ["corpus", "validation", "test", *Settings.options()]
     assert Recipe.load(own).values == {}
-    _, _, follow = own.read_text(encoding="utf-8").partition("which follow from the corpus (the command says how): ")
+    _, _, follow = own.read_text(encoding="utf-8").partition("which follow from the corpus (the command prints them): ")
     assert set(re.findall(r"\w+", follow.partition(".\n")[0])) == _CHOSEN
     chosen = re.sub(r"^#(?=\w+ =)", "", own.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert Recipe.load(written(chosen)).values.keys() == Settings.options().keys()

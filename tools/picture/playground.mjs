@@ -1,4 +1,4 @@
-// The README's picture of the playground: its first room of a page of `dikkat export`, in Chromium.
+// Take the README's picture of the playground of a page of `dikkat export`, in Chromium.
 //   node tools/picture/playground.mjs PAGE FILE.png [CHROMIUM]
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";

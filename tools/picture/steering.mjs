@@ -1,6 +1,6 @@
-// The moving picture of the README: a page of `dikkat export` being steered, in Chromium, with a pointer that is drawn.
+// Record the README's animation: a page of `dikkat export` in Chromium, with a drawn pointer.
 //   node tools/picture/steering.mjs PAGE FOLDER [CHROMIUM]      writes steering.gif and steering.png; needs ffmpeg
-// PAGE is of the demo's model: python examples/demo.py && dikkat export demo/model --html PAGE --title "English → French" \
+// PAGE shows the demo's model: python examples/demo.py && dikkat export demo/model --html PAGE --title "English → French" \
 //   --example "We work with her." --example "I lost."
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
@@ -11,10 +11,10 @@ import { launch } from "../../web/test/opened.mjs";
 
 const [path, folder, chromium = "/usr/bin/chromium"] = process.argv.slice(2);
 const SENTENCE = "The famous doctor can help this girl.";
-const [STEP, WORD, SHARE] = ["peut", "help", 0.92]; // looking at "help" in place of "can", it writes "a aidé" for "peut aider"
+const [STEP, WORD, SHARE] = ["peut", "help", 0.92]; // with attention on "help" instead of "can", it writes "a aidé" instead of "peut aider"
 const [WIDTH, HEIGHT, STILL] = [880, 790, 860];
-const ASIDE = [700, 720]; // where the pointer rests while the page scrolls
-const FRAME = 80; // milliseconds of a frame while something moves; all are multiples of ffmpeg's 40
+const REST = [700, 720]; // position of the pointer while the page scrolls
+const FRAME = 80; // milliseconds of a frame during movement; all durations are multiples of ffmpeg's 40
 
 const scratch = mkdtempSync(join(tmpdir(), "steering-"));
 const browser = await launch(chromium);
@@ -24,21 +24,21 @@ await page.goto(`${pathToFileURL(resolve(path)).href}#text=`);
 await page.locator("#text").waitFor();
 
 const frames = [];
-/** Takes a picture that is shown for some milliseconds. */
+/** Takes a frame with a duration in milliseconds. */
 async function shoot(milliseconds = FRAME) {
   const name = join(scratch, `${String(frames.length).padStart(4, "0")}.png`);
   await page.screenshot({ path: name, caret: "initial" });
   frames.push({ name, milliseconds });
 }
 
-// A pointer: headless browsers draw none.
+// Headless browsers draw no pointer.
 await page.evaluate(() => {
-  const place = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  place.setAttribute("viewBox", "0 0 20 28");
-  place.innerHTML = '<path d="M2 1v22l5.5-5 3.6 8.4 4-1.7-3.6-8.2H19z" fill="#111" stroke="#fff" stroke-width="1.6"/>';
-  Object.assign(place.style, { position: "fixed", zIndex: 99, width: "20px", height: "28px", left: "-40px", top: "0", pointerEvents: "none" });
-  document.body.append(place);
-  window.pointTo = (x, y) => Object.assign(place.style, { left: `${x - 2}px`, top: `${y - 1}px` });
+  const pointer = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  pointer.setAttribute("viewBox", "0 0 20 28");
+  pointer.innerHTML = '<path d="M2 1v22l5.5-5 3.6 8.4 4-1.7-3.6-8.2H19z" fill="#111" stroke="#fff" stroke-width="1.6"/>';
+  Object.assign(pointer.style, { position: "fixed", zIndex: 99, width: "20px", height: "28px", left: "-40px", top: "0", pointerEvents: "none" });
+  document.body.append(pointer);
+  window.pointTo = (x, y) => Object.assign(pointer.style, { left: `${x - 2}px`, top: `${y - 1}px` });
 });
 let at = [600, 720];
 async function pointTo(x, y) {
@@ -47,34 +47,34 @@ async function pointTo(x, y) {
   await page.evaluate(([left, top]) => window.pointTo(left, top), at);
 }
 const eased = (share) => share * share * (3 - 2 * share);
-/** Moves the pointer in some frames. */
-async function move([x, y], count = 8, each = shoot) {
+/** Moves the pointer in `count` frames. */
+async function move([x, y], count = 8, onFrame = shoot) {
   const [left, top] = at;
   for (let k = 1; k <= count; k++) {
     const share = eased(k / count);
     await pointTo(left + (x - left) * share, top + (y - top) * share);
-    await each();
+    await onFrame();
   }
 }
-const middleOf = async (locator) => {
+const centerOf = async (locator) => {
   const { x, y, width, height } = await locator.boundingBox();
   return [x + width / 2, y + height / 2];
 };
-/** Scrolls the page in some frames, the pointer going aside. */
+/** Scrolls the page in `count` frames and moves the pointer to `REST`. */
 async function scroll(to, count) {
   const from = await page.evaluate(() => window.scrollY);
   const [left, top] = at;
   for (let k = 1; k <= count; k++) {
     const share = eased(k / count);
     await page.evaluate((y) => window.scrollTo(0, y), from + (to - from) * share);
-    await pointTo(left + (ASIDE[0] - left) * share, top + (ASIDE[1] - top) * share);
+    await pointTo(left + (REST[0] - left) * share, top + (REST[1] - top) * share);
     await page.waitForTimeout(80);
     await shoot();
   }
 }
 const settled = () => page.waitForTimeout(250);
 
-// It is typed, and the translation appears.
+// Type the sentence; the translation appears.
 await pointTo(...at);
 await page.locator("#text").focus();
 await shoot(480);
@@ -85,10 +85,10 @@ for (const word of SENTENCE.split(/(?<= )/)) {
 }
 await shoot(800);
 
-// Words are pointed at, and show where they look.
+// Point at words, which show their attention.
 const word = (text) => page.locator(".links .written", { hasText: new RegExp(`^${text}$`) });
-for (const each of ["célèbre", STEP]) {
-  await move(await middleOf(word(each)), 5);
+for (const text of ["célèbre", STEP]) {
+  await move(await centerOf(word(text)), 5);
   await settled();
   await shoot(800);
 }
@@ -97,23 +97,23 @@ await page.mouse.up();
 await settled();
 await shoot(320);
 
-// Its step comes into view.
+// Scroll to the weights of the step.
 const row = page.locator(".weight-row[data-place]", { hasText: WORD });
 const bottom = (await page.locator(".weight-row[data-place]").last().boundingBox()).y + 60;
-const far = Math.max(0, bottom - HEIGHT);
-await scroll(far, 7);
+const offset = Math.max(0, bottom - HEIGHT);
+await scroll(offset, 7);
 await settled();
 await shoot(600);
 
-// A weight is dragged, and the sentence is written anew.
+// Drag a weight; the sentence is translated again.
 const slider = row.locator("input[type=range]");
 const { x, y, width, height } = await slider.boundingBox();
 const from = Number(await slider.inputValue()) / 100;
-const along = (share) => [x + 8 + share * (width - 16), y + height / 2];
-await move(along(from), 6);
+const positionAt = (share) => [x + 8 + share * (width - 16), y + height / 2];
+await move(positionAt(from), 6);
 await page.mouse.down();
 await shoot(240);
-await move(along(SHARE), 14, async () => {
+await move(positionAt(SHARE), 14, async () => {
   await page.waitForTimeout(200);
   await shoot(120);
 });
@@ -121,7 +121,7 @@ await page.mouse.up();
 await settled();
 await shoot(1600);
 
-// Back at the top, both texts with what has changed.
+// Back at the top: both texts, with the changes.
 await scroll(0, 6);
 await settled();
 await shoot(1000);
@@ -138,4 +138,4 @@ execFileSync("ffmpeg", ["-v", "error", "-f", "concat", "-safe", "0", "-i", join(
 renameSync(gif, join(folder, "steering.gif"));
 renameSync(join(scratch, "still.png"), join(folder, "steering.png"));
 rmSync(scratch, { recursive: true });
-console.log(`${frames.length} frames, ${frames.reduce((sum, each) => sum + each.milliseconds, 0) / 1000} s`);
+console.log(`${frames.length} frames, ${frames.reduce((sum, frame) => sum + frame.milliseconds, 0) / 1000} s`);

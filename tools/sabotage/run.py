@@ -1,14 +1,13 @@
-"""Make each change of changes.toml in a copy of the project, and say whether the tests notice.
+"""Make each deliberate fault of changes.toml in a copy of the project, and report whether the tests fail.
 
     python tools/sabotage/run.py --json after.json
     python tools/sabotage/run.py causal-edge gru-reset-gradient
     python tools/sabotage/run.py --tests ../an-older-checkout --json before.json
 
-A change is noticed ("red") when one of its runs of pytest fails; it is not ("green") when all pass. The working tree is
-never written to. The copy is kept and brought up to date, so that kernels that are not touched are compiled once; so
-are those of a change, for a second run of it with other tests.
+A change is "red" if one of its pytest runs fails, and "green" if all pass. The working tree is never modified. The copy
+is kept and updated, so that unchanged kernels are compiled once, and kernels of a change once for all its runs.
 
-Each run is a fork of this process, which has imported the large libraries once, but nothing of dikkat.
+Each run is a fork of this process, which has imported the large libraries but not dikkat.
 """
 
 import argparse
@@ -43,43 +42,43 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 def changes() -> list[dict[str, Any]]:
-    """The list."""
-    found: list[dict[str, Any]] = tomllib.loads(CHANGES.read_text(encoding="utf-8"))["change"]
-    return found
+    """Return the changes of changes.toml."""
+    entries: list[dict[str, Any]] = tomllib.loads(CHANGES.read_text(encoding="utf-8"))["change"]
+    return entries
 
 
 def changed(text: str, change: dict[str, Any]) -> str:
-    """A file's text with a change made in the function that it names.
+    """Return the text of a file with a change in the function that it names.
 
     Raises:
-        ValueError: there is no such function, or what is to be changed is not there once.
+        ValueError: If there is no such function, or it does not contain the old text exactly once.
     """
     body: list[ast.stmt] = ast.parse(text).body
     for name in change["function"].split("."):
-        found = [each for each in body if isinstance(each, _NAMED) and each.name == name]
-        if not found:
+        definitions = [node for node in body if isinstance(node, _NAMED) and node.name == name]
+        if not definitions:
             raise ValueError(f"{change['id']}: in {change['file']} there is no {change['function']}")
-        body = found[-1].body  # behind its overloads
-    lines = text.splitlines(keepends=True)
-    before, own, behind = lines[: (a := found[-1].lineno - 1)], lines[a : (b := found[-1].end_lineno)], lines[b:]
-    if (times := "".join(own).count(change["old"])) != 1:
-        raise ValueError(f"{change['id']}: in {change['function']} its old text is there {times} times; expected once")
-    return "".join([*before, "".join(own).replace(change["old"], change["new"]), *behind])
+        body = definitions[-1].body  # after its overloads
+    start, end, lines = definitions[-1].lineno - 1, definitions[-1].end_lineno, text.splitlines(keepends=True)
+    before, function, after = lines[:start], lines[start:end], lines[end:]
+    if (times := "".join(function).count(change["old"])) != 1:
+        raise ValueError(f"{change['id']}: got its old text {times} times in {change['function']}; expected once")
+    return "".join([*before, "".join(function).replace(change["old"], change["new"]), *after])
 
 
 @functools.cache
 def unknown_names(text: str) -> set[str]:
-    """Names that a module reads and never binds: with one, a test would be red for the wrong reason."""
+    """Return the names that a module reads and never binds; they would fail a test for the wrong reason."""
     tables = [top := symtable.symtable(text, "changed", "exec")]
     for table in tables:
         tables += table.get_children()
-    bound = {each.get_name() for each in top.get_symbols() if each.is_assigned() or each.is_imported()}
-    read = {each.get_name() for table in tables for each in table.get_symbols() if each.is_global()}
+    bound = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    read = {symbol.get_name() for table in tables for symbol in table.get_symbols() if symbol.is_global()}
     return read - bound - set(dir(builtins))
 
 
-def bring_up_to_date(copy: Path) -> None:
-    """Copy what git knows of the project, with its times; what it no longer knows goes from src and tests."""
+def update_copy(copy: Path) -> None:
+    """Copy the files of git with their times, and delete other Python files from src and tests."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     names = {name for name in listed.split("\0") if name and (ROOT / name).is_file()}
     for name in names:
@@ -94,7 +93,7 @@ def bring_up_to_date(copy: Path) -> None:
 
 
 def _test(arguments: str, tests: Path, source: Path, env: dict[str, str], output: Path) -> None:
-    """In a fork: pytest, as in a process of its own."""
+    """Run pytest and exit; called in a fork."""
     with output.open("wb") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
@@ -114,7 +113,7 @@ def _test(arguments: str, tests: Path, source: Path, env: dict[str, str], output
 def _run_tests(
     arguments: str, tests: Path, source: Path, env: dict[str, str], limit: float
 ) -> tuple[int | None, str, float]:
-    """Exit status, None after the limit; output; seconds of the processor."""
+    """Return the exit status (None after the limit), the output, and the seconds of CPU time."""
     with tempfile.TemporaryDirectory() as folder:
         output, end = Path(folder) / "output", time.monotonic() + limit
         child = os.fork()
@@ -122,8 +121,8 @@ def _run_tests(
             os.setsid()
             _test(arguments, tests, source, env, output)
         while True:
-            done, status, usage = os.wait4(child, os.WNOHANG)
-            if done:
+            pid, status, usage = os.wait4(child, os.WNOHANG)
+            if pid:
                 break
             if time.monotonic() > end:
                 with contextlib.suppress(ProcessLookupError):
@@ -135,12 +134,12 @@ def _run_tests(
 
 
 def run(number: int, change: dict[str, Any], copy: Path, tests: Path, limit: float) -> dict[str, Any]:
-    """Make a change, run its tests until one fails, and take the change back."""
+    """Make a change, run its tests until one fails, and undo the change."""
     path = copy / "src" / "dikkat" / change["file"]
     original, status = path.read_bytes(), path.stat()
-    # The same examples of Hypothesis each time; a test's own processes find the changed source too.
+    # CI: deterministic examples of Hypothesis. PYTHONPATH: subprocesses of tests find the changed source too.
     env = {"PYTHONPATH": str(copy / "src"), "CI": "1"}
-    if change["room"] == "cpu":  # compiled again; what others share is not to be mixed up with that
+    if change["room"] == "cpu":  # a separate cache for the changed kernels
         env["NUMBA_CACHE_DIR"] = str(copy.with_name("kernels") / change["id"])
     if change["room"] == "gpu":
         env["TRITON_INTERPRET"] = "1"
@@ -148,7 +147,7 @@ def run(number: int, change: dict[str, Any], copy: Path, tests: Path, limit: flo
     seconds = 0.0
     try:
         path.write_bytes(changed(original.decode(), change).encode())
-        # A time of its own, by which Python and Numba find what they have compiled of this change and no other.
+        # A distinct time for each change, by which Python and Numba find its compiled code.
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + (1 + number) * 10**9))
         for arguments in change["tests"]:
             code, output, spent = _run_tests(arguments, tests, copy / "src", env, limit)
@@ -158,11 +157,11 @@ def run(number: int, change: dict[str, Any], copy: Path, tests: Path, limit: flo
             if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
                 raise ValueError(f"{change['id']}: pytest did not run {arguments!r}: {output}")
             if code:
-                named = _FAILED.search(output)
-                result |= {"outcome": "red", "failed": named[1] if named else f"exit {code}"}
+                failed = _FAILED.search(output)
+                result |= {"outcome": "red", "failed": failed[1] if failed else f"exit {code}"}
                 break
             if code is None:
-                result |= {"outcome": "slow", "failed": f"not over after {limit:.0f} s"}
+                result |= {"outcome": "slow", "failed": f"not finished after {limit:.0f} s"}
                 break
     finally:
         path.write_bytes(original)
@@ -171,34 +170,34 @@ def run(number: int, change: dict[str, Any], copy: Path, tests: Path, limit: flo
 
 
 def main() -> int:
-    """Run, and show a table."""
+    """Run the changes and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("ids", nargs="*", help="which changes; all, if none is named")
-    parser.add_argument("--tests", type=Path, help="a checkout whose tests to run; this one's")
+    parser.add_argument("ids", nargs="*", help="changes to run; by default all")
+    parser.add_argument("--tests", type=Path, help="checkout with the tests to run; by default this one")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "dikkat-sabotage")
-    parser.add_argument("--json", type=Path, help="where to write the results; what is there already is not run again")
+    parser.add_argument("--json", type=Path, help="file for the results; changes with a result are not run again")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds for one run of pytest")
-    given = parser.parse_args()
+    options = parser.parse_args()
     known = {change["id"]: (number, change) for number, change in enumerate(changes())}
-    if unknown := set(given.ids) - known.keys():
-        parser.error(f"no such change: {', '.join(sorted(unknown))}")
+    if unknown := set(options.ids) - known.keys():
+        parser.error(f"unknown changes: {', '.join(sorted(unknown))}")
     results: dict[str, dict[str, Any]] = {}
-    if given.json and given.json.exists():
-        results = {each["id"]: each for each in json.loads(given.json.read_text(encoding="utf-8"))}
-    copy = given.work / "tree"
-    bring_up_to_date(copy)
+    if options.json and options.json.exists():
+        results = {result["id"]: result for result in json.loads(options.json.read_text(encoding="utf-8"))}
+    copy = options.work / "tree"
+    update_copy(copy)
     os.environ["OMP_NUM_THREADS"] = "1"  # before the import below
     for name in _LARGE:
         importlib.import_module(name)
-    for id_ in given.ids or known:
-        if id_ in results and not given.ids:
+    for id_ in options.ids or known:
+        if id_ in results and not options.ids:
             continue
-        results[id_] = run(*known[id_], copy, (given.tests or copy).resolve(), given.limit)
+        results[id_] = run(*known[id_], copy, (options.tests or copy).resolve(), options.limit)
         print("{outcome:6} {id:30} {room:12} {seconds:7.1f} s  {failed}".format(**results[id_]), flush=True)
-        if given.json:
-            text = json.dumps([results[each] for each in known if each in results], indent=1) + "\n"
-            given.json.write_text(text, encoding="utf-8")
-    green = [id_ for id_, each in results.items() if each["outcome"] != "red"]
+        if options.json:
+            text = json.dumps([results[key] for key in known if key in results], indent=1) + "\n"
+            options.json.write_text(text, encoding="utf-8")
+    green = [id_ for id_, result in results.items() if result["outcome"] != "red"]
     print(f"{len(results) - len(green)} of {len(results)} red; not: {', '.join(green) or 'none'}")
     return bool(green)
 

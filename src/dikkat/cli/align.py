@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +12,12 @@ from dikkat.cli.app import Command, app, option
 from dikkat.cli.options import ModelArgument
 from dikkat.errors import InputError
 from dikkat.storage.files import check_replaceable, write_whole
-from dikkat.translation import Translator
-from dikkat.translation.data.corpus import Pair, read_lines
 
-_WINDOW = 1024  # pairs that are in memory at once
+if TYPE_CHECKING:
+    from dikkat.translation import Translator
+    from dikkat.translation.data.corpus import Pair
+
+_WINDOW = 1024  # pairs in memory
 
 
 @app.command(
@@ -28,40 +30,42 @@ def align(
     pairs: Annotated[
         Path, typer.Argument(help="A file with a sentence, a tab and its translation in each line.", show_default=False)
     ],
-    output: Annotated[
-        Path | None, option("Where to write; without it, to standard output.", "FILE", "-o", "--output")
-    ] = None,
+    output: Annotated[Path | None, option("Output file. [default: standard output]", "FILE", "-o", "--output")] = None,
     reverse: Annotated[
-        Path | None, option("A model of the other direction, whose probabilities are multiplied with these.", "FOLDER")
+        Path | None, option("A model of the other direction, to multiply its probabilities with the model's.", "FOLDER")
     ] = None,
 ) -> None:
-    """Link the words of sentence pairs: a line a pair, 0-2 where source word 0 goes with target word 2.
+    """Link the words of sentence pairs, one output line per pair: 0-2 links source word 0 to target word 2.
 
-    White space separates words, and both are counted from 0. A line with an empty side has no links.
+    Words are separated by white space and counted from 0. A pair with an empty side has no links.
     """
+    from dikkat.translation import Translator
+
     if output:
-        check_replaceable(output)  # before the work, not after it
-    translator, back = Translator.load(model), Translator.load(reverse) if reverse else None
-    found = _links(translator, back, pairs)
+        check_replaceable(output)  # before the work
+    translator, reverse_translator = Translator.load(model), Translator.load(reverse) if reverse else None
+    output_lines = _align_file(translator, reverse_translator, pairs)
     if output:
-        write_whole(output, "".join(f"{line}\n" for line in found))
+        write_whole(output, "".join(f"{line}\n" for line in output_lines))
     else:
-        for line in found:
+        for line in output_lines:
             print(line, flush=True)
 
 
-def _links(translator: Translator, back: Translator | None, path: Path) -> Iterator[str]:
+def _align_file(translator: "Translator", reverse: "Translator | None", path: Path) -> Iterator[str]:
     with lines.progress(lambda: lines.line_count(path), "linking") as advance:
-        pairs = _pairs(path)
+        pairs = _read_pairs(path)
         while window := list(islice(pairs, _WINDOW)):
-            for links in translator.align(window, reverse=back):
+            for links in translator.align(window, reverse=reverse):
                 yield " ".join(f"{source}-{target}" for source, target in sorted(links))
                 advance()
 
 
-def _pairs(path: Path) -> Iterator[Pair]:
+def _read_pairs(path: Path) -> Iterator["Pair"]:
+    from dikkat.translation.data.corpus import read_lines
+
     for number, line in enumerate(read_lines(path), start=1):
-        source, *others = line.split("\t")
-        if not others and source.strip():
+        source, *columns = line.split("\t")
+        if not columns and source.strip():
             raise InputError(f"{path}, line {number}: got no tab; expected a sentence, a tab and its translation")
-        yield source, "".join(others[:1])
+        yield source, "".join(columns[:1])

@@ -18,9 +18,9 @@ from dikkat.cli.options import (
     CorpusOption,
     EnsembleOption,
     JsonOption,
-    given,
     naming_options,
-    search_given,
+    read_options,
+    read_search,
     search_options,
     with_options,
 )
@@ -36,15 +36,15 @@ from dikkat.translation.decoding.translator import BaseTranslator
 
 _COMPARED = "Comparison"
 _REPORT = "Report"
-_FEW = 100  # sentences
-_WORST = 50  # sentences
+_FEW = 100  # sentences: below, a p-value means little
+_WORST = 50  # sentences on the page
 
 _LinksOption = Annotated[
     str | None,
     option(
-        "Human word alignments of the corpus, a line a pair: 0-0 1-2 for sure links of words, 2p3 for possible "
-        "ones; words are separated by white space and counted from 0. The links that `dikkat align` finds are "
-        "compared to them. phrasebook: those of its test part; ./phrasebook: a file of that name.",
+        "Human word alignments of the corpus, one line per pair: 0-0 1-2 for sure links, 2p3 for possible links; "
+        "words are separated by white space and counted from 0. Computes the alignment error rate of `dikkat align`. "
+        "phrasebook: the links of its test part; ./phrasebook: a file of this name.",
         "FILE",
         panel=_COMPARED,
     ),
@@ -63,31 +63,26 @@ _LinksOption = Annotated[
 @with_options(search_options("n_best", "sample", "temperature", "top_k", "seed"))
 def evaluate_model(
     model: Annotated[
-        Path | None,
-        typer.Argument(help="A model folder that `dikkat train` made; or --hypotheses.", show_default=False),
+        Path | None, typer.Argument(help="A model folder from `dikkat train`; or use --hypotheses.", show_default=False)
     ] = None,
     corpus: CorpusOption = None,
-    hypotheses: Annotated[
-        Path | None, option("Translations to score in place of a model's, one a line.", "FILE")
-    ] = None,
+    hypotheses: Annotated[Path | None, option("Instead of a model: its translations, one per line.", "FILE")] = None,
     references: Annotated[
         Path | None,
-        option(
-            "With --hypotheses, in place of --corpus: a human translation of each, one a line.", "FILE", panel="Corpus"
-        ),
+        option("With --hypotheses, instead of --corpus: human translations, one per line.", "FILE", panel="Corpus"),
     ] = None,
     ensemble: EnsembleOption = None,
     versus: Annotated[
-        Path | None, option("Another model, to compare with by a test of significance.", "FOLDER", panel=_COMPARED)
+        Path | None, option("Another model to compare with, by a test of significance.", "FOLDER", panel=_COMPARED)
     ] = None,
     versus_file: Annotated[
-        Path | None, option("Translations of another model, one a line, to compare with.", "FILE", panel=_COMPARED)
+        Path | None, option("Translations of another model to compare with, one per line.", "FILE", panel=_COMPARED)
     ] = None,
     links: _LinksOption = None,
     reverse: Annotated[
         Path | None,
         option(
-            "With --links: a model of the other direction, whose probabilities are multiplied with the model's.",
+            "With --links: a model of the other direction, to multiply its probabilities with the model's.",
             "FOLDER",
             panel=_COMPARED,
         ),
@@ -95,8 +90,8 @@ def evaluate_model(
     report: Annotated[
         Path | None,
         option(
-            "Look where the model fails: report.json, with the faults of each sentence, and worst.html, a page of the "
-            "worst ones and their attention, go here, and the faults are counted.",
+            "Folder for an error report: report.json, with the faults of each sentence, and worst.html, a page of the "
+            "worst sentences and their attention. Also prints the counts of faults.",
             "FOLDER",
             panel=_REPORT,
         ),
@@ -104,8 +99,8 @@ def evaluate_model(
     training: Annotated[
         str | None,
         option(
-            "With --report: the corpus that the model was trained on, for scores by how often the rarest word of a "
-            "sentence was met there.",
+            "With --report: the training corpus of the model, for scores by the training frequency of the rarest word "
+            "of a sentence.",
             "CORPUS",
             panel=_REPORT,
         ),
@@ -113,8 +108,8 @@ def evaluate_model(
     lowercased_tokens: Annotated[
         str | None,
         option(
-            "Also BLEU over tokens in lower case, by Moses's tokenizer for this language, as older papers have it: fr, "
-            "de. Compare only where ref_len is the paper's.",
+            "Also compute BLEU over lowercase tokens from the Moses tokenizer of this language, as older papers do: "
+            "fr, de. Comparable only if ref_len equals the paper's.",
             "LANGUAGE",
         ),
     ] = None,
@@ -122,191 +117,192 @@ def evaluate_model(
     as_json: JsonOption = False,
     **options: Any,
 ) -> None:
-    """Score a model on sentence pairs that it has not seen: BLEU and chrF from 0 to 100, as sacreBLEU computes them.
+    """Score a model on held-out sentence pairs by BLEU and chrF, from 0 to 100, as sacreBLEU computes them.
 
-    They say how much of a human translation comes back word for word (BLEU) and letter for letter (chrF): a BLEU below
-    10 is of little use, from 30 on a text can mostly be understood, and 100 is the human translation itself.
+    They measure how much of a human translation the model reproduces, in words (BLEU) and in letters (chrF). A BLEU
+    below 10 is of little use, from 30 on most text is understandable, and 100 equals the human translation.
 
-    If the corpus has parts, as the phrasebook has, its test part is used.
+    If the corpus has parts, such as the phrasebook, its test part is used.
     """
-    for wrong, message in (
-        ((model is None) == (hypotheses is None), "give either a model folder or --hypotheses FILE, and not both"),
-        ((corpus is None) == (references is None), "give either --corpus or --references FILE, and not both"),
-        (
-            references and (model or versus),
-            "--references has no sentences for a model to translate: give --corpus in its place",
-        ),
-        (versus and versus_file, "--versus and --versus-file are both given: give one of them"),
-        (links and not model, "--links needs a model, whose links it compares to them"),
-        (reverse and not links, "--reverse is given without --links: it is for that alone"),
-        (report and not model, "--report needs a model, whose attention it looks at"),
-        (training and not report, "--training is given without --report: it is for that alone"),
+    for is_wrong, message in (
+        ((model is None) == (hypotheses is None), "expected either a model folder or --hypotheses FILE"),
+        ((corpus is None) == (references is None), "expected either --corpus or --references FILE"),
+        (references and (model or versus), "--references has no sentences to translate; expected --corpus instead"),
+        (versus and versus_file, "--versus and --versus-file cannot be combined: remove one of them"),
+        (links and not model, "--links needs a model: give a model folder"),
+        (reverse and not links, "--reverse needs --links: add --links or remove --reverse"),
+        (report and not model, "--report needs a model: give a model folder"),
+        (training and not report, "--training needs --report: add --report or remove --training"),
     ):
-        if wrong:
+        if is_wrong:
             raise InputError(message)
     if lowercased_tokens is not None:
         try:
             check_language(lowercased_tokens)
         except InputError as error:
             raise InputError(str(error).replace("language", "--lowercased-tokens", 1)) from error
-    search = search_given(options)
+    search = read_search(options)
     translator = load(model, ensemble) if model else None
-    back = Translator.load(reverse) if reverse else None
-    for folder, each in ((model, translator), (reverse, back)):
-        if links and each and not each.attends:
-            raise InputError(f"--links needs models with attention, and {folder} has none")
-    pairs = _pairs(corpus, references)
-    gold = _gold(links, pairs) if links else None  # before the work, as all that may be wrong
-    met = _met(training) if training else None
+    reverse_translator = Translator.load(reverse) if reverse else None
+    for folder, loaded in ((model, translator), (reverse, reverse_translator)):
+        if links and loaded and not loaded.attends:
+            raise InputError(f"--links: got {folder}, a model without attention; expected one with attention")
+    pairs = _read_pairs(corpus, references)
+    gold = _read_gold_links(links, pairs) if links else None  # before the work, to report errors early
+    word_counts = _count_training_words(training) if training else None
     if report:
         if report.exists() and not report.is_dir():
-            raise InputError(f"--report: {report} is a file; expected a folder")
+            raise InputError(f"--report: got {report}, a file; expected a folder")
         report.mkdir(parents=True, exist_ok=True)
-    compared = [
-        _written(each, pairs) if isinstance(each, Path) else each
-        for each in (translator or hypotheses, Translator.load(versus) if versus else versus_file)
-        if each is not None
-    ]
-    found = _translated(translator, pairs, search, batch_size) if translator else []
     systems = [
-        [one.target for one in (found if each is translator else _translated(each, pairs, search, batch_size))]
-        if isinstance(each, BaseTranslator)
-        else each
-        for each in compared
+        _read_targets(system, pairs) if isinstance(system, Path) else system
+        for system in (translator or hypotheses, Translator.load(versus) if versus else versus_file)
+        if system is not None
     ]
-    results = _scores_of(systems, pairs, by_length=references is None)
+    translations = _translate(translator, pairs, search, batch_size) if translator else []
+    targets_by_system = [
+        [t.target for t in (translations if system is translator else _translate(system, pairs, search, batch_size))]
+        if isinstance(system, BaseTranslator)
+        else system
+        for system in systems
+    ]
+    results = _compute_scores(targets_by_system, pairs, by_length=references is None)
     if lowercased_tokens is not None:
-        of_tokens = evaluate_lowercased_tokens(systems[0], [target for _, target in pairs], lowercased_tokens)
-        results["lowercased_tokens"] = asdict(of_tokens)
+        human = [target for _, target in pairs]
+        token_scores = evaluate_lowercased_tokens(targets_by_system[0], human, lowercased_tokens)
+        results["lowercased_tokens"] = asdict(token_scores)
     if gold and translator:
-        results["alignment_error_rate"] = alignment_error_rate(translator.align(pairs, reverse=back), gold)
+        model_links = translator.align(pairs, reverse=reverse_translator)
+        results["alignment_error_rate"] = alignment_error_rate(model_links, gold)
     if report and translator:
-        results |= _write_report(translator, found, pairs, report, met, batch_size)
-    print(json.dumps(results, ensure_ascii=False, indent=2)) if as_json else _show(results)
+        results |= _write_report(translator, translations, pairs, report, word_counts, batch_size)
+    print(json.dumps(results, ensure_ascii=False, indent=2)) if as_json else _print_scores(results)
     if model and not as_json:
-        suggest(f"dikkat show {shlex.quote(str(model))} {shlex.quote(pairs[0][0])}, to see what it looks at")
+        suggest(f"dikkat show {shlex.quote(str(model))} {shlex.quote(pairs[0][0])}, to see its attention")
 
 
-def _pairs(corpus: str | None, references: Path | None) -> list[Pair]:
+def _read_pairs(corpus: str | None, references: Path | None) -> list[Pair]:
     if references:
         return [("", line) for line in read_lines(references)]
-    return list(Source.parse(given({"corpus": corpus})["corpus"]).open("test"))
+    return list(Source.parse(read_options({"corpus": corpus})["corpus"]).open("test"))
 
 
-def _gold(links: str, pairs: Sequence[Pair]) -> list[GoldLinks]:
+def _read_gold_links(links: str, pairs: Sequence[Pair]) -> list[GoldLinks]:
     gold = gold_links(phrasebook.links(), links) if links == "phrasebook" else read_links(links)
     check_links(gold, pairs, links)
     return gold
 
 
-def _met(training: str) -> Counter[str]:
-    """How often training met each source word."""
+def _count_training_words(training: str) -> Counter[str]:
     from dikkat.translation.decoding.report import count_words
 
-    return count_words(source for source, _ in Source.parse(given({"training": training})["training"]).open("training"))
+    corpus = Source.parse(read_options({"training": training})["training"])
+    return count_words(source for source, _ in corpus.open("training"))
 
 
-def _written(file: Path, pairs: Sequence[Pair]) -> list[str]:
+def _read_targets(file: Path, pairs: Sequence[Pair]) -> list[str]:
     targets = list(read_lines(file))
     if len(targets) != len(pairs):
         raise InputError(f"{file}: got {len(targets)} lines; expected {len(pairs)}, one for each pair")
     return targets
 
 
-def _translated(system: BaseTranslator, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[Translation]:
-    found = []
+def _translate(system: BaseTranslator, pairs: Sequence[Pair], search: Search, batch_size: int) -> list[Translation]:
+    translations = []
     with naming_options(), lines.progress(lambda: len(pairs)) as advance:
         for best in system.translate_lines((source for source, _ in pairs), batch_size=batch_size, search=search):
-            found.append(best)
+            translations.append(best)
             advance()
-    return found
+    return translations
 
 
 def _write_report(
     translator: BaseTranslator, translations: Sequence[Translation], pairs: Sequence[Pair], folder: Path,
-    counts: Counter[str] | None, batch_size: int,
+    word_counts: Counter[str] | None, batch_size: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write the report; return scores by rarity, if the training corpus is known, and the counts of faults."""
+    """Write the report; return the counts of faults, and scores by rarity if there are word counts."""
     from dikkat.show import save_page
     from dikkat.storage.files import write_whole
     from dikkat.translation.decoding.report import evaluate_by_rarity, judge
 
-    translated: Sequence[Any] = [None] * len(pairs)
-    expected = translated
+    target_sums: Sequence[Any] = [None] * len(pairs)
+    reference_sums = target_sums
     if translator.attends:
-        sides = [(each.source, each.target) for each in translations], pairs
-        translated, expected = (
-            [each.sum(0) for each in translator.weights_of_units(side, batch_size)] for side in sides
+        sides = [(translation.source, translation.target) for translation in translations], pairs
+        target_sums, reference_sums = (
+            [weights.sum(0) for weights in translator.weights_of_units(side, batch_size)] for side in sides
         )
-    judged = [
-        judge(each, reference, counts, *sums)
-        for each, (_, reference), *sums in zip(translations, pairs, translated, expected, strict=True)
+    judgements = [
+        judge(translation, reference, word_counts, *sums)
+        for translation, (_, reference), *sums in zip(translations, pairs, target_sums, reference_sums, strict=True)
     ]
     faults = ["not_copied", "doubled"]
-    if counts is not None:
+    if word_counts is not None:
         faults.insert(0, "unseen")
     if translator.attends:
         faults.append("dropped")
-    results: dict[str, Any] = {"faults": {name: sum(len(getattr(each, name)) for each in judged) for name in faults}}
-    if counts is not None:
+    fault_counts = {name: sum(len(getattr(judgement, name)) for judgement in judgements) for name in faults}
+    results: dict[str, Any] = {"faults": fault_counts}
+    if word_counts is not None:
         sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
-        by_rarity = evaluate_by_rarity(sources, [each.target for each in translations], references, counts)
-        results["by_rarity"] = [asdict(each) for each in by_rarity]
+        targets = [translation.target for translation in translations]
+        by_rarity = evaluate_by_rarity(sources, targets, references, word_counts)
+        results["by_rarity"] = [asdict(bucket) for bucket in by_rarity]
     fields = "source", "target", "reference", "chrf", *faults
-    sentences = [{name: getattr(each, name) for name in fields} for each in judged]
+    sentences = [{name: getattr(judgement, name) for name in fields} for judgement in judgements]
     text = json.dumps({**results, "sentences": sentences}, ensure_ascii=False, indent=1)
     write_whole(folder / "report.json", text)
-    worst = sorted(judged, key=lambda each: each.chrf)[:_WORST]
-    title, scores = "The worst translations", [each.chrf for each in worst]
+    worst = sorted(judgements, key=lambda judgement: judgement.chrf)[:_WORST]
+    title, scores = "The worst translations", [judgement.chrf for judgement in worst]
     save_page(folder / "worst.html", worst, title=title, scores=scores, score_name="chrF")
     return results
 
 
-def _scores_of(systems: list[list[str]], pairs: list[Pair], *, by_length: bool) -> dict[str, Any]:
+def _compute_scores(targets_by_system: list[list[str]], pairs: list[Pair], *, by_length: bool) -> dict[str, Any]:
     from dikkat.translation.decoding.evaluation import evaluate_by_length, significance
 
-    hypotheses, references = systems[0], [target for _, target in pairs]
+    targets, references = targets_by_system[0], [target for _, target in pairs]
     sources = [source for source, _ in pairs] if by_length else None
-    report: dict[str, Any] = asdict(evaluate(hypotheses, references, sources))
+    report: dict[str, Any] = asdict(evaluate(targets, references, sources))
     if sources:
-        buckets = evaluate_by_length(sources, hypotheses, references)
+        buckets = evaluate_by_length(sources, targets, references)
         report["by_length"] = [asdict(bucket) for bucket in buckets]
-    if len(systems) > 1:
-        report["versus"] = [asdict(each) for each in significance(systems[0], systems[1], references)]
+    if len(targets_by_system) > 1:
+        report["versus"] = [asdict(metric) for metric in significance(targets, targets_by_system[1], references)]
     return report
 
 
-def _show(report: dict[str, Any]) -> None:
+def _print_scores(report: dict[str, Any]) -> None:
     rows = [
-        [f"{each['least']} to {each['most']}", f"{each['sentences']:,}", *_scores(each)]
-        for each in report.get("by_length", [])
+        [f"{bucket['least']} to {bucket['most']}", f"{bucket['sentences']:,}", *_score_cells(bucket)]
+        for bucket in report.get("by_length", [])
     ]
-    everything = ["all", f"{report['sentences']:,}", *_scores(report)]
-    show_table(["source words", "sentences", "BLEU", "chrF2"], [*rows, everything])
-    if any(row[2] == "—" for row in (*rows, everything)):
-        print("—: no reference there has four words, of which BLEU would say something.")
+    rows.append(["all", f"{report['sentences']:,}", *_score_cells(report)])
+    show_table(["source words", "sentences", "BLEU", "chrF2"], rows)
+    if any(row[2] == "—" for row in rows):
+        print("—: BLEU is undefined, because no reference has four words.")
     print()
     counts = ("sentences", "exact_matches", "lost_numbers", "invented_numbers")
-    counted = ["—" if report[name] is None else f"{report[name]:,}" for name in counts]
-    show_table([name.replace("_", " ") for name in counts], [counted])
+    cells = ["—" if report[name] is None else f"{report[name]:,}" for name in counts]
+    show_table([name.replace("_", " ") for name in counts], [cells])
     if versus := report.get("versus"):
         print()
-        compared = [
+        rows = [
             [
-                each["metric"],
-                f"{each['score']:.2f} ± {each['interval']:.2f}",
-                f"{each['other_score']:.2f} ± {each['other_interval']:.2f}",
-                f"{each['p_value']:.4f}",
+                metric["metric"],
+                f"{metric['score']:.2f} ± {metric['interval']:.2f}",
+                f"{metric['other_score']:.2f} ± {metric['other_interval']:.2f}",
+                f"{metric['p_value']:.4f}",
             ]
-            for each in versus
+            for metric in versus
         ]
-        show_table(["paired bootstrap", "this", "the other", "p-value"], compared)
+        show_table(["paired bootstrap", "this", "the other", "p-value"], rows)
         few = report["sentences"] < _FEW
-        meaning = f"fewer than {_FEW} sentences say little" if few else "the difference is hardly chance"
-        print(f"±: 95 % confidence. A p-value below 0.05: {meaning}.")
+        meaning = f"not reliable with fewer than {_FEW} sentences" if few else "the difference is significant"
+        print(f"±: 95 % confidence interval. A p-value below 0.05: {meaning}.")
     if by_rarity := report.get("by_rarity"):
         print()
-        rows = [[_times(each["least"], each["most"]), f"{each['sentences']:,}", *_scores(each)] for each in by_rarity]
+        rows = [[_times(b["least"], b["most"]), f"{b['sentences']:,}", *_score_cells(b)] for b in by_rarity]
         show_table(["rarest source word met", "sentences", "BLEU", "chrF2"], rows)
     if faults := report.get("faults"):
         print()
@@ -319,11 +315,11 @@ def _show(report: dict[str, Any]) -> None:
         print(f"signature: {report['bleu_signature']}")
     print(report["chrf_line"])
     print(f"signature: {report['chrf_signature']}")
-    if of_tokens := report.get("lowercased_tokens"):
-        print(of_tokens["bleu_line"])
-        print(f"signature: {of_tokens['bleu_signature']}")
-    for each in report.get("versus", []):
-        print(f"signature of the comparison: {each['metric']}|{each['signature']}")
+    if token_scores := report.get("lowercased_tokens"):
+        print(token_scores["bleu_line"])
+        print(f"signature: {token_scores['bleu_signature']}")
+    for metric in report.get("versus", []):
+        print(f"signature of the comparison: {metric['metric']}|{metric['signature']}")
 
 
 def _times(least: int, most: int | None) -> str:
@@ -332,5 +328,5 @@ def _times(least: int, most: int | None) -> str:
     return f"{least} to {most} times" if most > least else {0: "never", 1: "once"}[least]
 
 
-def _scores(report: dict[str, Any]) -> list[str]:
+def _score_cells(report: dict[str, Any]) -> list[str]:
     return ["—" if report["bleu"] is None else f"{report['bleu']:.2f}", f"{report['chrf']:.2f}"]

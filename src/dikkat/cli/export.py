@@ -7,7 +7,6 @@ from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import in_browser, suggest
 from dikkat.cli.options import ModelArgument
 from dikkat.storage.files import check_replaceable
-from dikkat.translation import Translator
 
 
 @app.command(
@@ -17,23 +16,22 @@ from dikkat.translation import Translator
 )
 def export(
     model: ModelArgument,
-    html: Annotated[
-        Path, option("The page to write: one file, which a browser opens from the disk.", "FILE", "--html")
-    ],
-    title: Annotated[str | None, option("The page's heading. [default: the languages, if known]", "TEXT")] = None,
+    html: Annotated[Path, option("Output file: one HTML file, which a browser opens from the disk.", "FILE", "--html")],
+    title: Annotated[str | None, option("Heading of the page. [default: the languages, if known]", "TEXT")] = None,
     example: Annotated[
         list[str] | None,
         option(
-            "A sentence for the page to begin with. May be given several times. [default: three of those that "
-            "validated the training]",
+            "A sentence that the page shows first. Repeatable. [default: three validation sentences]",
             "SENTENCE",
             "--example",
         ),
     ] = None,
 ) -> None:
-    """Write a translator as one page for a browser, which translates by itself and shows its attention."""
+    """Save a translator as one HTML page, which translates offline and shows the attention."""
+    from dikkat.translation import Translator
+
     check_replaceable(html)
     translator = Translator.load(model)
     translator.export_html(html, title=title, examples=example)
-    print(f"{html}: a page of {html.stat().st_size / 1e6:.1f} MB, with the model inside")
+    print(f"{html}: {html.stat().st_size / 1e6:.1f} MB, with the model")
     suggest(in_browser(html))

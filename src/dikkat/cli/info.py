@@ -8,33 +8,34 @@ from dikkat.cli.lines import json_text
 from dikkat.cli.messages import suggest
 from dikkat.cli.options import JsonOption, ModelArgument
 from dikkat.cli.tables import show_table
-from dikkat.translation import Translator
 
 
 @app.command(cls=Command, epilog="Examples:\n\ndikkat info my-model\n\ndikkat info my-model --json")
 def info(model: ModelArgument, as_json: JsonOption = False) -> None:
     """Print the origin, the size, the scores and all settings of a translator."""
+    from dikkat.translation import Translator
+
     translator = Translator.load(model)
     facts = {
-        **(translator.origin.to_dict() if translator.origin else {}),  # a model made in Python may have none
-        "parameters": sum(each.numel() for each in translator.model.parameters()),
+        **(translator.origin.to_dict() if translator.origin else {}),  # a model from Python may have none
+        "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
         "source_tokens": len(translator.source_tokenizer),
         "target_tokens": len(translator.target_tokenizer),
     }
     if shapes := translator.slots.shapes:
-        written = {name: each for name, each in shapes.items() if each.written is not None}
-        facts["slots"] = ", ".join(f"{name} ({each.times:,} of {each.of:,})" for name, each in written.items())
+        used = {name: shape for name, shape in shapes.items() if shape.written is not None}
+        facts["slots"] = ", ".join(f"{name} ({shape.times:,} of {shape.of:,})" for name, shape in used.items())
     settings = translator.settings.to_dict()
     if as_json:
         print(json_text({**facts, "settings": settings}, indent=2))
         return
-    show_table(["", ""], [[name.replace("_", " "), _written(value)] for name, value in facts.items()], words=2)
+    show_table(["", ""], [[name.replace("_", " "), _format(value)] for name, value in facts.items()], text_columns=2)
     print()
-    show_table(["setting", "value"], [[name, _written(value)] for name, value in settings.items()], words=2)
+    show_table(["setting", "value"], [[name, _format(value)] for name, value in settings.items()], text_columns=2)
     suggest(f'dikkat translate {shlex.quote(str(model))} "A sentence."')
 
 
-def _written(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     if isinstance(value, int):

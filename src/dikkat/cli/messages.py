@@ -1,4 +1,4 @@
-"""Errors and warnings on standard error, in the command line's own words, each as one line."""
+"""Errors, warnings and hints of the commands on standard error, each as one line."""
 
 import re
 import sys
@@ -7,40 +7,40 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-_wording: ContextVar[Callable[[str], str]] = ContextVar("wording", default=str)
+_rewrite: ContextVar[Callable[[str], str]] = ContextVar("rewrite", default=str)
 
 
 @contextmanager
-def worded(words: Callable[[str], str]) -> Iterator[None]:
-    """Within the context, warnings are shown in a command's words: options in place of arguments, for instance."""
-    before = _wording.set(words)
+def rewriting_warnings(rewrite: Callable[[str], str]) -> Iterator[None]:
+    """Apply `rewrite` to the text of each warning in the context."""
+    token = _rewrite.set(rewrite)
     try:
         yield
     finally:
-        _wording.reset(before)
+        _rewrite.reset(token)
 
 
 def printable(text: str) -> str:
-    """A text with its control characters, which a terminal would obey, as their numbers: ⟨1B⟩."""
+    """Replace control characters by their codes, ⟨1B⟩, so that no text controls the terminal."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda letter: f"⟨{ord(letter[0]):X}⟩", text)
 
 
 def complain(message: str) -> None:
-    """Print a message as one line."""
+    """Print an error or a warning as one line."""
     print("dikkat: " + printable(" ".join(message.split())), file=sys.stderr)
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning without its line of code: the function that `warnings` calls."""
-    complain(_wording.get()(str(message)))
+    """Print a warning without its source line, as `warnings.showwarning`."""
+    complain(_rewrite.get()(str(message)))
 
 
 def suggest(step: str) -> None:
-    """Print what may be done next, where somebody reads it: on a terminal."""
+    """Print the next step on a terminal."""
     if sys.stderr.isatty():
         print(f"next: {printable(step)}", file=sys.stderr)
 
 
 def in_browser(page: Path) -> str:
-    """The advice to open a page."""
+    """Return the advice to open a page."""
     return f"open {page.resolve().as_uri()} in a browser"

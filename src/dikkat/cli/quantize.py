@@ -8,8 +8,6 @@ from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import suggest
 from dikkat.cli.options import ModelArgument
 from dikkat.errors import InputError
-from dikkat.translation import Translator
-from dikkat.translation.formats import model_folder
 
 
 @app.command(
@@ -19,14 +17,17 @@ from dikkat.translation.formats import model_folder
 )
 def quantize(
     model: ModelArgument,
-    output: Annotated[Path, option("The model folder to make. A model there is replaced.", "FOLDER", "--output", "-o")],
+    output: Annotated[Path, option("Output folder. It replaces a model of this name.", "FOLDER", "--output", "-o")],
 ) -> None:
-    """Write a translator with weights in int8: a quarter of the size, nearly the same translations.
+    """Save a translator with int8 weights: a quarter of the size, nearly the same translations.
 
-    The small model does not learn; keep the other one to train on.
+    You cannot train the small model further, so keep the original.
     """
+    from dikkat.translation import Translator
+    from dikkat.translation.formats import model_folder
+
     if output.resolve() == model.resolve():
-        raise InputError(f"--output: got {output}, the model itself; expected another folder, since this loses digits")
+        raise InputError(f"--output: got {output}, the model itself; expected another folder, as int8 loses digits")
     model_folder.check_writable(output)
     translator = Translator.load(model)
     translator.save(output, int8=True)

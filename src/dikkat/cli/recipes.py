@@ -3,12 +3,13 @@
 from dikkat.cli.app import Command, app
 from dikkat.cli.messages import suggest
 from dikkat.cli.tables import show_table
-from dikkat.translation.formats.recipe import built_in, purpose
 
 
 @app.command(cls=Command, epilog="Example:\n\ndikkat recipes")
 def recipes() -> None:
-    """List the recipes that come with dikkat; `dikkat train NAME --output FOLDER` follows one."""
-    show_table(["name", "purpose"], [[name, purpose(path)] for name, path in built_in().items()], words=2)
+    """List the built-in recipes. `dikkat train NAME --output FOLDER` trains with one."""
+    from dikkat.translation.formats.recipe import built_in, purpose
+
+    show_table(["name", "purpose"], [[name, purpose(path)] for name, path in built_in().items()], text_columns=2)
     print(f"files: {next(iter(built_in().values())).parent}")
     suggest("dikkat train phrasebook --output my-model")

@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 from dikkat.cli.app import Command, app, option
-from dikkat.cli.columns import Data, form_options, predicted, say_form
+from dikkat.cli.columns import Data, form_options, predict_rows, print_formats
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
@@ -27,52 +27,44 @@ if TYPE_CHECKING:
 MODEL, PREDICTIONS = "model.safetensors", "predictions"
 
 _PICTURES, _ENDINGS = ("fit", "attention"), (".png", ".svg")
-_ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # the estimator's argument in the message of an error
-_SET = ("kernel", "bandwidth", "ridge", "cv", "weights")  # the estimator's settings for --set
-_TEXT = ("delimiter", "decimal", "thousands", "encoding", "na")  # the names for --text
+_ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # an argument of the estimator in an error message
+_SET_NAMES = ("kernel", "bandwidth", "ridge", "cv", "weights")  # settings of the estimator for --set
+_TEXT_NAMES = ("delimiter", "decimal", "thousands", "encoding", "na")  # for --text
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _MISSING = ("refuse", "drop", "indicator")  # the values of --missing
-_SETTINGS = (  # those of --set that are words
+_SET_WORDS = (  # for completion in the shell
     "bandwidth=auto", "bandwidth=loo", "bandwidth=silverman", "bandwidth=scott", "kernel=gaussian",
     "kernel=epanechnikov", "ridge=auto",
 )  # fmt: skip
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
 _HELP = {
-    "table": "A file with a row for each case and a name for each column: text, plain or .gz, or Parquet; - for text "
-    "from standard input; or a folder of .parquet files. Without one, fifty points are drawn and a curve through "
-    "them, with its intervals.",
+    "table": "A table with column names: a text file, plain or .gz; a Parquet file or a folder of .parquet files; or - "
+    "for text from standard input. Without a table, an example: fifty random points, and a curve with intervals.",
     "target": "The column to predict.",
-    "feature": "A column to predict it from. May be given several times. [default: all other columns of numbers, dates "
-    "and categories]",
-    "without": "A column not to predict it from. May be given several times.",
-    "categorical": "A column whose cells are categories: equal or not. May be given several times. [default: text with "
-    "few different values]",
-    "ordered": "A column whose cells are categories with an order: of numbers theirs, of text as in "
-    "size=small,medium,large. May be given several times.",
-    "missing": "What is done with rows that lack a cell: refuse, an error; drop, they are left out and counted; "
-    "indicator, a missing cell is a category of its own beside the number, and every row is predicted. "
-    "[default: refuse]",
-    "weights": "A column that says how much each row counts: 2 as if it were there twice, 0 as if it were not.",
-    "predict": "Another table with the same features, for whose rows the target is predicted. [default: the table "
-    "itself]",
-    "apply": "Predict TABLE with a model that was saved, instead of fitting one. Columns are matched by their names.",
-    "text": "How text is written, where it is not found: delimiter=LETTER or tab, between columns; decimal=. or ,; "
-    "thousands=LETTER or none; encoding=NAME, such as cp1250; na=CELL,CELL, which stand for nothing, numbers "
-    "with a point. May be given several times.",
-    "order": "What is fitted around each place: constant, a mean; linear, a line, which follows slopes to the edge of "
-    "the data. [default: linear]",
-    "set": "Another setting of the model: bandwidth=NUMBER, or one for each feature with commas between, in its units, "
-    "or how it is found, auto, loo, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or auto; "
-    "cv=N, for a series in its order: N blocks of rows, each predicted from the others; weights=precision, for "
-    "--weights of 1/σ². "
-    "May be given several times. [default: bandwidth=auto, kernel=gaussian, ridge=auto]",
-    "interval": "Write intervals too that hold this share of new values, such as 0.9.",
-    "folds": "In how many parts the rows are held out in turn, with all chosen anew from the others, to measure how "
-    "good predictions of new rows are. Each takes as long as a fit. 0: not measured. [default: 5]",
-    "seed": "Without a table: where the random numbers begin, at least 0. [default: 0]",
-    "textbook": "Without a table: pool the fifty points in the textbook's three ways.",
-    "output": "Where to put the model, the predictions and the pictures; files of a former run are replaced.",
+    "feature": "A column to predict from. Repeatable. [default: all other columns of numbers, dates and categories]",
+    "without": "A column to leave out. Repeatable.",
+    "categorical": "A column of categories without an order. Repeatable. [default: text columns with few values]",
+    "ordered": "A column of ordered categories: numbers, or text as in size=small,medium,large. Repeatable.",
+    "missing": "Rows with missing cells: refuse raises an error; drop leaves them out and counts them; indicator "
+    "treats a missing cell as a category, so that every row gets a prediction. [default: refuse]",
+    "weights": "A column with the weight of each row: 2 counts a row twice, 0 ignores it.",
+    "predict": "Another table with the same features, whose target to predict. [default: the table itself]",
+    "apply": "Predict TABLE with a saved model, instead of fitting one. Columns are matched by name.",
+    "text": "Format of the text, if it is not detected: delimiter=LETTER or tab, between columns; decimal=. or ,; "
+    "thousands=LETTER or none; encoding=NAME, such as cp1250; na=CELL,CELL for missing cells, numbers with a decimal "
+    "point. Repeatable.",
+    "order": "Local fit: constant (a mean) or linear (a line, which follows slopes to the edge). [default: linear]",
+    "set": "Another setting of the model: bandwidth=NUMBER, or one number for each feature, separated by commas, in "
+    "units of the feature, or a method: auto, loo, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or "
+    "auto; cv=N for a time series: N blocks of rows, each predicted from the other blocks; weights=precision if "
+    "--weights are 1/σ². Repeatable. [default: bandwidth=auto, kernel=gaussian, ridge=auto]",
+    "interval": "Also write prediction intervals with this coverage, such as 0.9.",
+    "folds": "Number of folds for cross-validation, which estimates the error on new rows. Each fold takes as long as "
+    "a fit. 0: none. [default: 5]",
+    "seed": "Without a table: the seed of the random numbers, at least 0. [default: 0]",
+    "textbook": "Without a table: fit the fifty points by the three methods of the textbook.",
+    "output": "Folder for the model, the predictions and the pictures. It replaces files of an earlier run.",
 }
 
 Names = list[str] | None
@@ -106,7 +98,7 @@ def regress(
     apply: Annotated[Path | None, _data("apply", "MODEL")] = None,
     text: Annotated[Names, _data("text", "NAME=VALUE")] = None,
     order: Annotated[str | None, option(_HELP["order"], "NAME", panel=_MODEL, completes=("constant", "linear"))] = None,
-    settings: Annotated[Names, option(_HELP["set"], "NAME=VALUE", "--set", panel=_MODEL, completes=_SETTINGS)] = None,
+    settings: Annotated[Names, option(_HELP["set"], "NAME=VALUE", "--set", panel=_MODEL, completes=_SET_WORDS)] = None,
     interval: Annotated[float | None, option(_HELP["interval"], "COVERAGE", panel=_RESULT)] = None,
     folds: Annotated[int | None, option(_HELP["folds"], "N", panel=_RESULT)] = None,
     seed: Annotated[int | None, _data("seed", "N")] = None,
@@ -115,54 +107,53 @@ def regress(
         Path, typer.Option("--output", "-o", help=_HELP["output"], metavar="FOLDER", rich_help_panel=_RESULT)
     ] = Path("regression"),
 ) -> None:
-    """Predict a column of a table from other columns by kernel regression, and see what it looks at.
+    """Predict a column of a table from other columns by kernel regression, and draw its attention.
 
-    A prediction is a weighted mean over the rows, in which near ones count most: attention. What is near is learned.
+    A prediction is a weighted mean over the rows, in which the nearest rows count most: attention. The bandwidth, which
+    defines near, is learned.
     """
-    given = [name for name, value in context.params.items() if value not in (None, (), [])]
-    others = ("table", "seed", "textbook", "output")
-    named = ["set" if name == "settings" else name for name in given if name not in others]
+    set_options = [name for name, value in context.params.items() if value not in (None, (), [])]
+    without_table = ("table", "seed", "textbook", "output")
+    table_options = ["set" if name == "settings" else name for name in set_options if name not in without_table]
     if table is None:
-        if named:
-            raise InputError(f"--{named[0]} is for a table: give one, as in dikkat regress TABLE --target COLUMN")
+        if table_options:
+            raise InputError(f"--{table_options[0]} needs a table, as in dikkat regress TABLE --target COLUMN")
         if seed is not None and seed < 0:
             raise InputError(f"--seed: got {seed}; expected at least 0")
-        return (_experiment if textbook else _curve)(seed or 0, _made(output))
+        return (_run_experiment if textbook else _fit_curve)(seed or 0, _create_folder(output))
     if seed is not None or textbook:
-        extra = "--textbook" if textbook else "--seed"
-        raise InputError(f"{extra} is for the experiment, which takes no table: leave one out")
+        raise InputError(f"{'--textbook' if textbook else '--seed'} is for the example without a table: remove one")
     if folds is not None and (folds < 0 or folds == 1):
         raise InputError(f"--folds: got {folds}; expected at least 2, or 0 for none")
     if interval is not None and not 0 < interval < 1:
         raise InputError(f"--interval: got {interval}; expected a number between 0 and 1, such as 0.9")
     if missing not in (None, *_MISSING):
         raise InputError(f"--missing: got {missing!r}; expected 'refuse', 'drop' or 'indicator'")
-    form, drops = form_options(_pairs("text", text, _TEXT)), missing == "drop"
+    form, drops = form_options(_parse_pairs("text", text, _TEXT_NAMES)), missing == "drop"
     if apply is not None:
-        if wrong := [name for name in named if name not in ("apply", "interval", "missing", "text")]:
-            raise InputError(f"--{wrong[0]} is for a fit, and --apply takes a model as it is: leave out one of them")
-        return _apply(apply, table, form, interval, drops, _made(output))
-    model = {name: _value(name, each) for name, each in _pairs("set", settings, _SET).items()}
+        if fit_options := [name for name in table_options if name not in ("apply", "interval", "missing", "text")]:
+            raise InputError(f"--{fit_options[0]} is for fitting and --apply uses a fitted model: remove one of them")
+        return _apply(apply, table, form, interval, drops, _create_folder(output))
+    parameters = {name: _parse(name, value) for name, value in _parse_pairs("set", settings, _SET_NAMES).items()}
     if order is not None:
-        model["order"] = order
+        parameters["order"] = order
     if missing == "indicator":
-        model["missing"] = missing
-    data = Data.read(table, context.params, form, model)
-    return _regression(model, data, interval, 5 if folds is None else folds, drops, _made(output))
+        parameters["missing"] = missing
+    data = Data.read(table, context.params, form, parameters)
+    return _fit(parameters, data, interval, 5 if folds is None else folds, drops, _create_folder(output))
 
 
-def _pairs(option: str, given: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
-    result = {}
-    for each in given or ():
-        name, sign, value = each.partition("=")
+def _parse_pairs(option: str, texts: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts or ():
+        name, sign, value = text.partition("=")
         if not sign or name not in known:
-            raise InputError(f"--{option}: got {each!r}; expected NAME=VALUE, with one of {', '.join(known)}")
-        result[name] = value
-    return result
+            raise InputError(f"--{option}: got {text!r}; expected NAME=VALUE, with one of {', '.join(known)}")
+        pairs[name] = value
+    return pairs
 
 
-def _value(name: str, text: str) -> Any:
-    """A setting of the estimator: numbers as numbers, "none" as None, and words as they are."""
+def _parse(name: str, text: str) -> Any:
     if name == "cv":
         return int(text) if text.isdecimal() else text
     if name not in ("bandwidth", "ridge"):
@@ -174,53 +165,51 @@ def _value(name: str, text: str) -> Any:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _regression(
-    settings: dict[str, Any], data: Data, coverage: float | None, folds: int, drops: bool, output: Path
-) -> None:
+def _fit(parameters: dict[str, Any], data: Data, coverage: float | None, folds: int, drops: bool, output: Path) -> None:
     from sklearn.model_selection import KFold
 
     from dikkat.regression import KernelRegressor, diagnostics, summary
     from dikkat.regression.progress import working
 
-    written, names = _written(output, data.queries, data.target, coverage, data.rows.path)
+    predictions_file, names = _check_output(output, data.queries, data.target, coverage, data.rows.path)
     _check_free(output / MODEL, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
     begin = time.perf_counter()
-    gaps = "missing" in settings
-    x, y, weight = data.learned(drops, gaps)
+    gaps = "missing" in parameters
+    x, y, weight = data.training_rows(drops, gaps)
     queries = data.frame(data.queries, drops or gaps)
-    own, other = len(y) ** 2, len(data.queries) * len(y)
+    row_pairs, query_pairs = len(y) ** 2, len(data.queries) * len(y)
     with _naming_options({"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}):
-        with working("finding the bandwidth", None, own):
-            model = KernelRegressor(**settings, **data.categories()).fit(x, y, weight)
+        with working("finding the bandwidth", None, row_pairs):
+            model = KernelRegressor(**parameters, **data.categories()).fit(x, y, weight)
         model.target_name_ = data.target
-        # An estimate and its deviation are a sum over the rows each; so are a row's error and its degree of freedom.
-        with working("predicting", 2 * other + 2 * own, own):
-            predictions = dict(zip(names, predicted(model, queries, coverage), strict=True))
+        # An estimate and its deviation are one sum over the rows each, as are the error and degree of freedom of a row.
+        with working("predicting", 2 * query_pairs + 2 * row_pairs, row_pairs):
+            predictions = dict(zip(names, predict_rows(model, queries, coverage), strict=True))
             left_out = diagnostics.leave_out(model)
-        with working(f"holding out {folds} folds", None, own):
+        with working(f"holding out {folds} folds", None, row_pairs):
             held_out = diagnostics.hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
-    said = summary.described(model, left_out, held_out, len(data.rows), data.left_out)
-    show_table(summary.HEADINGS, said.features)
-    print("\n".join(said.columns), end="\n" * bool(said.columns))
-    say_form(data.rows, data.queries)
-    print("\n".join(said.rows))
+    report = summary.described(model, left_out, held_out, len(data.rows), data.left_out)
+    show_table(summary.HEADINGS, report.features)
+    print("\n".join(report.columns), end="\n" * bool(report.columns))
+    print_formats(data.rows, data.queries)
+    print("\n".join(report.rows))
     print(f"seconds: {time.perf_counter() - begin:.1f}")
     model.save(output / MODEL)
     print(f"model: {output / MODEL}")
-    data.queries.write(written, predictions)
-    print(f"predictions: {written}")
+    data.queries.write(predictions_file, predictions)
+    print(f"predictions: {predictions_file}")
     _draw(model, data, left_out, coverage, output)
 
 
 def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None, drops: bool, output: Path) -> None:
-    """Predict the rows of a table; those that lack cells are an error, or get no prediction if they are dropped."""
+    """Predict the rows of a table; rows with missing cells raise an error, or with `drops` get no prediction."""
     from dikkat.regression import KernelRegressor
     from dikkat.regression.progress import working
     from dikkat.regression.tables import Table
 
     model, rows = KernelRegressor.load(path), Table(table, form)
-    kinds = _kinds(path, model, rows)
-    written, names = _written(output, rows, model.target_name_, coverage)
+    kinds = _feature_kinds(path, model, rows)
+    predictions_file, names = _check_output(output, rows, model.target_name_, coverage)
     levels = {
         name: list(map(str, column.levels))
         for name, column in zip(kinds, model.columns_, strict=False)
@@ -231,44 +220,43 @@ def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None,
     x = rows.frame(kinds, drops or model.missing == "indicator", orders, texts)
     try:
         with working("predicting", None, len(rows) * len(model.X_train_)):
-            result = predicted(model, x, coverage)
+            columns = predict_rows(model, x, coverage)
     except ValueError as error:
         raise InputError(f"{rows.path}: {error}") from error
-    other = [name for name in rows.names if name not in kinds]
+    unused = [name for name in rows.names if name not in kinds]
     print(f"features: {', '.join(kinds)}")
-    if other:
-        print(f"not used: {', '.join(other)}")
-    say_form(rows)
-    lost = int(np.isnan(result[0]).sum())
-    print(f"rows: {len(rows):,}" + (f", {lost:,} without a prediction" if lost else ""))
-    rows.write(written, dict(zip(names, result, strict=True)))
-    print(f"predictions: {written}")
+    if unused:
+        print(f"not used: {', '.join(unused)}")
+    print_formats(rows)
+    skipped = int(np.isnan(columns[0]).sum())
+    print(f"rows: {len(rows):,}" + (f", {skipped:,} without a prediction" if skipped else ""))
+    rows.write(predictions_file, dict(zip(names, columns, strict=True)))
+    print(f"predictions: {predictions_file}")
 
 
-def _kinds(path: Path, model: "KernelRegressor", rows: "Table") -> dict[str, str]:
+def _feature_kinds(path: Path, model: "KernelRegressor", rows: "Table") -> dict[str, str]:
     names = getattr(model, "feature_names_in_", None)
     if names is None:
-        raise InputError(f"{path}: fitted to columns without names; expected a model of a table, or of a frame")
+        raise InputError(f"{path}: got a model of columns without names; expected a model of a table or data frame")
     if model.n_outputs_ > 1:
-        raise InputError(f"{path}: predicts {model.n_outputs_} columns; expected a model of one")
-    if lost := [name for name in names if name not in rows.names]:
-        there = ", ".join(rows.names)
-        raise InputError(f"{rows.path}: lacks the model's {', '.join(map(repr, lost))}. There are: {there}")
+        raise InputError(f"{path}: got a model that predicts {model.n_outputs_} columns; expected one column")
+    if missing := [name for name in names if name not in rows.names]:
+        raise InputError(f"{rows.path}: lacks the columns {', '.join(map(repr, missing))}; got {', '.join(rows.names)}")
     kinds = [column.kind for column in model.columns_ if not column.is_gap] or ["number"] * len(names)
     return dict(zip(map(str, names), map(str, kinds), strict=True))
 
 
-def _written(
+def _check_output(
     output: Path, table: "Table", target: str | None, coverage: float | None, *inputs: Path
 ) -> tuple[Path, list[str]]:
-    """The file of the predictions, and the names of their columns, checked before the work."""
-    written, start = output / f"{PREDICTIONS}{table.suffix}", f"{target}_" if target else ""
-    names = [f"{start}{name}" for name in ("predicted", "std", *["lower", "upper"] * (coverage is not None))]
-    if written.resolve() in [path.resolve() for path in (table.path, *inputs)]:
-        raise InputError(f"{written}: the predictions would replace the table itself; give another --output")
-    table.check_writable(written, names)
-    _check_free(written)
-    return written, names
+    """Return the file of the predictions and the names of their columns; raise InputError if it cannot be written."""
+    file, prefix = output / f"{PREDICTIONS}{table.suffix}", f"{target}_" if target else ""
+    names = [f"{prefix}{name}" for name in ("predicted", "std", *["lower", "upper"] * (coverage is not None))]
+    if file.resolve() in [path.resolve() for path in (table.path, *inputs)]:
+        raise InputError(f"{file}: the predictions would replace the table itself; give another --output")
+    table.check_writable(file, names)
+    _check_free(file)
+    return file, names
 
 
 def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: float | None, output: Path) -> None:
@@ -281,53 +269,53 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
     else:
-        _save(pictures.draw_fit(left_out.predicted[there], y, curves, data.target, others), output / "fit")
-    most = shown[0] if shown else 0  # along the feature that moves the estimate most
-    among, order = diagnostics.among(model, model.X_train_[:, most]), names[most]
-    _save(pictures.draw_attention(among, order, columns.columns_of(model)[most]), output / "attention")
+        _save(pictures.draw_fit(left_out.predicted[has_weight], y, curves, data.target, omitted), output / "fit")
+    feature = drawn[0] if drawn else 0  # the feature with the largest effect
+    attention = diagnostics.among(model, model.X_train_[:, feature])
+    figure = pictures.draw_attention(attention, names[feature], columns.columns_of(model)[feature])
+    _save(figure, output / "attention")
 
 
-def _curve(seed: int, output: Path) -> None:
-    """Fit a curve through the points of the experiment, and show it with its intervals."""
+def _fit_curve(seed: int, output: Path) -> None:
     from dikkat.regression import KernelRegressor, diagnostics, experiment, pictures, summary, tables
 
-    done = experiment.run_experiment(seed)
-    model = KernelRegressor().fit(done.x[:, None], done.y)
+    points = experiment.run_experiment(seed)
+    model = KernelRegressor().fit(points.x[:, None], points.y)
     print("y = 2 sin x + x^0.8 + noise of standard deviation 0.5, 50 points")
-    said = model.summary()
-    show_table(summary.HEADINGS, said.features)
-    print("\n".join(said.rows))
+    report = model.summary()
+    show_table(summary.HEADINGS, report.features)
+    print("\n".join(report.rows))
     model.save(output / MODEL)
     print(f"model: {output / MODEL}")
-    written, at = output / f"{PREDICTIONS}.csv", done.at[:, None]
+    file, at = output / f"{PREDICTIONS}.csv", points.at[:, None]
     lower, upper = model.predict_interval(at, 0.9)
-    ends = {"predicted": np.asarray(model.predict(at)), "lower": lower, "upper": upper}
-    tables.write_columns(written, {"x": done.at, "truth": done.truth, **ends})
-    print(f"predictions: {written}")
-    _save(pictures.draw_curve(diagnostics.along(model, 0, "x", 0.9), done.y, "y"), output / "fit")
+    predictions = {"predicted": np.asarray(model.predict(at)), "lower": lower, "upper": upper}
+    tables.write_columns(file, {"x": points.at, "truth": points.truth, **predictions})
+    print(f"predictions: {file}")
+    _save(pictures.draw_curve(diagnostics.along(model, 0, "x", 0.9), points.y, "y"), output / "fit")
 
 
-def _experiment(seed: int, output: Path) -> None:
+def _run_experiment(seed: int, output: Path) -> None:
     from dikkat.regression import diagnostics, experiment, pictures, tables
 
-    done, rows = experiment.run_experiment(seed), []
-    for each in done.poolings:
-        sigma = "" if each.model.bandwidth == experiment.EVERYWHERE else f"{each.model.bandwidth_[0]:.4g}"
-        rows.append([each.name, sigma, f"{diagnostics.leave_out(each.model).error:.4f}", f"{each.error:.4f}"])
+    result, rows = experiment.run_experiment(seed), []
+    for pooling in result.poolings:
+        sigma = "" if pooling.model.bandwidth == experiment.EVERYWHERE else f"{pooling.model.bandwidth_[0]:.4g}"
+        rows.append([pooling.name, sigma, f"{diagnostics.leave_out(pooling.model).error:.4f}", f"{pooling.error:.4f}"])
     print("y = 2 sin x + x^0.8 + noise of standard deviation 0.5, 50 training points; mean squared errors")
-    show_table(["", "bandwidth", "leaving each point out", "from the truth"], rows)
-    learned = done.poolings[-1].model
+    show_table(["", "bandwidth", "leave-one-out", "from the true curve"], rows)
+    learned = result.poolings[-1].model
     history = enumerate(learned.history_)
     steps = [[str(epoch), f"{step['bandwidth'][0]:.4g}", f"{step['error']:.4f}"] for epoch, step in history]
     print()
-    show_table(["epoch", "bandwidth", "leaving each point out"], steps)
+    show_table(["epoch", "bandwidth", "leave-one-out"], steps)
     learned.save(output / MODEL)
     print(f"\nmodel: {output / MODEL}")
-    written, ways = output / f"{PREDICTIONS}.csv", ("average", "gaussian", "learned")
-    predicted = {way: each.predicted for way, each in zip(ways, done.poolings, strict=True)}
-    tables.write_columns(written, {"x": done.at, "truth": done.truth, **predicted})
-    print(f"predictions: {written}")
-    _save(pictures.draw_experiment(done), output / "experiment")
+    file, names = output / f"{PREDICTIONS}.csv", ("average", "gaussian", "learned")
+    predictions = {name: pooling.predicted for name, pooling in zip(names, result.poolings, strict=True)}
+    tables.write_columns(file, {"x": result.at, "truth": result.truth, **predictions})
+    print(f"predictions: {file}")
+    _save(pictures.draw_experiment(result), output / "experiment")
 
 
 def _save(figure: "Figure", path: Path) -> None:
@@ -338,7 +326,7 @@ def _save(figure: "Figure", path: Path) -> None:
     print(f"picture: {path}.png, {path.name}.svg")
 
 
-def _made(folder: Path) -> Path:
+def _create_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryFile(dir=folder):
@@ -348,30 +336,29 @@ def _made(folder: Path) -> Path:
 
 
 def _check_free(*paths: Path) -> None:
-    """Refuse files that a folder is in the way of."""
     for path in paths:
         if path.is_dir():
-            raise InputError(f"{path}: a folder is in the way; give another --output")
+            raise InputError(f"{path}: got a folder; expected a file, or no file yet. Give another --output")
 
 
 def _widest(data: Data) -> str:
     ranges = {data.features[0]: -1.0}
     for name in (name for name in data.features if data.kinds[name] == "number"):
         with np.errstate(over="ignore"):
-            known = data.rows.numbers(name, missing=True)
-            ranges[name] = float(np.ptp(known[~np.isnan(known)])) if not np.isnan(known).all() else 0.0
+            numbers = data.rows.numbers(name, missing=True)
+            ranges[name] = float(np.ptp(numbers[~np.isnan(numbers)])) if not np.isnan(numbers).all() else 0.0
     return max(ranges, key=lambda name: ranges[name])
 
 
 @contextmanager
 def _naming_options(columns: Mapping[str, str]) -> Iterator[None]:
-    """Errors about the estimator's arguments name the columns or the options instead."""
+    """Replace arguments of the estimator in errors by columns or options."""
 
-    def named(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         name = match[0]
-        return columns.get(name) or _OPTIONS.get(name) or (f"--set {name}" if name in _SET else f"--{name}")
+        return columns.get(name) or _OPTIONS.get(name) or (f"--set {name}" if name in _SET_NAMES else f"--{name}")
 
     try:
         yield
     except ValueError as error:
-        raise InputError(_ARGUMENT.sub(named, str(error))) from error
+        raise InputError(_ARGUMENT.sub(replace, str(error))) from error

@@ -22,7 +22,7 @@ _VARIABLES = (
 
 @app.command(cls=Command, epilog="Example:\n\ndikkat report > report.txt")
 def report() -> None:
-    """Print versions, threads, implementations and caches of this machine, to be added to an issue."""
+    """Print versions, threads, implementations and caches of this machine, for an issue."""
     for title, lines in (
         ("system", _system()),
         ("versions", _versions()),
@@ -31,8 +31,8 @@ def report() -> None:
         ("caches", _caches()),
     ):
         print(title)
-        print("\n".join(f"  {line}" for line in lines) or "  nothing is set")
-    suggest("dikkat report > report.txt, and add the file to an issue")
+        print("\n".join(f"  {line}" for line in lines) or "  no variables are set")
+    suggest("dikkat report > report.txt, and attach the file to an issue")
 
 
 def _system() -> Iterator[str]:
@@ -62,25 +62,26 @@ def _implementations() -> Iterator[str]:
     score = dikkat.scores.Additive(key_size=3, query_size=5, num_hiddens=7)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     query, key, value = (torch.zeros(2, 11, size, device=device) for size in (5, 3, 13))
-    for each in dikkat.implementations(query, key, value, score=score.to(device)):
-        yield f"{each.name}: runs" if each.runs else f"{each.name}: {'; '.join(each.reasons)}"
+    for implementation in dikkat.implementations(query, key, value, score=score.to(device)):
+        status = "runs" if implementation.runs else "; ".join(implementation.reasons)
+        yield f"{implementation.name}: {status}"
 
 
 def _caches() -> Iterator[str]:
     import dikkat
 
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    kernels = Path(chosen) if chosen else Path(dikkat.__file__).parent
-    yield f"compiled kernels: {kernels}, {_size(kernels.rglob('*.nb[ic]'))}"
+    cache_dir = os.environ.get("NUMBA_CACHE_DIR")
+    kernels = Path(cache_dir) if cache_dir else Path(dikkat.__file__).parent
+    yield f"compiled kernels: {kernels}, {_describe_size(kernels.rglob('*.nb[ic]'))}"
     if find_spec("platformdirs") is None:
-        yield "corpora: platformdirs, which the translator needs to find them, is not installed"
+        yield "corpora: unknown folder, as platformdirs is not installed"
         return
     from dikkat.storage.cache import cache_folder
 
     corpora = cache_folder()
-    yield f"corpora: {corpora}, {_size(corpora.rglob('*'))}"
+    yield f"corpora: {corpora}, {_describe_size(corpora.rglob('*'))}"
 
 
-def _size(paths: Iterable[Path]) -> str:
+def _describe_size(paths: Iterable[Path]) -> str:
     sizes = [path.stat().st_size for path in paths if path.is_file()]
     return f"{len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB"

@@ -1,4 +1,4 @@
-"""Running the application; the help of its commands is written for someone who has never used what they do."""
+"""Run the application and turn user errors into one line and exit status 2."""
 
 import difflib
 import sys
@@ -11,19 +11,19 @@ from dikkat.cli.app import InterruptedCommand, app
 from dikkat.cli.messages import complain
 from dikkat.errors import InputError
 
-_UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of it that newer versions of typer have
+_UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of click in newer versions of typer
 
 
 def run_application() -> None:
-    """Run the application; errors that a user can mend become one line on standard error and exit status 2."""
+    """Run the application; user errors print one line on standard error and exit with status 2."""
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
-        sys.stdout.reconfigure(encoding="utf-8")  # which has letters that a narrow locale has not
+        sys.stdout.reconfigure(encoding="utf-8")  # in any locale
     try:
         status = app(prog_name=app.info.name, standalone_mode=False) or 0
-        sys.stdout.flush()  # while what the system says of it can still be told
+        sys.stdout.flush()  # while an error can still be reported
         raise SystemExit(status)
     except _UsageError as error:
-        _fail(_misuse(error))
+        _fail(_describe_usage_error(error))
     except InterruptedCommand:
         raise KeyboardInterrupt from None
     except BrokenPipeError:  # the reader closed the pipe, as `head` does
@@ -40,27 +40,26 @@ def run_application() -> None:
         _fail(str(error))
 
 
-def _misuse(error: Any) -> str:
-    """The fault of a command as it was written, and the command whose help says how to write it."""
+def _describe_usage_error(error: Any) -> str:
     command = error.ctx.command_path if error.ctx else app.info.name
     if type(error).__name__ == "NoSuchOption":
-        problem = f"no such option: {error.option_name}{_meant(error)}"
+        problem = f"unknown option: {error.option_name}{_suggest_option(error)}"
     else:
-        problem = error.format_message().rstrip(".").replace("Value error, ", "")  # pydantic's word
+        problem = error.format_message().rstrip(".").replace("Value error, ", "")  # pydantic's prefix
         problem = problem[:1].lower() + problem[1:]
     return f"{problem}{'' if problem.endswith('?') else '.'} See {command} --help"
 
 
-def _meant(error: Any) -> str:
-    """A question with the option of nearly this name. Their dashes would make any two look alike."""
+def _suggest_option(error: Any) -> str:
+    """Return a question with the most similar option, compared without dashes; else an empty string."""
     command = error.ctx.command
     known = {
         name.lstrip("-"): name
         for option in command.get_params(error.ctx)
         for name in (*option.opts, *option.secondary_opts)
     }
-    near = difflib.get_close_matches(error.option_name.lstrip("-"), known, n=1, cutoff=0.7)
-    return f"; did you mean {known[near[0]]}?" if near else ""
+    similar = difflib.get_close_matches(error.option_name.lstrip("-"), known, n=1, cutoff=0.7)
+    return f"; did you mean {known[similar[0]]}?" if similar else ""
 
 
 def _fail(message: str) -> None:

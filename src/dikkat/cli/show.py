@@ -12,7 +12,7 @@ from dikkat.cli.options import (
     ModelArgument,
     SentencesArgument,
     naming_options,
-    search_given,
+    read_search,
     search_options,
     with_options,
 )
@@ -32,24 +32,24 @@ def show(
     sentences: SentencesArgument = None,
     file: FileOption = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where to put heatmap.png and translations.html.", metavar="FOLDER")
+        Path, typer.Option("--output", "-o", help="Folder for heatmap.png and translations.html.", metavar="FOLDER")
     ] = Path(),
     model_inside: Annotated[
         bool,
         typer.Option(
             "--model-inside",
-            help="Put the model into the page too, in int8: the page then translates whatever is typed, like that of "
-            "`dikkat export --html`.",
+            help="Embed the model in the page, in int8, so that the page translates typed sentences, as with `dikkat "
+            "export --html`.",
         ),
     ] = False,
     **options: Any,
 ) -> None:
-    """Translate sentences and show the attention of each word, as a picture and as a page for a browser."""
+    """Translate sentences and draw the attention of each word, as a picture and as an HTML page."""
     from dikkat.cli.pictures import draw
 
     if (not sentences) == (file is None):
-        raise InputError("give sentences, or --file FILE, and not both")
-    search = search_given(options)
+        raise InputError("expected either sentences or --file FILE")
+    search = read_search(options)
     lines = list(read_lines(file)) if file else sentences or []
     with naming_options():
         translator = Translator.load(model)

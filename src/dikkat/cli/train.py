@@ -16,9 +16,9 @@ from dikkat.cli.options import (
     CorpusOption,
     TestOption,
     ValidationOption,
-    check_together,
-    given,
+    check_conflicts,
     naming_options,
+    read_options,
     setting_options,
     with_options,
 )
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from dikkat.translation.training.results import Training
     from dikkat.translation.training.suited import Sample
 
-RUN = ".training"  # the folder beside the model's that a training is resumed from
-RECIPE = "recipe.toml"  # in it
-_LOOKED = 1_000  # validation pairs, for examples
-_TO_GO_ON = "To go on: dikkat train --resume --output "
+_RUN_SUFFIX = ".training"  # of the run folder next to the model folder, for --resume
+_RECIPE = "recipe.toml"  # in the run folder
+_MOST_PAIRS = 1_000  # validation pairs to select the examples from
+_RESUME = "To resume: dikkat train --resume --output "
 
 
 @app.command(
@@ -56,8 +56,7 @@ def train(
     output: Annotated[
         Path,
         option(
-            "The model folder to make. A model there is replaced. Beside it, in FOLDER.training, the training keeps "
-            "what it needs to be resumed.",
+            "Output folder. It replaces a model of this name. FOLDER.training has the data for --resume.",
             "FOLDER",
             "--output",
             "-o",
@@ -67,15 +66,14 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            help="A recipe: a file, or the name of one that `dikkat recipes` lists. Options replace its values.",
-            show_default=False,
+            help="A recipe: a file, or a name from `dikkat recipes`. Options override its values.", show_default=False
         ),
     ] = None,
     resume: Annotated[
         bool,
         option(
-            "Go on with the training that was interrupted, with its recipe; or, with more --epochs or --max-minutes "
-            "than before, make one longer that has ended.",
+            "Resume an interrupted training with its recipe; with more --epochs or --max-minutes than before, continue "
+            "a finished one.",
             None,
             "--resume",
             panel="Result",
@@ -88,22 +86,21 @@ def train(
 ) -> None:
     """Train a translator on sentence pairs and save it as a model folder.
 
-    Settings that neither the recipe nor an option gives follow from the corpus, in place of some defaults below: from
-    its pairs, how many of its words occur once, and whether words stand apart. A line says which, and how long it
-    will take.
+    Unset settings follow from the corpus instead of some defaults below: from the number of its pairs, the share of
+    rare words, and the script. A line gives the selected settings and the expected time.
     """
-    values = given({"corpus": corpus, "validation": validation, "test": test, **options})
-    check_together(values)
-    check_writable(output)  # before the work, not after it
-    folder = output.with_name(f"{output.name}{RUN}")
-    plan = _plan(recipe, values, folder, resume=resume)
+    values = read_options({"corpus": corpus, "validation": validation, "test": test, **options})
+    check_conflicts(values)
+    check_writable(output)  # before the work
+    folder = output.with_name(f"{output.name}{_RUN_SUFFIX}")
+    plan = _load_plan(recipe, values, folder, resume=resume)
     from dikkat.translation.training.suited import fitted
 
     with _interruptible(output, folder), naming_options():
-        learnt, judged = plan.data()
-        plan, sample = fitted(plan, learnt, validated=judged is not None)
-        result = _train(plan, learnt, judged, output, folder, resume=resume, sample=sample)
-        _finish(result, plan, judged, output)
+        training_pairs, validation_pairs = plan.data()
+        plan, sample = fitted(plan, training_pairs, validated=validation_pairs is not None)
+        result = _train(plan, training_pairs, validation_pairs, output, folder, resume=resume, sample=sample)
+        _finish(result, plan, validation_pairs, output)
 
 
 @contextmanager
@@ -114,30 +111,30 @@ def _interruptible(output: Path, folder: Path) -> Iterator[None]:
         from dikkat.translation.training.run_folder import RunFolder
 
         if RunFolder(folder).newest() is not None:
-            _say("dikkat: interrupted at once; what came after the last checkpoint is lost")
-            _say(_TO_GO_ON + shlex.quote(str(output)))
+            _report("dikkat: interrupted; the steps after the last checkpoint are lost")
+            _report(_RESUME + shlex.quote(str(output)))
         else:
-            _say("dikkat: interrupted before there was a checkpoint; nothing is saved")
+            _report("dikkat: interrupted before the first checkpoint; nothing is saved")
         raise typer.Exit(130) from None
 
 
-def _plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: bool) -> "Recipe":
-    """The recipe with the options that are given, on resuming that of the run folder."""
+def _load_plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resume: bool) -> "Recipe":
+    """Return the recipe with the values of the options; to resume, the recipe from the run folder."""
     from dikkat.translation.formats.recipe import Recipe
     from dikkat.translation.training.run_folder import RunFolder
 
     if resume:
         if recipe is not None:
-            raise InputError(f"--resume goes on with the recipe of {folder}; leave out {recipe}")
-        if not (folder / RECIPE).is_file():
+            raise InputError(f"--resume uses the recipe in {folder}; remove {recipe}")
+        if not (folder / _RECIPE).is_file():
             if folder.is_dir():
-                with RunFolder(folder).locked():  # refused where a training is about to begin
+                with RunFolder(folder).locked():  # raises if a training is about to begin
                     pass
-            raise InputError(f"{folder / RECIPE}: missing, so there is no training to resume. Train without --resume")
-        recipe = str(folder / RECIPE)
+            raise InputError(f"{folder / _RECIPE}: missing, so there is no training to resume. Train without --resume")
+        recipe = str(folder / _RECIPE)
     elif recipe is not None and _has_pairs(Path(recipe)):
         name = shlex.quote(recipe)
-        raise InputError(f"{recipe}: got lines with tabs, and no recipe. Give sentence pairs by --corpus {name}")
+        raise InputError(f"{recipe}: got lines with tabs; expected a recipe. Pass sentence pairs with --corpus {name}")
     plan = Recipe.load(recipe) if recipe else Recipe()
     with naming_options():
         return plan.with_values(values)
@@ -147,72 +144,76 @@ def _has_pairs(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        first, tab, _ = file.readline(MAX_CHARACTERS).partition(b"\t")
-    return bool(tab) and b"=" not in first and bool(first.strip())
+        source, tab, _ = file.readline(MAX_CHARACTERS).partition(b"\t")
+    return bool(tab) and b"=" not in source and bool(source.strip())
 
 
 def _train(
-    plan: "Recipe", learnt: Any, judged: Any, output: Path, folder: Path, *, resume: bool, sample: "Sample | None"
-) -> "Training":
+    plan: "Recipe", training_pairs: Any, validation_pairs: Any, output: Path, folder: Path, *, resume: bool,
+    sample: "Sample | None",
+) -> "Training":  # fmt: skip
     from dikkat.translation.training.results import TrainingError
     from dikkat.translation.training.suited import reason
     from dikkat.translation.training.train import train as train_translator
 
-    def begin(place: Path) -> None:
-        plan.save(place / RECIPE)
-        if sample is not None:  # said here, once everything is checked, so that an error comes alone
-            _say(reason(sample, plan.settings))
+    def on_begin(run_folder: Path) -> None:
+        plan.save(run_folder / _RECIPE)
+        if sample is not None:  # after all checks, so that an error is the only line
+            _report(reason(sample, plan.settings))
 
     try:
-        return train_translator(plan.settings, learnt, judged, folder=folder, resume=resume, on_begin=begin, tell=_say)
+        return train_translator(
+            plan.settings, training_pairs, validation_pairs, folder=folder, resume=resume, on_begin=on_begin,
+            tell=_report,
+        )  # fmt: skip
     except TrainingError as error:
-        if error.training is not None and _leads():
+        if error.training is not None and _is_main_process():
             error.training.translator.save(output)
-            _say("dikkat: the training broke off; the best model so far is saved")
+            _report("dikkat: the training failed; the best model so far is saved")
         raise InputError(str(error)) from error
 
 
-def _finish(result: "Training", plan: "Recipe", judged: Any, output: Path) -> None:
-    """Save the model and say how it is; after an interruption, how to go on."""
+def _finish(result: "Training", plan: "Recipe", validation_pairs: Any, output: Path) -> None:
+    """Save the model and print its scores, or after an interruption the command to resume."""
     usable = not result.interrupted or bool(result.epochs or result.validations)
     source_language, target_language = (plan.corpus and plan.corpus.languages) or (None, None)
     origin = Origin.now(
         corpus=plan.corpus and plan.corpus.title(), source_language=source_language, target_language=target_language,
         pairs=result.pairs, epochs=len(result.epochs),
         validation_loss=None if result.best is None else result.best.loss,
-        examples=None if judged is None else _examples(judged, result.translator) or None,
+        examples=None if validation_pairs is None else _select_examples(validation_pairs, result.translator) or None,
     )  # fmt: skip
     translator = replace(result.translator, origin=origin)
-    if usable and _leads():  # hardly begun, it must not replace an older model
+    if usable and _is_main_process():  # an untrained model must not replace an older one
         translator.save(output)
-        if stopped := _stopped_early(result, plan.settings, output):
-            _say(stopped)
-        _say(f"{output}: {_summary(result, plan.settings)}")
+        if stopped := _describe_early_stop(result, plan.settings, output):
+            _report(stopped)
+        _report(f"{output}: {_summarize(result, plan.settings)}")
     if result.interrupted:
-        _say("dikkat: interrupted; " + ("the best model so far is saved" if usable else "no model is saved yet"))
+        _report("dikkat: interrupted; " + ("the best model so far is saved" if usable else "no model is saved yet"))
         if result.resumable:
-            _say(_TO_GO_ON + shlex.quote(str(output)))
+            _report(_RESUME + shlex.quote(str(output)))
         raise typer.Exit(130)
-    if plan.test is not None and _leads():
+    if plan.test is not None and _is_main_process():
         scores = _score(translator, list(plan.test.open("test")))
         replace(translator, origin=origin.scored(plan.test.title(), scores)).save(output)
-    if _leads():
+    if _is_main_process():
         suggest(f"dikkat export {shlex.quote(str(output))} --html translator.html")
 
 
-def _examples(judged: Any, translator: Translator) -> str:
-    """Three validation sentences, of middle length, longer and longest, of up to twelve words that were learnt."""
+def _select_examples(validation_pairs: Any, translator: Translator) -> str:
+    """Return three validation sentences of different lengths, if possible of at most 12 words, all known."""
     from dikkat.translation.training.train import evenly
 
-    sources = list(dict.fromkeys(source for source, _ in evenly(judged, _LOOKED)[0]))
+    sources = list(dict.fromkeys(source for source, _ in evenly(validation_pairs, _MOST_PAIRS)[0]))
     lengths = {source: len(WORD.findall(source)) for source in sources}
-    learnt = [each for each in sources if lengths[each] <= 12 and not translator.source_tokenizer.unknown(each)]
-    found = sorted(learnt or sources, key=lengths.__getitem__)
-    return "\n".join(dict.fromkeys(found[place * (len(found) - 1) // 4] for place in (2, 3, 4)))
+    known = [s for s in sources if lengths[s] <= 12 and not translator.source_tokenizer.unknown(s)]
+    by_length = sorted(known or sources, key=lengths.__getitem__)
+    return "\n".join(dict.fromkeys(by_length[quarter * (len(by_length) - 1) // 4] for quarter in (2, 3, 4)))
 
 
-def _stopped_early(result: "Training", settings: Settings, output: Path) -> str | None:
-    """The reason why the training ended before its last epoch, which model is kept, and how to make it longer."""
+def _describe_early_stop(result: "Training", settings: Settings, output: Path) -> str | None:
+    """Return the reason for the early end, the selected model, and the command to continue; None without one."""
     best = result.best
     index = result.validations.index(best) if best else 0
     since = len(result.validations) - 1 - index
@@ -222,47 +223,47 @@ def _stopped_early(result: "Training", settings: Settings, output: Path) -> str 
         if settings.max_minutes is None or result.seconds < 60 * settings.max_minutes:
             return None
         better = "; the last validation was the best" if since == 0 else ""
-        where = f"epoch {len(result.epochs)} of {settings.epochs}"
-        longer = f"dikkat train --resume --max-minutes {2 * settings.max_minutes:g} --output {shlex.quote(str(output))}"
-        return f"stopped after {settings.max_minutes:g} minutes, in {where}{better}. To train as long again: {longer}"
-    place = f"step {best.step}" if settings.validation_steps else f"epoch {index + 1}"
+        epoch = f"epoch {len(result.epochs)} of {settings.epochs}"
+        resume = f"dikkat train --resume --max-minutes {2 * settings.max_minutes:g} --output {shlex.quote(str(output))}"
+        return f"stopped after {settings.max_minutes:g} minutes, in {epoch}{better}. To train as long again: {resume}"
+    selected = f"step {best.step}" if settings.validation_steps else f"epoch {index + 1}"
     bleu = f", BLEU {best.bleu:.2f}" if settings.criterion == "bleu" else ""
     return (
-        f"stopped after epoch {len(result.epochs)}: {since} validations without improvement; kept {place}, validation "
-        f"loss {best.loss:.3f}{bleu}"
+        f"stopped after epoch {len(result.epochs)}: {since} validations without improvement; selected {selected}, "
+        f"validation loss {best.loss:.3f}{bleu}"
     )
 
 
-def _summary(result: "Training", settings: Settings) -> str:
-    course = f"{result.seconds:.0f} s, {result.tokens_per_second:,.0f} tokens/s"
+def _summarize(result: "Training", settings: Settings) -> str:
+    speed = f"{result.seconds:.0f} s, {result.tokens_per_second:,.0f} tokens/s"
     if (best := result.best) is None:
         epochs = len(result.epochs)
-        return f"the model after {epochs} epoch{'s' * (epochs > 1)}; {course}"
+        return f"the model after {epochs} epoch{'s' * (epochs > 1)}; {speed}"
     count = min(settings.average, len(result.validations))
-    which = "the best" if count == 1 else f"the mean of the best {count}"
-    text = f"{which} of {len(result.validations)} validations, the best one's loss {best.loss:.3f}; {course}"
+    model = "the best" if count == 1 else f"the mean of the best {count}"
+    text = f"{model} of {len(result.validations)} validations, best loss {best.loss:.3f}; {speed}"
     if (scores := result.scores) is None:
         return text
     bleu = "" if scores.bleu is None else f"BLEU {scores.bleu:.2f}, "
     return (
-        f"{text}; {scores.sentences:,} validation sentences as dikkat translate writes them: {bleu}"
-        f"{scores.exact_matches:,} exact, {scores.lost_numbers} numbers lost, {scores.invented_numbers} invented"
+        f"{text}; translations of {scores.sentences:,} validation sentences: {bleu}{scores.exact_matches:,} exact, "
+        f"{scores.lost_numbers} numbers lost, {scores.invented_numbers} invented"
     )
 
 
 def _score(translator: Translator, pairs: list[tuple[str, str]]) -> Evaluation:
     translations = translator.translate([source for source, _ in pairs])
-    scores = evaluate([each.target for each in translations], [target for _, target in pairs])
-    _say(f"on {len(pairs):,} test pairs:")
+    scores = evaluate([translation.target for translation in translations], [target for _, target in pairs])
+    _report(f"on {len(pairs):,} test pairs:")
     for line in (scores.bleu_line, scores.bleu_signature, scores.chrf_line, scores.chrf_signature):
-        _say(line)
+        _report(line)
     return scores
 
 
-def _leads() -> bool:
+def _is_main_process() -> bool:
     return processes().rank == 0
 
 
-def _say(text: str) -> None:
-    if _leads():
+def _report(text: str) -> None:
+    if _is_main_process():
         print(text, file=sys.stderr)

@@ -17,7 +17,7 @@ from dikkat.cli.options import (
     ModelArgument,
     SentencesArgument,
     naming_options,
-    search_given,
+    read_search,
     search_options,
     with_options,
 )
@@ -46,50 +46,49 @@ def translate(
         typer.Option(
             "--json",
             help="Print each translation as a line of JSON: source, target, the tokens of both, score, the attention "
-            "of each target token to the source tokens (weights), the one with the most (alignment), and the words "
-            "that the model has not learnt (unknown).",
+            "weights of each target token over the source tokens (weights), the source token with the largest weight "
+            "(alignment), and the unknown words (unknown).",
         ),
     ] = False,
     markup: Annotated[
-        Markup | None,
-        option("html: the sentences are HTML, and their tags arrive around the words that say the same.", "html"),
+        Markup | None, option("html: the sentences are HTML; the tags move with the words that they enclose.", "html")
     ] = None,
     split: Annotated[
-        bool, typer.Option("--split/--no-split", help="Translate the sentences of a line one by one, and join them.")
+        bool, typer.Option("--split/--no-split", help="Translate each sentence of a line separately.")
     ] = True,
     **options: Any,
 ) -> None:
-    """Translate sentences: those given, those of a file, or those of standard input; one translation a line.
+    """Translate the arguments, a file or standard input, one sentence per line.
 
-    A file may be of any length: it is read and translated part by part. From standard input, each line is translated
-    as soon as it comes. Standard error has the sentences with words that the model has not learnt, and those whose
-    translation was cut because it repeated itself or did not end.
+    Files of any length are translated in batches. Lines from standard input are translated as they arrive. Standard
+    error lists sentences with unknown words, and translations that were cut because they repeated themselves or did
+    not end.
     """
     if sentences and file:
-        raise InputError("sentences and --file are both given: give one of them")
-    search = search_given(options)
+        raise InputError("sentences and --file cannot be combined: remove one of them")
+    search = read_search(options)
     translator = load(model, ensemble)
-    number, place = 0, file if file or sentences else "standard input"
+    number, source = 0, file if file or sentences else "standard input"
     with naming_options(), lines.progress(lambda: lines.line_count(file)) as advance:
         for group in lines.groups(sentences, file):
-            with lines.naming(place, number):
-                for found in translator.translate_n_best(
+            with lines.naming_lines(source, number):
+                for n_best in translator.translate_n_best(
                     group, batch_size=batch_size, search=search, markup=markup, split=split
                 ):
                     number += 1
-                    for translation in found:
+                    for translation in n_best:
                         text = lines.line(
                             number, translation, as_json=as_json, numbered=search.n_best > 1, markup=markup is not None
                         )
                         print(text, flush=True)
-                    lines.warn_about(found[0], place, number)
+                    lines.warn_about(n_best[0], source, number)
                     advance()
     if sentences:
-        seen = " ".join(map(shlex.quote, sentences))
-        suggest(f"dikkat show {shlex.quote(str(model))} {seen}, to see what it looked at")
+        arguments = " ".join(map(shlex.quote, sentences))
+        suggest(f"dikkat show {shlex.quote(str(model))} {arguments}, to see its attention")
 
 
-def load(model: Path, others: Sequence[Path] | None) -> BaseTranslator:
-    """A translator from a model folder; with others, one that asks them all."""
-    first = Translator.load(model)
-    return Translator.ensemble([first, *map(Translator.load, others)]) if others else first
+def load(model: Path, ensemble: Sequence[Path] | None) -> BaseTranslator:
+    """Load a translator, or an ensemble of it and further models."""
+    translator = Translator.load(model)
+    return Translator.ensemble([translator, *map(Translator.load, ensemble)]) if ensemble else translator

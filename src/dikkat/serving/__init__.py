@@ -1,7 +1,4 @@
-"""Translators over HTTP: `dikkat serve`, and the application for whoever runs a server of their own.
-
-Needs the extra `serve`.
-"""
+"""Translators over HTTP: the ASGI application of `dikkat serve`. Needs the extra `serve`."""
 
 from dikkat.extras import needing
 

@@ -1,4 +1,4 @@
-"""The JSON API. `GET /api/openapi.json` describes it to programs, docs/serving.md to people."""
+"""The ASGI application with the JSON API, which `GET /api/openapi.json` and docs/serving.md describe."""
 
 import asyncio
 import hashlib
@@ -38,14 +38,14 @@ from dikkat.translation import Translation, Translator
 from dikkat.translation.decoding.pairs import check_sentence
 
 T = TypeVar("T")
-_AT_ONCE = 64  # translations that are written in less time than it takes to hand them to another thread
+_FEW = 64  # translations that take less time to serialise than to pass to another thread
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorMessage, "description": "A body that cannot be read"},
-    413: {"model": ErrorMessage, "description": "More than the server takes at once"},
-    404: {"model": ErrorMessage, "description": "No such model"},
-    422: {"model": ErrorMessage, "description": "A request that cannot be answered"},
-    429: {"model": ErrorMessage, "description": "Too many requests; Retry-After says when to try again"},
-    503: {"model": ErrorMessage, "description": "The work took too long, and was stopped"},
+    400: {"model": ErrorMessage, "description": "Unreadable body"},
+    413: {"model": ErrorMessage, "description": "Body too large"},
+    404: {"model": ErrorMessage, "description": "Unknown model"},
+    422: {"model": ErrorMessage, "description": "Invalid request"},
+    429: {"model": ErrorMessage, "description": "Too many requests; Retry-After has the seconds to wait"},
+    503: {"model": ErrorMessage, "description": "Time limit exceeded"},
 }
 
 
@@ -53,17 +53,17 @@ def create_app(
     translators: Mapping[str, Translator], *, limits: Limits | None = None,
     hosts: Iterable[str] = ("localhost", "127.0.0.1", "[::1]"), origins: Iterable[str] = (),
 ) -> FastAPI:  # fmt: skip
-    """An ASGI application that serves translators.
+    """Return an ASGI application that serves translators.
 
     Args:
-        translators: By name; requests that name none are for the first.
-        limits: What it takes on; None: what `Limits` says.
-        hosts: Names by which it may be addressed; `"*"`: any. Other names are refused, which prevents DNS
+        translators: Translators by name. Requests without a model use the first.
+        limits: Limits of the server; None: the defaults of `Limits`.
+        hosts: Allowed values of the Host header; `"*"`: any. Other values get status 400, which prevents DNS
             rebinding.
-        origins: Pages that may use it from a browser, beside its own, such as `https://example.org`.
+        origins: Origins of other sites whose pages may call the API, such as `https://example.org`.
 
     Raises:
-        InputError: No translator.
+        InputError: If there is no translator.
 
     Example:
         >>> from fastapi.testclient import TestClient
@@ -78,17 +78,17 @@ def create_app(
     limits = limits or Limits()
     served = Served(dict(translators), limits)
     app = FastAPI(
-        title="dikkat", version=__version__, description="Translators with attention that can be seen.",
+        title="dikkat", version=__version__, description="Translators with visible attention.",
         openapi_url="/api/openapi.json", docs_url=None, redoc_url=None, lifespan=served.life,
     )  # fmt: skip
     app.add_exception_handler(RequestValidationError, _invalid)
     for error in (InputError, HTTPException, BusyError, TimeoutError, StoppedError, ClientDisconnect):
-        app.add_exception_handler(error, _refused)
+        app.add_exception_handler(error, _error_response)
     served.add_to(app)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
     app.add_middleware(GZipMiddleware)
     app.add_middleware(Guards, limits=limits, metrics=served.metrics, paths=paths, hosts=hosts)
-    if allowed := list(origins):  # around the guards, so that a page can read their answers too
+    if allowed := list(origins):  # outside the guards, so that pages can read their errors too
         app.add_middleware(
             CORSMiddleware, allow_origins=allowed, allow_methods=["GET", "POST"], allow_headers=["*"],
             expose_headers=["Retry-After"],
@@ -97,31 +97,31 @@ def create_app(
 
 
 class Served:
-    """The translators that are served, and the answers to requests for them."""
+    """The served translators, with a method for each path of the API."""
 
     def __init__(self, translators: dict[str, Translator], limits: Limits) -> None:
         self._translators, self._limits, self.metrics = translators, limits, Metrics()
         self._pages: dict[str, tuple[bytes, dict[str, str]]] = {}
-        self._working: asyncio.Task[None] | None = None
+        self._queue_task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def life(self, _: FastAPI) -> AsyncIterator[None]:
-        """The time from the start of the server to its end, in which its queue works."""
+        """Run the queue from the start of the server to its end."""
         self._queue = Queue(self._limits, self.metrics)
-        self._packing = {name: asyncio.Lock() for name in self._translators}
-        self._working = working = asyncio.create_task(self._queue.run())
+        self._page_locks = {name: asyncio.Lock() for name in self._translators}
+        self._queue_task = task = asyncio.create_task(self._queue.run())
         try:
             yield
         finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
-    def _check_working(self) -> None:
-        if self._working is None or self._working.done():
-            raise HTTPException(503, "the server does not translate any more: its log says why; start it again")
+    def _check_queue(self) -> None:
+        if self._queue_task is None or self._queue_task.done():
+            raise HTTPException(503, "the server has stopped translating: see its log and restart it")
 
     def add_to(self, app: FastAPI) -> None:
-        """The paths."""
+        """Register the paths."""
         post, get = app.post, app.get
         post("/api/translate", response_model=TranslateResponse, responses=_ERRORS)(self.translate)
         post("/api/batch", response_model=BatchResponse, responses=_ERRORS)(self.batch)
@@ -132,76 +132,77 @@ class Served:
 
     async def translate(self, body: TranslateRequest, request: Request) -> Response:
         """Translate a sentence."""
-        best = await self._translated(body, [body.text], request)
-        return await _answer(lambda: _answers(best, body)[0], aside=body.attention)
+        n_best = await self._translate(body, [body.text], request)
+        return await _json_response(lambda: _to_messages(n_best, body)[0], in_thread=body.attention)
 
     async def batch(self, body: BatchRequest, request: Request) -> Response:
         """Translate sentences."""
         if len(body.texts) > self._limits.sentences:
             raise InputError(f"texts: got {len(body.texts)} sentences; expected at most {self._limits.sentences}")
-        best = await self._translated(body, body.texts, request)
-        large = body.attention or len(best) * body.n_best > _AT_ONCE
-        return await _answer(lambda: BatchResponse(results=_answers(best, body)), aside=large)
+        n_best = await self._translate(body, body.texts, request)
+        large = body.attention or len(n_best) * body.n_best > _FEW
+        return await _json_response(lambda: BatchResponse(results=_to_messages(n_best, body)), in_thread=large)
 
-    async def _translated(
+    async def _translate(
         self, body: TranslateRequest | BatchRequest, texts: list[str], request: Request
     ) -> list[list[Translation]]:
-        self._check_working()
+        self._check_queue()
         translator = self._translator(body.model)
         for text in texts:
             self._check(text, "text")
         cells = sum(len(text) ** 2 for text in texts) * body.n_best
-        most = self._limits.cells * (1 if body.attention or body.markup else 8)
-        if cells > most:
+        max_cells = self._limits.cells * (1 if body.attention or body.markup else 8)
+        if cells > max_cells:
             raise InputError(
-                f"text: got {cells:,} as the sum of squared characters times n_best; expected at most {most:,}: send "
-                "shorter texts, or fewer at once, or ask for fewer translations"
+                f"text: got {cells:,} as the sum of squared characters times n_best; expected at most {max_cells:,}. "
+                "Send shorter or fewer texts, or request fewer translations"
             )
         if body.beam > self._limits.beam:
             raise InputError(f"beam: got {body.beam}; expected at most {self._limits.beam}")
         if body.markup:
-            for text in texts:  # here, since an error within a batch would be everybody's
+            for text in texts:  # here, as an error in a batch would fail the requests of other clients
                 translator.marked(text, "text")
-        return await _while_there(request, self._queue.translate(translator, body.options(), texts))
+        return await _unless_disconnected(request, self._queue.translate(translator, body.options(), texts))
 
     async def page(self, request: Request, model: str | None = None) -> Response:
-        """A page that translates by itself, as `dikkat export --html` writes it."""
+        """Return the page of `dikkat export --html`, which translates in the browser."""
         translator = self._translator(model)
-        name = next(name for name, each in self._translators.items() if each is translator)
-        async with self._packing[name]:  # several first requests pack it once
+        name = next(name for name, served in self._translators.items() if served is translator)
+        async with self._page_locks[name]:  # simultaneous first requests make it once
             if name not in self._pages:
                 try:
                     page = (await asyncio.to_thread(translator.as_html, title=name)).encode()
                 except InputError as error:
                     raise HTTPException(404, str(error)) from error
                 self._pages[name] = page, {
-                    "Cache-Control": "no-cache",  # keep it, and ask whether it is still the same
+                    "Cache-Control": "no-cache",  # store it, but revalidate before use
                     "Content-Security-Policy": PAGE_POLICY,
-                    "ETag": f'W/"{hashlib.sha256(page).hexdigest()[:32]}"',  # weak: of the compressed page too
+                    "ETag": f'W/"{hashlib.sha256(page).hexdigest()[:32]}"',  # weak: also for the compressed page
                 }  # fmt: skip
-        (page, headers), known = self._pages[name], request.headers.get("if-none-match", "")
-        if known == "*" or headers["ETag"] in known:  # a browser puts the headers in the place of those that it kept
+        (page, headers), etags = self._pages[name], request.headers.get("if-none-match", "")
+        if etags == "*" or headers["ETag"] in etags:  # the browser updates its stored headers
             return Response(status_code=304, headers=headers)
         return HTMLResponse(page, headers=headers)
 
     async def models(self) -> list[ModelInfo]:
-        """The models that are served; the first is that of requests that name none."""
+        """List the models; the first is the default."""
         return [
             ModelInfo(
-                name=name, languages=each.origin.languages if each.origin else None, cell=each.settings.cell,
-                score=each.settings.score, hidden_size=each.settings.hidden_size,
-                source_tokens=len(each.source_tokenizer), target_tokens=len(each.target_tokenizer),
+                name=name, languages=translator.origin.languages if translator.origin else None,
+                cell=translator.settings.cell, score=translator.settings.score,
+                hidden_size=translator.settings.hidden_size, source_tokens=len(translator.source_tokenizer),
+                target_tokens=len(translator.target_tokenizer),
             )
-            for name, each in self._translators.items()
+            for name, translator in self._translators.items()
         ]  # fmt: skip
 
     async def health(self) -> Health:
-        """The state of the server."""
-        self._check_working()
+        """Return the state of the server."""
+        self._check_queue()
         return Health(status="ok")
 
     async def counts(self) -> Response:
-        """The counts, as Prometheus reads them."""
+        """Return the metrics in the format of Prometheus."""
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     def _translator(self, name: str | None) -> Translator:
@@ -219,53 +220,51 @@ class Served:
         check_sentence(text, name)
 
 
-def _answers(best: list[list[Translation]], body: TranslateRequest | BatchRequest) -> list[TranslateResponse]:
+def _to_messages(n_best: list[list[Translation]], body: TranslateRequest | BatchRequest) -> list[TranslateResponse]:
     return [
-        TranslateResponse(translations=[Translated.of(each, attention=body.attention) for each in translations])
-        for translations in best
+        TranslateResponse(translations=[Translated.of(t, attention=body.attention) for t in translations])
+        for translations in n_best
     ]
 
 
-async def _answer(answer: Callable[[], BaseModel], *, aside: bool) -> Response:
-    """An answer as JSON; aside, on another thread, where it is long: a short one takes less time than going there."""
-    text = await asyncio.to_thread(lambda: answer().model_dump_json()) if aside else answer().model_dump_json()
+async def _json_response(create: Callable[[], BaseModel], *, in_thread: bool) -> Response:
+    """Create a message and return it as JSON; large messages are serialised in another thread."""
+    text = await asyncio.to_thread(lambda: create().model_dump_json()) if in_thread else create().model_dump_json()
     return Response(text, media_type="application/json")
 
 
-async def _while_there(request: Request, work: Awaitable[T]) -> T:
-    """The result of some work, which is given up if the client leaves."""
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+async def _unless_disconnected(request: Request, work: Awaitable[T]) -> T:
+    """Return the result of the work; cancel it and raise ClientDisconnect if the client disconnects first."""
+    result, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
+        await asyncio.wait({result, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if not result.done():
             raise ClientDisconnect
-        return working.result()
+        return result.result()
     finally:
-        leaving.cancel()
-        working.cancel()
+        disconnect.cancel()
+        result.cancel()
 
 
 # --- errors
 
-_TOO_LONG = "the work took too long, and was stopped; send a shorter text, or try again later"
+_TOO_LONG = "the work took too long and was stopped; send a shorter text, or try again later"
 
 
 async def _invalid(request: Request, error: Any) -> JSONResponse:
-    """The answer to a body that is not of the expected form."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         message = f"body: not JSON: {first['ctx']['error']} at character {first['loc'][-1] + 1}"
         return JSONResponse({"error": message}, 400)
-    if isinstance(first["input"], bytes):  # as they came, since nothing says that they are JSON
-        kind = request.headers.get("content-type", "none")[:80]
-        return JSONResponse({"error": f"Content-Type: got {kind}; expected application/json"}, 400)
-    field = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+    if isinstance(first["input"], bytes):  # not parsed, because the content type is not JSON
+        content_type = request.headers.get("content-type", "none")[:80]
+        return JSONResponse({"error": f"Content-Type: got {content_type}; expected application/json"}, 400)
+    field = ".".join(str(key) for key in first["loc"] if key != "body") or "body"
     got = f"got {reprlib.repr(first['input'])}; " if first["type"] == "literal_error" else ""
     return JSONResponse({"error": f"{field}: {got}{first['msg']}"}, 422)
 
 
-async def _refused(_: Request, error: Any) -> Response:
-    """The answer to a request that ended in an error."""
+async def _error_response(_: Request, error: Any) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=CLIENT_LEFT)
     if isinstance(error, BusyError):

@@ -1,4 +1,4 @@
-"""The ASGI middleware around the API: it bounds request bodies, sets security headers and counts answers."""
+"""ASGI middleware that limits request bodies, sets security headers and counts responses."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from dikkat.serving.limits import Limits
 from dikkat.serving.metrics import Metrics
 
 _LOG = logging.getLogger("dikkat")
-CLIENT_LEFT = 499  # counted for a client that left before its answer
+CLIENT_LEFT = 499  # status in the metrics if the client disconnected before the response
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -28,7 +28,7 @@ PAGE_POLICY = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 class Guards:
-    """An ASGI application around another."""
+    """An ASGI application that wraps another one."""
 
     def __init__(
         self, app: ASGIApp, *, limits: Limits, metrics: Metrics, paths: frozenset[str], hosts: Iterable[str]
@@ -51,12 +51,12 @@ class Guards:
                 async with asyncio.timeout_at(deadline if more_body else None):
                     message = await receive()
             except TimeoutError:
-                raise _closing(408, "body: it did not come in time; send all of it at once") from None
+                raise _closing_error(408, "body: incomplete at the time limit; send all of it at once") from None
             size, more_body = size + len(message.get("body", b"")), message.get("more_body", False)
             if message["type"] == "http.disconnect":
                 status = CLIENT_LEFT
-            elif size > (most := self._limits.body):
-                raise _closing(413, f"body: got more than {most:,} bytes; expected at most so many. Send less at once")
+            elif size > (limit := self._limits.body):
+                raise _closing_error(413, f"body: got more than {limit:,} bytes, the limit; send less text at once")
             return message
 
         async def send_guarded(message: Message) -> None:
@@ -71,21 +71,21 @@ class Guards:
         host = re.sub(r":\d+$", "", Headers(scope=scope).get("host", "").lower())
         try:
             if "*" in self._hosts or host in self._hosts:
-                if scope["method"] == "HEAD":  # answered as GET; servers omit the body
+                if scope["method"] == "HEAD":  # handled as GET; servers omit the body
                     scope = {**scope, "method": "GET"}
                 await self._app(scope, receive_bounded, send_guarded)
             else:
-                message = f"Host: got {host[:80]!r}; expected one of {', '.join(self._hosts)}: use such a name"
+                message = f"Host: got {host[:80]!r}; expected one of {', '.join(self._hosts)}"
                 await JSONResponse({"error": message}, 400)(scope, receive, send_guarded)
         except Exception:
             _LOG.exception("a request failed")
             if status:
                 raise
-            await JSONResponse({"error": "the server failed; its log says why"}, 500)(scope, receive, send_guarded)
+            await JSONResponse({"error": "internal error; see the server's log"}, 500)(scope, receive, send_guarded)
         finally:
             self._metrics.requests.labels(path, status or CLIENT_LEFT).inc()
             self._metrics.seconds.labels(path).observe(time.perf_counter() - began)
 
 
-def _closing(status: int, message: str) -> HTTPException:
+def _closing_error(status: int, message: str) -> HTTPException:
     return HTTPException(status, message, {"Connection": "close"})

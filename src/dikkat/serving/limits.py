@@ -1,4 +1,4 @@
-"""The limits beyond which a server refuses requests."""
+"""The limits of a server."""
 
 import math
 from dataclasses import dataclass
@@ -8,21 +8,21 @@ from dikkat.errors import InputError
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a server. A request beyond one is refused at once, with a status that says why.
+    """The limits of a server. A request above a limit gets the status below and a message.
 
     Attributes:
-        body: Bytes of a request; more: 413.
-        characters: Of a sentence; more: 422.
-        sentences: Of a request; more: 422.
-        cells: Attention weights of an answer, counted as if every character were a token; more: 422. Without
-            `attention` and `markup`, eight times as many.
-        beam: Hypotheses of a sentence that go on; more: 422.
-        queue: Sentences that wait for their turn; more: 429.
-        seconds: Until the work on a request is stopped: 503.
-        batch: Sentences that are translated together.
+        body: Maximum bytes of a request; status 413.
+        characters: Maximum characters of a sentence; status 422.
+        sentences: Maximum sentences of a request; status 422.
+        cells: Maximum attention weights of a response, with each character counted as a token; status 422. The limit
+            is eight times larger without `attention` and `markup`.
+        beam: Maximum beam of a search; status 422.
+        queue: Maximum number of waiting sentences; status 429.
+        seconds: Maximum time of a request; status 503.
+        batch: Maximum sentences in a batch.
 
     Raises:
-        InputError: A number below 1, or `seconds` that are not positive and finite.
+        InputError: If a number is below 1, or `seconds` is not positive and finite.
 
     Example:
         >>> Limits(queue=0)
@@ -41,7 +41,7 @@ class Limits:
     batch: int = 64
 
     def __post_init__(self) -> None:
-        """Check every number."""
+        """Raise InputError for an invalid limit."""
         for name in ("body", "characters", "sentences", "cells", "beam", "queue", "batch"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: got {getattr(self, name)}; expected at least 1")

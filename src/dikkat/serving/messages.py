@@ -1,4 +1,4 @@
-"""The messages that go in and out as JSON."""
+"""The requests and responses of the JSON API."""
 
 from typing import Annotated, Any
 
@@ -17,33 +17,34 @@ class _Message(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _names(cls, given: Any) -> Any:
-        """Refuse the first name that is none: of a hundred thousand, pydantic would make as many errors."""
-        if isinstance(given, dict):
-            for name in given:
+    def _check_names(cls, fields: Any) -> Any:
+        """Raise an error for the first unknown name; pydantic would make one for each of 100,000 names."""
+        if isinstance(fields, dict):
+            for name in fields:
                 if name not in cls.model_fields:
                     expected = ", ".join(cls.model_fields)
                     raise PydanticCustomError(
                         "name", "got {name}; expected {expected}", {"name": repr(name)[:80], "expected": expected}
                     )
-        return given
+        return fields
 
 
 class SearchRequest(_Message):
-    """The part that all requests have."""
+    """The fields of all requests."""
 
-    model: str | None = Field(None, description="The model's name; without it, the first.")
-    beam: int = Field(5, ge=1, strict=True, description="Hypotheses that go on; 1: greedy, and fastest.")
+    model: str | None = Field(None, description="Name of the model; by default the first.")
+    beam: int = Field(5, ge=1, strict=True, description="Hypotheses in the beam; 1: greedy search, the fastest.")
     n_best: int = Field(1, ge=1, strict=True, description="Translations to return, at most `beam`.")
-    length_penalty: Annotated[Number, Field(ge=0, le=10)] | None = Field(None, description="Without it, the model's.")
+    length_penalty: Annotated[Number, Field(ge=0, le=10)] | None = Field(
+        None, description="Length penalty; by default the model's."
+    )
     precision: SearchPrecision = "float32"
-    attention: bool = Field(False, description="Whether to return where the model looked.")
-    markup: Markup | None = Field(None, description="html: texts and translations are HTML, their tags nested alike.")
-
-    split: bool = Field(True, description="Whether the sentences of a text are translated one by one; not in HTML.")
+    attention: bool = Field(False, description="Whether to return the attention weights.")
+    markup: Markup | None = Field(None, description="html: texts and translations are HTML with equally nested tags.")
+    split: bool = Field(True, description="Whether to translate each sentence of a text separately, except in HTML.")
 
     def options(self) -> dict[str, Any]:
-        """The library's own form of it."""
+        """Return the keyword arguments for `translate_n_best`."""
         search = Search(self.beam, self.n_best, self.length_penalty, precision=self.precision)
         return {"search": search, "markup": self.markup, "split": self.split}
 
@@ -65,39 +66,39 @@ class Translated(BaseModel):
 
     target: str
     score: float = Field(description="Log-probability, natural logarithm.")
-    finished: bool = Field(description="Whether the model ended it, rather than the limit on its length.")
+    finished: bool = Field(description="False if the translation was cut at the maximum length.")
     source_tokens: list[str]
     target_tokens: list[str]
-    unknown: list[str] = Field([], description="Words and marks of the source that the model has not learnt.")
-    repeated: bool = Field(description="Whether it was cut because the model repeated itself.")
+    unknown: list[str] = Field([], description="Words and marks of the source that the model does not know.")
+    repeated: bool = Field(description="Whether the translation was cut because the model repeated itself.")
     attention: list[list[float]] | None = Field(
-        None, description="For each target token, the weights of the source tokens; they add up to 1."
+        None, description="For each target token, the weights of the source tokens, which sum to 1."
     )
 
     @classmethod
     def of(cls, translation: Translation, *, attention: bool) -> "Translated":
-        """The message of the library's translation."""
+        """Convert a translation of the library."""
         weights = translation.weights.tolist() if attention else None
         return cls.model_validate(translation, from_attributes=True).model_copy(update={"attention": weights})
 
 
 class TranslateResponse(BaseModel):
-    """The translations of a sentence, best first."""
+    """The translations of a sentence, the best first."""
 
     translations: list[Translated]
 
 
 class BatchResponse(BaseModel):
-    """The answers to several sentences, in their order."""
+    """The translations of several sentences, in the order of the request."""
 
     results: list[TranslateResponse]
 
 
 class ModelInfo(BaseModel):
-    """A model that is served."""
+    """A served model."""
 
     name: str
-    languages: tuple[str, str] | None = Field(description="Source and target language, by codes or names, if known.")
+    languages: tuple[str, str] | None = Field(description="Source and target language, codes or names, if known.")
     cell: str
     score: str
     hidden_size: int
@@ -112,6 +113,6 @@ class Health(BaseModel):
 
 
 class ErrorMessage(BaseModel):
-    """The fault of a request, and what is expected."""
+    """The error of a request."""
 
     error: str

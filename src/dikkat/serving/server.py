@@ -1,4 +1,4 @@
-"""The HTTP server: granian, which bounds connections and the time of request heads."""
+"""The HTTP server, granian, which limits connections and the time for request headers."""
 
 import asyncio
 import os
@@ -12,19 +12,19 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server.embed import Server
 
-_HEAD_SECONDS = 5
+_HEADER_SECONDS = 5
 
 
 def run(app: FastAPI, address: str, port: int, *, seconds: float) -> None:
-    """Serve an application until SIGINT or SIGTERM, and then until its requests are answered.
+    """Serve an application until SIGINT or SIGTERM, then finish the running requests.
 
-    `seconds` is the longest time for a request, from its `Limits`; a second later, open connections are closed.
+    `seconds` is the maximum time of a request, from its `Limits`; one second later, open connections are closed.
     """
     open_files = os.sysconf("SC_OPEN_MAX") if hasattr(os, "sysconf") else -1  # -1 if there is no limit
     connections = (min(open_files, 4096) if open_files > 0 else 4096) * 5 // 8
     server = Server(
         app, address, port, interface=Interfaces.ASGI, http=HTTPModes.http1, websockets=False, backlog=2048,
-        backpressure=connections, http1_settings=HTTP1Settings(header_read_timeout=1000 * _HEAD_SECONDS),
+        backpressure=connections, http1_settings=HTTP1Settings(header_read_timeout=1000 * _HEADER_SECONDS),
         log_level=LogLevels.error,
     )  # fmt: skip
     asyncio.run(_serve(server, address, port, seconds))
@@ -37,16 +37,16 @@ async def _serve(server: Server, address: str, port: int, seconds: float) -> Non
         server.stop()  # type: ignore[no-untyped-call]
         loop.call_later(seconds + 1, serving.cancel)
 
-    # The event loop's own signal handlers do not exist on Windows.
+    # The signal handlers of event loops do not exist on Windows.
     signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop)) for number in signals]
-    announcing = asyncio.create_task(_announce(address, port))
+    old_handlers = [signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop)) for number in signals]
+    announcement = asyncio.create_task(_announce(address, port))
     try:
         with suppress(asyncio.CancelledError):
             await serving
     finally:
-        announcing.cancel()
-        for number, handler in zip(signals, before, strict=True):
+        announcement.cancel()
+        for number, handler in zip(signals, old_handlers, strict=True):
             signal.signal(number, handler)
 
 

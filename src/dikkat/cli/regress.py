@@ -262,10 +262,10 @@ def _check_output(
 def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: float | None, output: Path) -> None:
     from dikkat.regression import columns, diagnostics, pictures, report
 
-    there, names = model.sample_weight_ > 0, columns.names_of(model)
-    y = model.y_train_[there]
-    shown, others = report.choose_features(model, report.PANELS - 1)
-    curves = [diagnostics.along(model, c, names[c], coverage) for c in shown]
+    has_weight, names = model.sample_weight_ > 0, columns.names_of(model)
+    y = model.y_train_[has_weight]
+    drawn, omitted = report.choose_features(model, report.PANELS - 1)
+    curves = [diagnostics.along(model, c, names[c], coverage) for c in drawn]
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
     else:

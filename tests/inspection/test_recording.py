@@ -126,11 +126,7 @@ def test_weights_of_a_transformer_of_pytorchs() -> None:
 @kit.each(
     ("asked", "error", "message"),
     [
-        (
-            {"layers": "blocks.7"},
-            ValueError,
-            "layers: got 'blocks.7'; expected a module's name, such as 'blocks",
-        ),
+        ({"layers": "blocks.7"}, ValueError, "layers: got 'blocks.7'; expected a module's name, such as 'blocks"),
         ({"layers": ["own", "plane"]}, ValueError, "layers: got 'plane', .*nearest is 'plain'"),
         ({"layers": 2}, ValueError, "layers: got 2; expected -2 to 1"),
         ({"layers": []}, ValueError, "layers: got none"),
@@ -571,10 +567,7 @@ def test_a_sequence_is_recorded_without_the_rows_it_lacks(asked: dict[str, Any],
     with dikkat.record(model, **asked) as trace:
         model(x[:0], torch.tensor([0, 0]))
     assert len(trace) == 1
-    with (
-        pytest.raises(ValueError, match=r"rows: got 4; expected -4 to 3$"),
-        dikkat.record(model, rows=[4]),
-    ):
+    with pytest.raises(ValueError, match=r"rows: got 4; expected -4 to 3$"), dikkat.record(model, rows=[4]):
         model(x, torch.tensor([0, 2, 2, 6, 7]))
 
 

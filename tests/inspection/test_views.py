@@ -121,13 +121,7 @@ def test_several_elements_of_a_batch_are_a_choice(tmp_path: Path) -> None:
         ("gpt2", 3, 7, TypeError, "text: got int; expected a string, or a source and a target"),
         ("gpt2", (TEXT, OTHER), 7, ValueError, "text: got 2 for GPT2Model; expected one string"),
         ("t5", TEXT, 7, ValueError, "text: got 1 for T5ForConditionalGeneration; expected a source and a target"),
-        (
-            "gpt2",
-            "the " * 96,
-            7,
-            ValueError,
-            "text: got 98 tokens; expected at most 97, the positions of GPT2Model",
-        ),
+        ("gpt2", "the " * 96, 7, ValueError, "text: got 98 tokens; expected at most 97, the positions of GPT2Model"),
         ("gpt2", "zebra", 9, ValueError, "got token 8 from .*; expected 0 to 6; pass the tokenizer of GPT2"),
     ],
 )
@@ -215,10 +209,7 @@ def test_runs_of_a_layer_are_layers() -> None:
         trace[3, 1]
     with pytest.raises(IndexError, match=r"trace\[5\]: got an unknown layer; expected one of 0, 1, 2, 3, 4"):
         trace[5]
-    with (
-        pytest.raises(ValueError, match="layers: got 5; expected -5 to 4"),
-        dikkat.record(albert, layers=5),
-    ):
+    with pytest.raises(ValueError, match="layers: got 5; expected -5 to 4"), dikkat.record(albert, layers=5):
         albert(ids)
 
 

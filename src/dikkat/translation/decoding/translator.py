@@ -246,9 +246,9 @@ class BaseTranslator(PairScorer):
 
     def _find_end(self, ids: Sequence[int], source: Sequence[int]) -> int:
         """Return the end of the first tokens that are repeated three times, and more often than any in the source."""
-        allowed = 2
-        if repetition(ids, self.target_tokenizer.begins_word)[0] > allowed:
-            allowed = max(allowed, repetition(source, self.source_tokenizer.begins_word)[0])
+        if repetition(ids, self.target_tokenizer.begins_word)[0] <= 2:
+            return len(ids)
+        allowed = max(2, repetition(source, self.source_tokenizer.begins_word)[0])
         return repetition(ids, self.target_tokenizer.begins_word, allowed)[1]
 
     def _make_translation(
@@ -261,11 +261,12 @@ class BaseTranslator(PairScorer):
         weights = hypothesis.weights[indices]
         copies = _find_copies(encoded, ids, weights)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
+        text, labels = self.target_tokenizer.text_and_labels(ids, copies)
         return Translation(
             source=sentence,
-            target=target.write(self.target_tokenizer.decode(ids, replace=copies)),
+            target=target.write(text),
             source_tokens=list(map(source.restore, encoded.pieces)),
-            target_tokens=list(map(target.restore, self.target_tokenizer.labels(ids, replace=copies))),
+            target_tokens=list(map(target.restore, labels)),
             weights=weights,
             score=hypothesis.score,
             finished=hypothesis.finished,

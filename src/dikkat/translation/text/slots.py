@@ -71,6 +71,9 @@ class Shape(NamedTuple):
     of: int
 
 
+_has_no_slot = frozenset(SLOTS).isdisjoint
+
+
 class _Span(NamedTuple):
     start: int
     end: int
@@ -95,11 +98,15 @@ class Masked(NamedTuple):
 
     def restore(self, text: str) -> str:
         """Replace the slots of a text by their parts, and remove slots without a part."""
+        if _has_no_slot(text):
+            return text
         texts = dict(enumerate(self.parts))
         return text.translate({ord(character): texts.get(slot) for slot, character in enumerate(SLOTS)})
 
     def write(self, text: str) -> str:
         """Restore a translation, with a space where a part would join a neighbour's letter or digit to its own."""
+        if _has_no_slot(text):
+            return text
         texts, written, follows_slot = dict(zip(SLOTS, self.parts, strict=False)), "", False
         for character in text:
             piece = texts.get(character, "" if character in SLOTS else character)

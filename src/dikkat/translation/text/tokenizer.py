@@ -216,6 +216,10 @@ class Tokenizer:
         Returns:
             Words, or parts of words, with · before a part that continues a word.
         """
+        return self.text_and_labels(ids, replace)[1]
+
+    def text_and_labels(self, ids: Sequence[int], replace: Sequence[str | None] | None) -> tuple[str, list[str]]:
+        """Return the results of `decode` and `labels`, which share most of their work."""
         replacements = replace or [None] * len(ids)
         labels = [word or self._label(number) for number, word in zip(ids, replacements, strict=True)]
         (raw, text), end = self._texts(ids, replace), 0
@@ -223,7 +227,7 @@ class Tokenizer:
             if (letters := _LETTERS.search(label)) and (start := raw.find(letters[0], end)) >= 0:
                 end = start + len(letters[0])
                 labels[index] = label.replace(letters[0], text[start:end], 1)
-        return labels
+        return text, labels
 
     def begins_word(self, number: int) -> bool:
         """Return whether a token begins a word: marks, digits and later parts of a word do not."""

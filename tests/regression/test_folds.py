@@ -187,7 +187,7 @@ def test_folds_that_are_none(settings: Any, given: Any, message: str) -> None:
 
 def test_random_halves_are_refused() -> None:
     x, y, _ = draw(31, 1)
-    with pytest.raises(ValueError, match="method: got 'split', whose halves"):
+    with pytest.raises(ValueError, match="method: got 'split', which draws random halves"):
         KernelRegressor(bandwidth=0.2, cv=5).fit(x, y).predict_interval(x, method="split")
 
 

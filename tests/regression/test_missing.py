@@ -99,7 +99,7 @@ def test_rows_without_y_are_left_out_with_their_weights_and_groups():
         found = clone(model).fit(x, y, weight, groups).predict(x)
     expected = model.fit(x[~lost], y[~lost], weight[~lost], groups[~lost]).predict(x)
     np.testing.assert_array_equal(found, expected)
-    with pytest.raises(ValueError, match="cv: got pairs of indices, and 4 of 61 rows without y"):
+    with pytest.raises(ValueError, match="cv: got pairs of indices, and 4 of 61 rows have no y"):
         model.set_params(cv=list(KFold(3).split(x))).fit(x, y)
 
 

@@ -88,7 +88,7 @@ def test_a_first_line_of_numbers_workbooks_and_other_endings(tmp_path):
     with pytest.raises(InputError, match=r"the first line looks like numbers \(0\.0, 1\.5, -2e3\); expected the names"):
         Table(tmp_path / "t.csv")
     (tmp_path / "w.csv").write_bytes(b"PK\x03\x04\x00")
-    with pytest.raises(InputError, match="save the sheet as CSV"):
+    with pytest.raises(InputError, match="save the table as CSV"):
         Table(tmp_path / "w.csv")
     (tmp_path / "t.txt").write_text("a\tb\n1\t2\n")
     (tmp_path / "t.dat").write_text("a;b\n1;2\n")

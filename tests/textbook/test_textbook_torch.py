@@ -457,7 +457,7 @@ def test_the_exercises_of_the_chapter_change_the_decoder():
 )
 def test_a_decoder_says_what_its_parts_may_be(name, module, fits):
     decoder = d2l.Seq2SeqAttentionDecoder(13, 8, 16, 2)
-    with pytest.raises(TypeError, match=rf"^{name}: got {type(module).__name__}; expected .*{fits}.* own cell"):
+    with pytest.raises(TypeError, match=rf"^{name}: got {type(module).__name__}; expected .*{fits}.* in a cell"):
         setattr(decoder, name, module)
     assert sorted(dict(decoder.named_children())) == ["dense", "embedding", "rnn"]
 

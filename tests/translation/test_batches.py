@@ -162,7 +162,7 @@ def test_the_ranks_together_get_each_batch_once(lengths, batch_size, world, seed
 
 
 def test_no_pairs_make_no_batches():
-    with pytest.raises(ValueError, match="no pairs"):
+    with pytest.raises(ValueError, match="pairs: got none"):
         Batches([], 2, 0)
 
 

@@ -257,9 +257,9 @@ def test_saving_replaces_a_model_or_an_empty_folder_and_nothing_else(folder, tra
     translator.save(tmp_path / "deeper" / "down")
     Translator.load(tmp_path / "deeper" / "down")
     (folder / "thesis.tex").write_text("years of work")
-    with pytest.raises(ModelFolderError, match=r"holds thesis\.tex"):
+    with pytest.raises(ModelFolderError, match=r"has thesis\.tex"):
         translator.save(folder)
-    with pytest.raises(ModelFolderError, match="not a folder"):
+    with pytest.raises(ModelFolderError, match="got a file; expected a folder"):
         translator.save(folder / "thesis.tex")
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "empty")

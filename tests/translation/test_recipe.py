@@ -187,7 +187,7 @@ def test_a_recipe_that_is_none(tmp_path, written):
     with pytest.raises(InputError, match="nowhere: neither a file nor a built-in recipe; there are book, "):
         Recipe.load("nowhere")
     (tmp_path / "latin.toml").write_bytes(b"# \xe9t\xe9\n")
-    with pytest.raises(InputError, match=r"latin.toml: not UTF-8"):
+    with pytest.raises(InputError, match=r"latin.toml: got a file that is not UTF-8"):
         Recipe.load(tmp_path / "latin.toml")
     assert Recipe.load(written("")) == Recipe()
 
@@ -333,7 +333,7 @@ def test_what_a_recipe_is_for_is_its_first_line(written):
 
 
 def test_the_recipe_of_a_file_is_checked_as_settings_are(written):
-    with pytest.raises(SettingsError, match="score is 'none'"):
+    with pytest.raises(SettingsError, match="expected 0 with score 'none'"):
         Recipe.load(written('score = "none"\nattention_dropout = 0.1\n'))
 
 

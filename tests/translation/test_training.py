@@ -217,7 +217,7 @@ def test_a_processor_without_bfloat16_is_refused(monkeypatch, capabilities, has)
 
 def test_a_pytorch_that_cannot_tell_has_no_bfloat16(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    with pytest.raises(SettingsError, match="or this PyTorch cannot tell"):
+    with pytest.raises(SettingsError, match="or this PyTorch cannot detect"):
         check_precision("bfloat16", "cpu")
 
 

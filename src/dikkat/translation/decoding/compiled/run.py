@@ -70,7 +70,7 @@ class Run:
             "phase_count": len(panels.phases), "term_count": len(panels.terms), "loop": panels.loop,
             "longest": longest, "positions": count * longest, "capacity": self._capacity, "blocks": panels.blocks,
             "keys": keys, "key_row": round_up(keys, 2 * call.lanes), "scale": panels.scale,
-            "folded": ranges.folded, "single": ranges.single, "exp_limit": ranges.max_tokens,
+            "folded": ranges.folded, "single": ranges.single, "exp_limit": ranges.most,
             "largest": torch.finfo(panels.dtype).max,
         }  # fmt: skip
         for name, tensor in panels.tensors.items():

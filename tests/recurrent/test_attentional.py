@@ -164,7 +164,7 @@ def test_dropout_acts_between_layers_in_training_only():
     [
         ((0, 5, 7), "input_size: got 0"), ((3, -1, 7), "hidden_size: got -1"), ((3, 5, 0), "context_size: got 0"),
         ((3, 5, 7, 0), "num_layers: got 0"), ((3, 5, 7, 2, 1.5), r"dropout: got 1\.5"),
-        ((3, 5, 7, 1, 0.1), "between which it acts"),
+        ((3, 5, 7, 1, 0.1), "dropout acts between layers"),
     ],
 )  # fmt: skip
 def test_refuses_sizes_that_mean_nothing(arguments, message):

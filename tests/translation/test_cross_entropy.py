@@ -63,5 +63,5 @@ def test_not_a_number_in_any_row_ends_the_search():
     model = make()
     with torch.no_grad():
         model.source_embedding.weight[5] = math.nan
-    with pytest.raises(InputError, match="not numbers"):
+    with pytest.raises(InputError, match="NaN"):
         beam_search(model, [[6, 7], [5, 6]], Search(2))

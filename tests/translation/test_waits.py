@@ -134,7 +134,7 @@ def test_scores_that_are_no_numbers_are_an_error_on_a_grid() -> None:
     model = make()
     model.output_bias.data[7] = torch.nan
     search = Search(beam=2)
-    with pytest.raises(InputError, match="not numbers"):
+    with pytest.raises(InputError, match="NaN"):
         grid.search_grid([model], [Sentence([5, 6], False, *limits(search, 2))], search, NO_SLOTS)
 
 

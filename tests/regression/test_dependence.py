@@ -179,7 +179,7 @@ def _by_date(random: np.random.Generator, memory: float) -> tuple[pd.DataFrame, 
 
 
 def test_a_series_beside_other_columns_and_near_repeats_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match="those of their neighbours in 'date', .* `cv=20`"):
+    with pytest.warns(UserWarning, match="correlate with their neighbours' along 'date', .* `cv=20`"):
         KernelRegressor().fit(*_by_date(np.random.default_rng(0), 0.6))
     x, y, group = _measured(4)
     x = x + 0.02 * np.random.default_rng(1).normal(size=x.shape)
@@ -212,7 +212,7 @@ def _panel(stores: int, memory: float, seed: int, same_hour: bool = True) -> tup
 @pytest.mark.parametrize("same_hour", [True, False])
 @pytest.mark.parametrize("stores", [2, 3, 5])
 def test_series_of_several_stores_are_warned_of(stores: int, same_hour: bool) -> None:
-    with pytest.warns(UserWarning, match="those of their neighbours in 'date'"):
+    with pytest.warns(UserWarning, match="correlate with their neighbours' along 'date'"):
         model = KernelRegressor().fit(*_panel(stores, 0.6, 0, same_hour))
     # At most 199 and 250 the rows are those of one store.
     assert [dependent_column(model, most) for most in (199, 250, 2000)] == [2] * 3

@@ -80,9 +80,9 @@ def test_a_table_in_a_model_predictions_and_pictures_out(run, homes, tmp_path):
     others = ~(x[:, None] == x).all(2)
     left_out = (kernel * others) @ y / (kernel * others).sum(1)
     error = np.average((y - left_out) ** 2, weights=weight)
-    assert f"leaving each row out: root mean squared error {np.sqrt(error):.4g}\n" in out
+    assert f"leave-one-out: root mean squared error {np.sqrt(error):.4g}\n" in out
     held = hold_out(model)
-    assert f"on rows held out: R² {held.r2:.3f}, root mean squared error {np.sqrt(held.error):.4g}\n" in out
+    assert f"held-out rows: R² {held.r2:.3f}, root mean squared error {np.sqrt(held.error):.4g}\n" in out
     assert f"effective degrees of freedom: {(np.diag(kernel)).sum():.1f}\n" in out
     assert re.search(r"^seconds: \d+\.\d$", out, re.MULTILINE)
 
@@ -263,10 +263,10 @@ def test_long_work_says_how_far_it_is(run, quick, homes, monkeypatch):
     _, err = made(run("homes.csv", "--target", "price"))
     lines = err.splitlines()
     assert re.fullmatch(
-        r"finding the bandwidth: \d+\.\d times over all pairs of rows, 0 s", lines[0].replace(" 1 s", " 0 s")
+        r"finding the bandwidth: \d+\.\d passes over all pairs of rows, 0 s", lines[0].replace(" 1 s", " 0 s")
     )
     assert any(re.fullmatch(r"predicting: 100%, \d+ s", line) for line in lines)
-    assert re.fullmatch(r"holding out 5 folds: \d+\.\d times over all pairs of rows, \d+ s", lines[-1])
+    assert re.fullmatch(r"holding out 5 folds: \d+\.\d passes over all pairs of rows, \d+ s", lines[-1])
 
 
 def test_the_bar_is_drawn_where_a_terminal_is(run, quick, homes, monkeypatch):
@@ -282,7 +282,7 @@ def test_without_a_table_a_curve_has_its_intervals(run, tmp_path):
     status, out, err = run("-o", "made")
     assert (status, err) == (0, "")
     assert pictures(tmp_path / "made") == both("fit")
-    assert "on rows held out: R²" in out
+    assert "held-out rows: R²" in out
     written = pd.read_csv("made/predictions.csv")
     assert list(written.columns) == ["x", "truth", "predicted", "lower", "upper"]
     assert ((written["lower"] < written["truth"]) & (written["truth"] < written["upper"])).mean() > 0.8

@@ -53,7 +53,7 @@ def test_categories_dates_and_what_is_left_out(run, homes):
     assert f"day   {first}  {last}    90 days\n".split() in [line.split()[:5] for line in out.splitlines()]
     assert "town: 3 categories, Bern, Köln, Ulm\n" in out
     assert "size: 3 categories in this order, low, mid, high\n" in out
-    assert f"day: dates, which count as days since {first}\n" in out
+    assert f"day: dates, counted in days since {first}\n" in out
     assert "left out: id, which holds text ('home 0' in row 1)\n" in out
 
 

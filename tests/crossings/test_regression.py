@@ -422,8 +422,8 @@ def as_summary(case):
         assert found.held_out is None
         weighted = "" if slow.there.all() else f", {slow.there.sum()} of them with weight"
         assert found.rows[0] == f"rows: {ROWS}{weighted}"
-        said = {line.split(":")[0].split(",")[0]: float(line.split()[-1]) for line in found.rows[1:]}
-        np.testing.assert_allclose(said["leaving each row out"], math.sqrt(error), rtol=max(rough, 1e-3))
+        said = {line.split(":")[0].split(" (")[0]: float(line.split()[-1]) for line in found.rows[1:]}
+        np.testing.assert_allclose(said["leave-one-out"], math.sqrt(error), rtol=max(rough, 1e-3))
         np.testing.assert_allclose(said["effective degrees of freedom"], slow.trace(), atol=0.0501 + rough)
 
     return check

@@ -47,8 +47,8 @@ def test_a_summary_has_each_feature_in_its_units_and_how_well_rows_are_predicted
     assert [found.features[0][4], found.features[3][4]] == [f"{moved:.3g}", "0"]
     assert "town: 2 categories, Bonn <&>, Ulm" in lines
     assert f"rows: {ROWS}" in lines
-    assert f"on rows held out: R² {found.held_out.r2:.3f}, root mean" in str(found)
-    assert "held out" not in str(model.summary(folds=0))
+    assert f"held-out rows: R² {found.held_out.r2:.3f}, root mean" in str(found)
+    assert "held-out" not in str(model.summary(folds=0))
     assert "Bonn &lt;&amp;&gt;" in found._repr_html_()
 
 

@@ -122,10 +122,10 @@ def _no_call_message(model: nn.Module, entry: int | str | None, choice: LayerCho
     attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
     hint = "" if attention in (None, "dikkat", "sdpa", "eager") else f" (this model has {attention!r}: load it again)"
     return (
-        f"{subject}, in which no attention ran during the recording; expected layers of dikkat, "
-        "torch.nn.MultiheadAttention, scaled_dot_product_attention or a softmax that multiplies values, or a model of "
-        f"Hugging Face loaded with attn_implementation='dikkat', 'sdpa' or 'eager'{hint}. Call the model inside the "
-        "`with` block, or draw weights that you already have with dikkat.show.weights. "
+        f"{subject}, in which no attention ran during the recording; expected dikkat's layers, "
+        "torch.nn.MultiheadAttention, scaled_dot_product_attention, a softmax that multiplies values, or a Hugging "
+        f"Face model loaded with attn_implementation='dikkat', 'sdpa' or 'eager'{hint}. Call the model inside the "
+        "`with` block. To draw weights that you already have, call dikkat.show.weights. "
         f"The modules: {', '.join(kinds)}"
     )
 

@@ -28,7 +28,7 @@ def working(name: str, total: int | None, all_pairs: int) -> Iterator[None]:
     def count(pairs: int) -> None:
         nonlocal done, last
         done += pairs
-        text = f"{done / all_pairs:.1f} times over all pairs of rows"
+        text = f"{done / all_pairs:.1f} passes over all pairs of rows"
         if total is not None:
             text = f"{min(100 * done / total, 100):.0f}%"
         bar.update(task, completed=done, text=text)

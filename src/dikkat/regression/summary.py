@@ -23,7 +23,7 @@ HEADINGS = ["feature", "from", "to", "bandwidth", "moves y by"]
 _FAR = 1e3  # bandwidth over a feature's range from which all values have the same weight
 _SEPARATE = 1e-6  # λ below which other categories have no weight
 _MAX_LEVELS = 5  # categories that are named, at most
-_CHOSEN = ", by which the bandwidth was chosen"
+_CHOSEN = " (used to select the bandwidth)"
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _describe_columns(model: KernelRegressor) -> list[str]:
         lines.append(f"numbers are compared along {model.metric_.shape[1]} directions, with bandwidths {widths}")
     for name, column in zip(names_of(model), columns_of(model), strict=True):
         if column.kind == "date":
-            lines.append(f"{name}: dates, which count as days since {column.shown(0)}")
+            lines.append(f"{name}: dates, counted in days since {column.shown(0)}")
         elif column.kind == "periodic":
             lines.append(f"{name}: repeats after {float(column.levels[0]):g}")
         elif column.coded:
@@ -174,12 +174,12 @@ def _describe_rows(model: KernelRegressor, left_out: LeftOut, held_out: LeftOut 
     lines = [f"rows: {count:,}{omitted}{weighted}"]
     if held_out is not None and not math.isnan(held_out.error):
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
-        lines.append(f"on rows held out: {explained}root mean squared error {written(math.sqrt(held_out.error))}")
+        lines.append(f"held-out rows: {explained}root mean squared error {written(math.sqrt(held_out.error))}")
     if not math.isnan(left_out.error):
         criterion = _CHOSEN if model.history_ and model.cv is None else ""
-        lines.append(f"leaving each row out{criterion}: root mean squared error {written(math.sqrt(left_out.error))}")
+        lines.append(f"leave-one-out{criterion}: root mean squared error {written(math.sqrt(left_out.error))}")
     if model.history_ and model.cv is not None:
         error = math.sqrt(model.history_[-1]["error"])
-        lines.append(f"leaving folds out{_CHOSEN}: root mean squared error {written(error)}")
+        lines.append(f"cross-validation{_CHOSEN}: root mean squared error {written(error)}")
     lines.append(f"effective degrees of freedom: {model.effective_degrees_of_freedom():.1f}")
     return lines

@@ -7,19 +7,26 @@ from dikkat.show.heatmaps import heatmaps, save
 from dikkat.show.page import Aligned, page, save_page
 from dikkat.show.summaries import entropies, key_sums
 
-__all__ = ["Aligned", "attention", "entropies", "heatmaps", "key_sums", "page", "save", "save_page", "weights"]
+__all__ = [
+    "Aligned", "attention", "entropies", "example_model", "heatmaps", "key_sums", "page", "save", "save_page",
+    "weights",
+]  # fmt: skip
+
+# Names that are imported on first use: dikkat.inspection imports this package, and the example needs PyTorch.
+_MODULES = {"attention": "inspection.page", "weights": "inspection.page", "example_model": "show.example"}
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from dikkat.show.example import example_model
 
     attention: Callable[..., Any]
     weights: Callable[..., Any]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `attention` and `weights` on first use, as `dikkat.inspection` imports this package."""
-    if name in ("attention", "weights"):
-        return getattr(import_module("dikkat.inspection.page"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"dikkat.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,7 +1,7 @@
-"""Train the example model of dikkat.show on texts that repeat themselves: `python tools/example_model.py`.
+"""Train the example model of dikkat.show on texts with repetitions: `python tools/example_model.py`.
 
-A text has 64 random tokens, in which most pieces of 2 to 11 tokens copy an earlier piece. The training takes about three
-minutes of one core. Prints the accuracy on tokens inside copies, and writes src/dikkat/show/example_model.npz.
+A text has 64 random tokens, in which most pieces of 2 to 11 tokens copy an earlier piece. The training takes about
+three minutes of one core. Prints the accuracy on tokens inside copies, and writes src/dikkat/show/example_model.npz.
 """
 
 import argparse

@@ -184,7 +184,7 @@ def test_relevance_of_pytorchs_layers() -> None:
     ("given", "error", "message"),
     [
         ({"target": "cat"}, TypeError, "target: got str; expected a function of the output, or a class's number"),
-        ({"target": lambda output: torch.ones((), requires_grad=True)}, ValueError, "target: got a result in which no"),
+        ({"target": lambda output: torch.ones((), requires_grad=True)}, ValueError, "target: got a result that"),
     ],
 )
 def test_relevance_of_nothing(given: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -83,7 +83,7 @@ def test_steps_have_the_positions_of_the_whole_text(kind: str, attention: str, c
     assert [layer.sizes for layer in layers] == [(4, count - 1, count - 1)] * 2
     for layer in layers:  # the whole text is one map
         order = right[layer.number][0, :, :-1, :-1].sort(-1, descending=True)
-        top = layer.seen["top_weights"][..., 0]
+        top = layer.tensors["top_weights"][..., 0]
         torch.testing.assert_close(top, order.values[..., 0], rtol=1e-3, atol=1e-4)
         clear = order.values[..., 0] - order.values[..., 1] > 1e-3
-        assert torch.equal(layer.seen["top_keys"][..., 0][clear], order.indices[..., 0][clear])
+        assert torch.equal(layer.tensors["top_keys"][..., 0][clear], order.indices[..., 0][clear])

@@ -127,7 +127,7 @@ def test_weights_of_a_transformer_of_pytorchs() -> None:
     ("asked", "error", "message"),
     [
         ({"layers": "blocks.7"}, ValueError, "layers: got 'blocks.7'; expected a module's name, such as 'blocks"),
-        ({"layers": ["own", "plane"]}, ValueError, "layers: got 'plane', .*nearest is 'plain'"),
+        ({"layers": ["own", "plane"]}, ValueError, "layers: got 'plane'; .*such as 'plain'"),
         ({"layers": 2}, ValueError, "layers: got 2; expected -2 to 1"),
         ({"layers": []}, ValueError, "layers: got none"),
         ({"layers": 1.5}, TypeError, "layers: got 1.5; expected a module's name, a whole number or a pattern"),
@@ -420,7 +420,7 @@ def test_a_model_without_attention_is_said_to_be_one() -> None:
 def test_tensors_that_stand_for_many_values_are_refused() -> None:
     layer = dikkat.SelfAttention(6, 6, 6)
     with (
-        pytest.raises(ValueError, match=r"record: got a call of '' under torch\.func"),
+        pytest.raises(ValueError, match=r"record: got a call of '' inside a transform of torch\.func"),
         dikkat.record(layer, sums=True),
     ):
         torch.func.vmap(layer)(X[:, None])

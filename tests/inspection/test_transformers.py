@@ -599,7 +599,7 @@ def test_a_layer_that_attends_twice_is_asked_for_its_weights() -> None:
     with torch.no_grad(), dikkat.record(model, weights=True) as trace:
         model(input_ids=ids)
     assert trace["model.layers.1.self_attn", -1].weights.shape == (1, 2, 5, 5)
-    with pytest.raises(ValueError, match=r"layers\.0\.self_attn' attended several times in one layer.*by name"):
+    with pytest.raises(ValueError, match=r"layers\.0\.self_attn' attended several times in one layer.*use trace"):
         trace.attentions()
 
 

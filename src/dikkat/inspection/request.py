@@ -229,7 +229,7 @@ def _indices(name: str, value: object) -> list[int]:
     if name == "queries" and isinstance(indices, slice):
         return []
     if not isinstance(indices, Sequence) or not all(type(index) is int for index in indices):
-        raise TypeError(f"{name}: got {value!r}; expected a list or tensor of whole numbers")
+        raise TypeError(f"{name}: got {value!r}; expected a list of whole numbers or a tensor")
     return list(indices)
 
 

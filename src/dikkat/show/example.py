@@ -67,7 +67,7 @@ class ExampleModel(nn.Module):
 
 
 def example_model() -> ExampleModel:
-    """Return a transformer that was trained to continue texts that repeat earlier words.
+    """Return a trained transformer that continues texts with repetitions.
 
     Heads of its first layer attend to the previous word. Heads of its second layer attend to the word after an earlier
     copy of the current word (induction heads). tools/example_model.py trained it.

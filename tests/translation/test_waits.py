@@ -117,7 +117,7 @@ def test_another_device_gets_more_sentences_at_once() -> None:
         def _models(self) -> tuple[SimpleNamespace, ...]:
             return (SimpleNamespace(output_bias=self._bias),)
 
-        def _lines(self, lines: Sequence[str], batch_size: int, search: Search, *, split: bool) -> list[list[str]]:
+        def _translate(self, lines: Sequence[str], batch_size: int, search: Search, *, split: bool) -> list[list[str]]:
             asked.append(batch_size)
             return [[line] for line in lines]
 

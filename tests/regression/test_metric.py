@@ -71,7 +71,7 @@ def test_a_density_is_one_of_the_columns():
         (KernelRegressor(n_components=1, **QUICK), y),
         (KernelClassifier(metric="linear", n_components=1), y > 0),
     ):
-        with pytest.raises(ValueError, match="metric: got 1 directions of 3 columns of numbers"):
+        with pytest.raises(ValueError, match="metric: got 1 directions of 3 numeric columns"):
             model.fit(x, values).log_density(x)
     constant = np.hstack([x, np.ones((len(x), 1))])
     with pytest.raises(ValueError, match="expected as many directions as columns, none of them constant"):

@@ -33,7 +33,7 @@ const TABLE = {
     "Eğitim cümlelerinin hiçbirinde bu sözcük yok; çevirisi bir tahmindir",
     "训练句子中没有这个词，它的译法只是猜测",
   ],
-  ranked: ["confidence = e^(log-probability ÷ (5 + words))", "güven = e^(log-olasılık ÷ (5 + sözcük))", "置信度 = e^(对数概率 ÷ (5 + 词数))"],
+  ranked: ["confidence = e^(log-probability ÷ (5 + tokens))", "güven = e^(log-olasılık ÷ (5 + parça))", "置信度 = e^(对数概率 ÷ (5 + 词元数))"],
   html: ["HTML tags", "HTML etiketleri", "HTML 标签"],
   more: ["More", "Daha fazla", "更多"],
   "more-words": ["Less likely words", "Daha az olası sözcükler", "更不可能的词"],

@@ -67,7 +67,7 @@ _SEARCH_HELP = {
     "temperature": "With --sample: below 1, likely translations become more frequent; above 1, less frequent.",
     "top_k": "With --sample: draw each word or part of a word from the N most likely.",
     "seed": "With --sample: the seed of the random numbers. The same seed gives the same translations.",
-    "precision": "Number type of the weights: float32; or int8, several times faster and slightly less exact, on a CPU "
+    "precision": "Number type of the weights: float32; or int8, faster and slightly less exact, on a CPU "
     "without --sample and --ensemble.",
 }
 _METAVARS = {bool: None, int: "N", float: "NUMBER", str: "NAME"}

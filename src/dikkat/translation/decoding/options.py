@@ -60,7 +60,7 @@ class Search:
         top_k: The number of likeliest tokens to draw from, at most the size of the target vocabulary. None: all.
         seed: The seed of the random numbers.
         precision: `"float32"`: that of the weights. `"int8"`: all weights in int8 with one scale for each row, on a CPU
-            and for a single model: several times faster, and scores have two digits.
+            and for a single model: faster, and scores have two digits.
 
     Raises:
         SettingsError: A value has the wrong type or is out of its range, or two values contradict each other; the

@@ -449,7 +449,7 @@ def _mask(name: str, setting: object, size: int, names: Sequence[str] | None) ->
     requested = np.asarray(setting, dtype=object)
     if requested.ndim != 1:
         raise ValueError(
-            f"{name}: got {setting!r}; expected 'from_dtype', None, or a list of names or positions, or a mask"
+            f"{name}: got {setting!r}; expected 'from_dtype', None, a list of names or positions, or a mask"
         )
     if requested.size and all(isinstance(item, bool | np.bool_) for item in requested):
         if len(requested) != size:

@@ -109,7 +109,7 @@ def heatmaps(
     """
     if interactive and (figsize is not None or cmap is not None):
         argument = f"figsize={figsize!r}" if figsize is not None else f"cmap={cmap!r}"
-        raise ValueError(f"interactive: got True with {argument}; expected no figsize and no cmap")
+        raise ValueError(f"{argument}: has no effect if interactive=True. Leave it out, or set interactive=False")
     grid = grid_of(weights, queries=queries, keys=keys, xlabel=xlabel, ylabel=ylabel, titles=titles, extent=extent)
     return _widget(grid) if interactive else draw_heatmaps(figure_class(), grid, figsize, cmap)
 
@@ -310,7 +310,7 @@ def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
     if panels.ndim != 4 or 0 in panels.shape:
         raise ValueError(
             f"weights: got shape {array.shape}; expected (rows, columns, queries, keys) or (queries, keys), "
-            "none of them 0, or a list of matrices; for a batch of matrices use weights[None]"
+            "each size at least 1, or a list of matrices; for a batch of matrices use weights[None]"
         )
     return [list(row) for row in panels]
 

@@ -161,7 +161,7 @@ def alignment_error_rate(found: Sequence[set[Link]], gold: Sequence[GoldLinks]) 
         raise InputError(f"found: got links of {len(found)} pairs; expected {len(gold)}, as many as gold")
     total = sum(len(links) + len(pair.sure) for links, pair in zip(found, gold, strict=True))
     if not total:
-        raise InputError("found, gold: got no links; expected at least one")
+        raise InputError("found, gold: got neither found nor sure links; expected at least one")
     right = sum(len(links & pair.sure) + len(links & pair.possible) for links, pair in zip(found, gold, strict=True))
     return 1 - right / total
 

@@ -93,7 +93,7 @@ def beam_search(
     """
     model_list = list_models(models)
     if not all(sources):
-        raise InputError("sources: got a sentence without tokens; expected at least one token in each: leave it out")
+        raise InputError("sources: got an empty sentence; expected at least one token in each. Leave it out")
     vocabulary = len(model_list[0].output_bias)
     for name, requested in (("beam", 1 if search.sample else search.beam), ("top_k", search.top_k or 1)):
         if requested > vocabulary:
@@ -132,7 +132,7 @@ def list_models(models: Models) -> list[TranslationModel]:
     """Return the models as a list; raise `ValueError` if they cannot translate together."""
     model_list = list(models) if isinstance(models, Sequence) else [models]
     if not model_list:
-        raise ValueError("models: got none; expected a model or several")
+        raise ValueError("models: got none; expected at least one")
     if len(model_list) > 1:
         for name, values in (
             ("target vocabularies of sizes", [len(model.output_bias) for model in model_list]),
@@ -167,9 +167,7 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
     """
     model_list = [model.eval() for model in list_models(models)]
     if not all(source for source, _ in pairs):
-        raise InputError(
-            "pairs: got a source sentence without tokens; expected at least one token in each: leave it out"
-        )
+        raise InputError("pairs: got an empty source sentence; expected at least one token in each. Leave it out")
     if not pairs:
         return []
     batch = collate(pairs).to(model_list[0].output_bias.device)

@@ -50,9 +50,9 @@ def check_replaceable(folder: Path) -> None:
     if folder.resolve() == Path.cwd():
         raise ModelFolderError(f"{folder}: got the current folder, which cannot be replaced. Give a name inside of it")
     if folder.is_symlink():
-        raise ModelFolderError(f"{folder}: got a link; expected a folder, or a free name. Give the link's target")
+        raise ModelFolderError(f"{folder}: got a link; expected a folder or a new path. Give the link's target")
     if not folder.is_dir():
-        raise ModelFolderError(f"{folder}: got a file; expected a folder, or a free name. Give another name")
+        raise ModelFolderError(f"{folder}: got a file; expected a folder or a new path. Choose another path")
     extras = sorted({entry.name for entry in folder.iterdir()} - {*FILES, SUMS})
     if extras:
         raise ModelFolderError(

@@ -182,7 +182,8 @@ def read_value(text: str, where: str) -> Any:
         try:
             (value,) = toml.read(f"value = {text}", where).values()
         except ValueError as error:
-            raise InputError(f'{where}: got {text}; expected a table: {{name = "phrasebook", first = 600}}') from error
+            example = '{name = "phrasebook", first = 600}'
+            raise InputError(f"{where}: got {text}; expected a table such as {example}") from error
         return value
     if text in ("true", "false"):
         return text == "true"

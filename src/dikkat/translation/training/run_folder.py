@@ -49,7 +49,7 @@ class RunFolder:
                 stack.enter_context(locked(self.path / _LOCK, wait=False))
             except OSError as error:
                 raise TrainingFolderError(
-                    f"{self.path}: no training can be saved there ({error.strerror}). Give another name"
+                    f"{self.path}: cannot save a training run there ({error.strerror}). Choose another folder"
                 ) from error
             except LockedError as error:
                 raise TrainingFolderError(

@@ -31,7 +31,7 @@ def farthest(features: int, dtype: torch.dtype) -> float:
 
 
 def clip(problem: Problem, side: Tensor) -> Tensor:
-    """Clip a Gaussian's coordinates so that all squares are finite: no row is then empty because it is far away."""
+    """Clip a Gaussian's coordinates so that all squares are finite, and a distant query keeps weights above 0."""
     if problem.pair != "distance" or problem.profile != "gaussian" or problem.finite:
         return side
     limit = farthest(side.shape[-1], side.dtype)

@@ -277,7 +277,7 @@ def _without_hidden(
     hidden: Hidden, query: Tensor, key: Tensor, value: Tensor,
     heads: validation.Heads | None, prepared: validation.Prepared | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Zero hidden rows of the operands; `hidden.keys` remains if the program must zero those of the values."""
+    """Zero the operands' hidden rows. `hidden.keys` remains only if the program must still zero the values' rows."""
     same = value is key
     if (dead_queries := hidden.queries) is not None:
         query = _zero_rows(query, _expand_to_inputs(dead_queries, heads))

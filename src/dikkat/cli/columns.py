@@ -131,7 +131,7 @@ class Data:
 
 
 def _parse_orders(texts: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each column with its levels in order; columns of numbers need no levels."""
+    """Yield each ordered column and its categories, lowest first; numeric columns may come without categories."""
     for text in texts:
         name, sign, listed = text.partition("=")
         levels = [level.strip() for level in listed.split(",")] if sign else []

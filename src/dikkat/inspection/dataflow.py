@@ -67,7 +67,7 @@ class Origin(NamedTuple):
 
     @property
     def query_positions(self) -> Tensor | None:
-        """The (B, n) positions of the queries, from positions of queries or weights (B, H, n, ...)."""
+        """The positions (B, n) of the queries, from `positions` (B, n, ...), or (B, H, n, ...) of the first head."""
         if self.positions is None:
             return None
         rows = self.positions[..., 0]
@@ -134,7 +134,7 @@ class Dataflow(TorchFunctionMode):
         return *origins, self.output_origin(*origins)
 
     def streams_of(self, problem: Problem) -> Streams:
-        """Return the origins of queries, keys and outputs of a dikkat call, whose output `observe_output` gets next."""
+        """Return the origins of a dikkat call's queries, keys and outputs; pass its output to `observe_output` next."""
         streams = self.streams(problem.query, problem.key)
         self._last_output = streams[2]
         return streams
@@ -145,7 +145,10 @@ class Dataflow(TorchFunctionMode):
             self.follow(output, self._last_output)
 
     def continued_sequence(self, streams: Streams) -> int:
-        """Return the number of the sequence that self-attention reads; −1 if it arranges the positions differently."""
+        """Return the number of the sequence that self-attention reads, or −1 if its positions are in another order.
+
+        Their order is compared with the queries of the self-attention that computed the sequence, if any.
+        """
         query, _, output = streams
         previous, current = self._query_positions.get(query.sequence), query.query_positions
         self._query_positions[output.sequence] = current

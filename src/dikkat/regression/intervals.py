@@ -126,7 +126,7 @@ def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Ar
 
 
 def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> Array:
-    """Return `count` random new values at each row like `X_train_`, (n, count)."""
+    """Draw `count` random target values for each query x (n, d), in the form of `X_train_`; return (n, count)."""
     if left_out_errors(model)[0].times.sum() < 2:
         raise ValueError("X: got one row in fit; expected at least two, because new values are drawn from their errors")
     result = np.empty((len(x), count))

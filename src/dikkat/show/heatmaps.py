@@ -367,7 +367,7 @@ def scale_of(panels: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
 
 
 def _longest_width(labels: list[list[str]] | None) -> float:
-    """Return the width of the longest label in letters; a Chinese character counts 1.7."""
+    """Return the width of the longest label in letters; a Chinese character counts as 1.7 letters."""
     widths = (
         sum(1.7 if unicodedata.east_asian_width(character) in "WF" else 1.0 for character in label)
         for panel in labels or ()

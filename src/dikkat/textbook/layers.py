@@ -518,7 +518,7 @@ def _convert_chapter(module: nn.Module, state_dict: dict[str, Tensor], prefix: s
 
 
 class MaskedSoftmaxCELoss(nn.CrossEntropyLoss):
-    """The cross-entropy of labels without padding.
+    """The masked cross-entropy of each sequence: losses of padding are 0, but the mean is over all positions.
 
     Args:
         weight: (vocab_size,), weights of the tokens' losses; None: all 1.

@@ -183,7 +183,7 @@ def _add_sides(call: Call, work: Work, n: int, center: float, zero: Any) -> None
 
 @inlined
 def _add_run(call: Call, work: Work, i: int, j: int, zero: Any) -> None:
-    """Add the sums of a run's queries, in a forward and a backward pass."""
+    """Add the sums of all queries of a run, in a sweep from the first to the last query and a sweep back."""
     key, query, before, behind = pointer(call.key, zero), pointer(call.query, zero), work.before, work.behind
     slots, excludes, is_compact = (1 + call.values) * call.terms, int(call.exclude != 0), call.gaussian == 0
     center = query[i] + (query[j - 1] - query[i]) / 2

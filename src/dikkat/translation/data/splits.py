@@ -105,7 +105,7 @@ def without_leaks(training: Corpus | Sequence[Pair], held_out: Corpus | Sequence
     """Return the training pairs whose source sentence is not held out; case and spacing make no difference.
 
     The training pairs are streamed; the held-out source sentences are in memory. At the end of the first iteration a
-    warning has the number of excluded pairs, if any.
+    warning reports how many pairs were left out, if any.
 
     Args:
         training: Any number of pairs.

@@ -22,7 +22,7 @@ Link = tuple[int, int]
 
 
 class GoldLinks(NamedTuple):
-    """A person's links of a sentence pair.
+    """The word links that a person marked in a sentence pair.
 
     Attributes:
         sure: Links that are certainly right.
@@ -194,7 +194,7 @@ def read_links(path: str | Path) -> list[GoldLinks]:
 
 
 def gold_links(lines: Iterable[str], name: str) -> list[GoldLinks]:
-    """Parse gold links from lines in the format of `read_links`; a `CorpusError` has `name` and the line number."""
+    """Parse gold links from lines in the format of `read_links`; a `CorpusError` names `name` and the line number."""
     gold = []
     for number, line in enumerate(lines, start=1):
         sure, possible = set(), set()

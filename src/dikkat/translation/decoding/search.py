@@ -145,14 +145,14 @@ def list_models(models: Models) -> list[TranslationModel]:
 
 @torch.no_grad()
 def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
-    """Compute the log-probabilities of given translations, equal to a search's scores of finished hypotheses.
+    """Compute the log-probabilities of given translations, which finished hypotheses have as their `score`.
 
     Args:
         models: As in `beam_search`.
-        pairs: Token numbers of a source, at least one, and of its translation, without the end.
+        pairs: (source, translation), token numbers without the end token; a source has at least one.
 
     Returns:
-        The natural log-probability of each translation with its end.
+        The natural log-probability of each translation, its end token included.
 
     Raises:
         InputError: A source has no tokens.

@@ -138,9 +138,9 @@ def _in_chunks(
     scale: float,
     needed: Sequence[bool],
 ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
-    """Return the summed loss and the gradients of features, weight and bias, which are None if not needed.
+    """Return the summed loss, and the gradients of features, weight and bias; None for a gradient that is not needed.
 
-    All chunks use the same memory: new memory for each chunk would cost as much as a pass over it.
+    All chunks share one buffer, since allocating a new one for each chunk would cost as much as a pass over it.
     """
     chunk_bytes = _CHUNK_BYTES if features.is_cpu else _DEVICE_CHUNK_BYTES
     # An even number, so that both rows of a pair are in one chunk.

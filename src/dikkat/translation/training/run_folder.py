@@ -116,7 +116,7 @@ class RunFolder:
         return self._checkpoints / f"step-{step:09}"
 
     def keep_newest(self, best: list[int]) -> None:
-        """Remove older checkpoints, and all weights except those after the steps `best`."""
+        """Remove older checkpoints, and all saved weights except those of the steps in `best`."""
         newest = self.newest()
         for entry in self._checkpoints.glob("step-*"):
             if entry != newest:

@@ -291,7 +291,7 @@ def add_small(
 
 @inlined
 def four_rows(rows: Pointer, first: int, count: int, size: int) -> tuple[Pointer, Pointer, Pointer, Pointer]:
-    """Return pointers to four rows; beyond the last row they repeat it, and its pairs are hidden."""
+    """Return pointers to four rows. Beyond the last row they repeat it; the pairs of repeated rows are hidden."""
     row = at(rows, first * size)
     n1, n2, n3 = min(1, count - 1), min(2, count - 1), min(3, count - 1)
     return row, at(row, n1 * size), at(row, n2 * size), at(row, n3 * size)

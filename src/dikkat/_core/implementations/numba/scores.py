@@ -1,4 +1,8 @@
-"""The scores of a tile of keys, by the three pair functions."""
+"""The scores of a tile of keys, by the three pair functions.
+
+The additive score is Σ_c v_c tanh(q_c + k_c) = Σ v − 2 s Σ v/a, with a_c = s (1 + e^{2(q_c + k_c)}). v is the score's
+weight vector, and the scale s keeps the products of several a finite.
+"""
 
 from typing import Any
 
@@ -59,7 +63,7 @@ def _fold_eight(query: Pointer, key: Pointer, c: int, weight: Pointer, s: Vector
 def _additive_row(
     query: Pointer, key: Pointer, weight: Pointer, padded: int, s: Vector, zero: Any
 ) -> tuple[Vector, Vector]:
-    """Return Σ v/a of a row with a block of keys, and the largest denominator."""
+    """Return Σ v/a of a row with a block of keys, and the largest denominator, by which `in_range` finds overflow."""
     acc = full(0, zero)
     peak = acc
     for c in range(0, padded, FOLD):

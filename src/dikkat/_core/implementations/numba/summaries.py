@@ -180,7 +180,7 @@ def _grow(call: Call, i: int, higher: float, work: Work, zero: Any) -> None:
 def _add_to_row(
     call: Call, i: int, j0: int, blocks: int, scores: Pointer, shares: Pointer, lowest: float, work: Work, zero: Any
 ) -> None:
-    """Write a row's shares in a tile; update its peak, total, largest scores and the sum behind its entropy."""
+    """Write a row's shares of one tile; update the row's peak, total, largest scores, and the sum for its entropy."""
     highest = largest_of(scores, blocks, zero)
     _grow(call, i, max(work.peaks[i], highest), work, zero)
     if call.entropy != 0:

@@ -40,7 +40,7 @@ def start_of(call: Call, b: int, i: int) -> int:
 
 @inlined
 def first_of(call: Call, b: int, i0: int, rows: int, step: int) -> int:
-    """Return a multiple of `step` that is at most the first visible key of some rows."""
+    """Return the first key visible to any of these rows, rounded down to a multiple of `step`."""
     if call.starts == 0:
         return 0
     first = call.keys

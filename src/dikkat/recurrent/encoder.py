@@ -94,7 +94,7 @@ class _Encoder(nn.Module, Generic[StateT]):
         network = self._network
         reasons = tensor_obstacles((inputs, *self.parameters()))
         if type(network) not in (self.network_type,) or network._forward_hooks or network._forward_pre_hooks:
-            reasons.append(f"{self.network_name} is no plain {self.network_type.__name__}, or has hooks")
+            reasons.append(f"{self.network_name} is not a plain {self.network_type.__name__}, or has hooks")
         if not len(inputs):
             reasons.append("the batch is empty")
         return reasons

@@ -25,7 +25,7 @@ class Batches:
     end tokens. Cuts depend only on the lengths, so that all epochs have the same number of batches.
 
     With more than `buffer` pairs, only one buffer of pairs is in memory at a time. Blocks of consecutive pairs, of at
-    most 4,096 pairs and a sixteenth of a buffer, are assigned to buffers at random; all epochs share the assignment. The
+    most 4,096 pairs and a sixteenth of a buffer, are assigned to buffers at random, once for all epochs. The
     order of the buffers is random in each epoch. All random numbers depend only on the seed and the epoch's number;
     without a seed, for validation, pairs stay sorted.
 

@@ -207,7 +207,7 @@ class _Plain:
             scores.copy_(gradient)
 
     def _add_divergence(self, log_probabilities: Tensor) -> Tensor:
-        """Add the pairs' divergences to the total. Return their gradient, p (r − Σ p r) + p − q with r = log p − log q."""
+        """Add the pairs' divergences to the total. Return the gradient p (r − Σ p r) + p − q, where r = log p/q."""
         pairs = log_probabilities.unflatten(0, (-1, 2))
         p = pairs.exp()
         # A token with probability 0 in both passes has no effect; the difference of its logarithms would be NaN.

@@ -90,7 +90,7 @@ def _query_gradients(
     call: Call, rows: int, j0: int, count: int, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
     sums: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a tile's Σ_j g k to the gradients of up to four queries (sums beyond `rows` are unused). Lanes are features."""
+    """Add a tile's Σ_j g k to the gradients of four queries; sums beyond `rows` are unused. Lanes are features."""
     lanes, size = lanes_of(zero), call.features
     stride = (size + lanes - 1) // lanes * lanes
     for c in range(0, size, lanes):

@@ -98,7 +98,7 @@ def must_exclude(problem: Problem, *grads: Tensor) -> bool:
 
 
 def random_bits(seeds: Tensor, index: Tensor) -> Tensor:
-    """Wellons' `lowbias32` of (seed, index), keyed by both halves of the seed, so that a backward can repeat it.
+    """Wellons' `lowbias32` of (seed, index), keyed by both halves of the seed, so that a backward pass repeats it.
 
     Only the low 32 bits of a product count, so int64 may wrap.
     """
@@ -137,7 +137,7 @@ def dropout_numbers(dropout: float) -> tuple[int, float]:
 
 
 def product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
-    """Return a @ b in `kind`, summed in float32."""
+    """Return a @ b in the dtype `kind`, summed in float32."""
     if a.dtype == kind and (a.is_cuda or kind == torch.float32):
         return torch.bmm(a, b)
     if a.is_cuda and kind == torch.float32 and _WIDE_PRODUCTS:

@@ -58,7 +58,7 @@ def attention(
         The trace, with the largest weights of each query, an overview of each head, and the tokens.
 
     Raises:
-        TypeError: The text is no string or tuple of two strings, or tokens are not strings.
+        TypeError: The text is neither a string nor a tuple of two strings, or tokens are not strings.
         ValueError: The text has no tokens or is too long for the model, the tokenizer belongs to another model, tokens
             have another length, or `dikkat.record` raises.
         OSError: The system could not write; an existing file is unchanged.

@@ -234,7 +234,7 @@ class MultiHeadAttention(nn.Module):
         attention: The `DotProductAttention` of the heads, whose `attention_weights` are (B · heads, n, m).
 
     Raises:
-        ValueError: `num_hiddens` is no multiple of `num_heads`.
+        ValueError: `num_hiddens` is not a multiple of `num_heads`.
 
     Source: Vaswani et al. 2017, section 3.2.2.
 

@@ -81,7 +81,7 @@ def beam_search(
         InputError: A source has no tokens, or the model's scores are not finite.
         SettingsError: A beam or a `top_k` beyond the model's target vocabulary, or a precision that the processor does
             not support.
-        ValueError: There is no model, or the models' vocabularies or devices differ.
+        ValueError: There are no models, or their vocabularies or devices differ.
 
     Example:
         >>> import torch
@@ -252,7 +252,7 @@ class Compiled:
         self._writes = Writes([*model.parameters(), *model.buffers()])
 
     def fits(self) -> bool:
-        """Whether the panels have the model's current weights, and no hooks would be skipped."""
+        """Return whether the panels have the model's current weights, and the search would skip no hooks."""
         return self._writes.are_none() and not every_module_has_hooks()
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:

@@ -44,7 +44,7 @@ def _distance_gradients(
     call: Call, rows: int, query: Pointer, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
     query_sums: Pointer, key_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a block's share to the queries' Σ_j 2 g slope (q − k), and subtract it from the keys' sum over rows."""
+    """Add a block's 2 g slope (q − k) to the queries' sums over keys, and subtract it from the keys' sums over rows."""
     lanes, size = lanes_of(zero), call.features
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     for i in range(rows):

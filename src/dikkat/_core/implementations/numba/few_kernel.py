@@ -263,7 +263,7 @@ def _pair_gradients(
     call: Call, work: Work, key: Pointer, key_grad: Pointer, by_score: Vector, alone: bool, zero: Any,
     additive: Any, distance: Any,
 ) -> None:  # fmt: skip
-    """Add a pair's share to the gradients of the key, the row and v."""
+    """Add a pair's terms to the gradients of the key, the row and v."""
     size, nothing, one = call.features, full(0, zero), full(1, zero)
     for c in range(0, size, lanes_of(zero)):
         q, k = load(work.query, c), load_part(key, c, size, zero)
@@ -304,7 +304,7 @@ def _value_gradient(
 
 @Kernel
 def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute all gradients; that of v is separate for each task."""
+    """Compute all gradients. The caller adds each task's gradient of v."""
     layout = FEW.layout(__name__)
 
     def backward(record: Any) -> None:

@@ -196,7 +196,7 @@ class _Call(NamedTuple):
         )  # fmt: skip
 
     def plan(self) -> Plan | None:
-        """Return the plan of the call, or None if it must be computed exactly."""
+        """Return the plan of the call, or None if another implementation must compute it."""
         if not (self.query.numel() and self.key.numel()):
             return None
         reach = min(_REACHES[self.query.dtype], _REACHES[self.key.dtype])

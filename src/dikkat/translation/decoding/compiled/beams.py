@@ -155,7 +155,7 @@ class StepBeams(Beams):
 
     @property
     def rows(self) -> tuple[Table, Table, Table, Table]:
-        """The hypotheses that continue: last tokens, old rows, sentences and missing slots, (R,) each."""
+        """The hypotheses that continue: last tokens, rows in the step before, sentences, missing slots, (R,) each."""
         count = int(self.state["rows"][0])
         names = ("next_tokens", "next_rows", "next_sentences", "next_missing")
         return tuple(self.tables[name][:count].copy() for name in names)  # type: ignore[return-value]

@@ -34,7 +34,7 @@ def lstm(input_gates: Tensor, recurrent_gates: Tensor, cell: Tensor) -> tuple[Te
 
 
 def step_cell(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor, cell: Tensor | None) -> CellStep:
-    """Take a step of `gru`, or of `lstm` if it has a cell; in one kernel if the device has one and nothing is recorded."""
+    """Take a step of `gru`, or with a `cell` of `lstm`; in one kernel if the device has it and nothing is recorded."""
     fuses = state.device.type in FUSED_DEVICES and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
     aten = torch.ops.aten
     if cell is None:

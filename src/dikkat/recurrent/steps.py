@@ -89,12 +89,12 @@ class Keys:
         return self._key.unsqueeze(1) - query.unsqueeze(2)
 
     def start_gradients(self) -> None:
-        """Set the gradients of keys and pair weight to 0. With additive scores, the keys' gradient lacks the factor v."""
+        """Set the gradients of keys and pair weight to 0. An additive score's key gradient lacks the factor v."""
         self.by_key = torch.zeros_like(self._key)
         self.by_weight = None if self._weight is None else torch.zeros_like(self._weight)
 
     def backward(self, query: Tensor, by_score: Tensor) -> Tensor:
-        """Add a step's gradients, from the scores' (B, 1, m). Return the queries' gradient (B, a) without the factor v."""
+        """Add a step's gradients, from the scores' (B, 1, m). Return the queries' (B, a), without the factor v."""
         query = query.unsqueeze(1)
         if self._pair == "inner":
             self.by_key.baddbmm_(by_score.mT, query)

@@ -189,15 +189,13 @@ def test_options_count_instead_of_the_recipes_values(run, pairs, tmp_path):
 def test_training_does_not_overwrite_what_is_no_model(run, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "one.tex").write_text("years of work")
-    refused(
-        run("train", "phrasebook", "-o", tmp_path / "thesis"), "has one.tex, which would be lost. Give another name"
-    )
+    refused(run("train", "phrasebook", "-o", tmp_path / "thesis"), "has one.tex, which would be lost. Choose another")
     assert (tmp_path / "thesis" / "one.tex").read_text() == "years of work"
 
 
 def test_a_place_that_cannot_be_written_is_known_before_the_training(run, pairs, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    refused(run("train", "--corpus", pairs, "-o", tmp_path / "file" / "model"), "no model can be saved there")
+    refused(run("train", "--corpus", pairs, "-o", tmp_path / "file" / "model"), "cannot save a model there")
     monkeypatch.chdir(tmp_path)
     refused(run("train", "--corpus", pairs, "-o", "."), "the current folder")
 

@@ -174,7 +174,7 @@ def _encode(model: nn.Module, tokenizer: Any, text: str) -> Any:
     encoded = tokenizer(text, return_tensors="pt")
     ids, table = encoded["input_ids"], getattr(model, "get_input_embeddings", lambda: None)()
     if not ids.numel():
-        raise ValueError("text: got a text without tokens; expected at least one")
+        raise ValueError("text: got a text without tokens; expected at least one token")
     vocabulary_size = getattr(table, "num_embeddings", None)
     if vocabulary_size is not None and int(ids.max()) >= vocabulary_size:
         raise ValueError(

@@ -184,7 +184,7 @@ def grid_of(
         if len(extent) != 2 or extent[0] < largest[0] or extent[1] < largest[1]:
             raise ValueError(f"extent: got {extent}; expected the map's queries and keys, at least {largest}")
         if queries is not None or keys is not None:
-            raise ValueError("extent: got an extent and tokens; expected one of both, as a cell has many tokens")
+            raise ValueError("extent: got an extent and tokens; expected only one of them, as a cell has many tokens")
     query_labels = _labels_per_panel(queries, [panel.shape[0] for panel in panels], "queries")
     key_labels = _labels_per_panel(keys, [panel.shape[1] for panel in panels], "keys")
     if isinstance(titles, str):
@@ -303,7 +303,7 @@ def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
         row = [as_array(panel, f"weights[{index}]") for index, panel in enumerate(weights)]
         for index, panel in enumerate(row):
             if 0 in panel.shape:
-                raise ValueError(f"weights[{index}]: got shape {panel.shape}; expected (queries, keys), neither 0")
+                raise ValueError(f"weights[{index}]: got shape {panel.shape}; expected (queries, keys), both above 0")
         return [row]
     array = as_array(weights, "weights")
     panels = array[None, None] if array.ndim == 2 else array

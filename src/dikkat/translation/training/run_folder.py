@@ -53,7 +53,7 @@ class RunFolder:
                 ) from error
             except LockedError as error:
                 raise TrainingFolderError(
-                    f"{self.path}: {error} is training into it. Wait for its end, or give this training another output"
+                    f"{self.path}: {error} is training into it. Wait until it ends, or choose another output folder"
                 ) from error
             yield
 

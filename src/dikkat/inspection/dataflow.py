@@ -118,7 +118,7 @@ class Dataflow(TorchFunctionMode):
         return origin
 
     def with_positions(self, tensor: Tensor, heads: bool = False) -> Origin:
-        """Return the origin of a tensor (..., n, d) with positions. With `heads`, dimension 1 of four has the heads."""
+        """Return the origin of a tensor (..., n, d) with positions. With `heads`, dimension 1 of 4 has the heads."""
         origin = self.origin(tensor)
         if origin.positions is None:
             lead = [
@@ -140,7 +140,7 @@ class Dataflow(TorchFunctionMode):
         return streams
 
     def observe_output(self, output: Tensor) -> None:
-        """Note the output of the last dikkat call."""
+        """Record the origin of the last dikkat call's output."""
         if self._last_output is not None:
             self.follow(output, self._last_output)
 
@@ -162,7 +162,7 @@ class Dataflow(TorchFunctionMode):
         return Origin(number, is_self or query.attended, query.positions)
 
     def follow(self, output: Tensor, origin: Origin) -> None:
-        """Note the origin of an output of attention."""
+        """Record the origin of an output of attention."""
         self._origins[output] = origin._replace(positions=_spread(origin.positions, output))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -342,7 +342,7 @@ class Dataflow(TorchFunctionMode):
         return True
 
     def _is_gate(self, weights: Origin, values: Tensor, dim: int) -> bool:
-        """Return whether a softmax over features weights no sequence, but classes or the results of experts."""
+        """Return whether a softmax over features weights classes or the results of experts, not a sequence."""
         numbers = self.origin(values).positions
         if not weights.features or values in self._constants:
             return weights.features

@@ -233,7 +233,7 @@ def _in_order(
 def _averages(
     query: Tensor, *, exclude: Tensor | None, points: Points, tiles: launch.Tiles, window: Window, degree: int
 ) -> tuple[Tensor, Tensor]:
-    """Return means and lse of ordered queries, from sorted sums if these are faster, else from pairs."""
+    """Return means and lse of sorted queries, from sorted sums if they are faster, else from all pairs."""
 
     def by_pairs(chosen: Any) -> tuple[Tensor, Tensor]:
         excluded = None if exclude is None else exclude[chosen]

@@ -99,9 +99,9 @@ class Batches:
     def _batches(self, buffer: int, generator: np.random.Generator | None, skipped: int) -> Iterator[Batch]:
         sources, targets = map(_SentenceTable, self._store.read(self._buffers[buffer]))
         order = _sorted(sources.lengths, targets.lengths, generator)
-        ends = self._sizes[buffer].cumsum()
-        for group in _shuffled(generator, len(ends))[skipped:].tolist():
-            rows = torch.from_numpy(order[ends[group] - self._sizes[buffer][group] : ends[group]])
+        batch_ends = self._sizes[buffer].cumsum()
+        for batch in _shuffled(generator, len(batch_ends))[skipped:].tolist():
+            rows = torch.from_numpy(order[batch_ends[batch] - self._sizes[buffer][batch] : batch_ends[batch]])
             rank_rows = rows[self._rank :: self._world]
             has_rows = len(rank_rows) > 0
             source, source_lengths = sources.padded(rank_rows if has_rows else rows[:1])

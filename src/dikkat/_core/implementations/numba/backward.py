@@ -48,7 +48,7 @@ def _distance_gradients(
     lanes, size = lanes_of(zero), call.features
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     for i in range(rows):
-        row, begin = at(query, i * size), load(scores, i * width)
+        row, score = at(query, i * size), load(scores, i * width)
         by_square = load(by_score, i * width) * full(2, zero)
         square = nothing
         if call.profile != GAUSSIAN:
@@ -57,7 +57,7 @@ def _distance_gradients(
         for c in range(size):
             share = by_square * (spread(row, c) - load(key, c * lanes))
             if call.exact:
-                share = where(begin == hidden, nothing, share)
+                share = where(score == hidden, nothing, share)
             index = (c * GROUP + i) * lanes
             store(query_sums, index, load(query_sums, index) + share)
             store(key_grad, c * lanes, load(key_grad, c * lanes) - share)
@@ -260,10 +260,10 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                         )
                         for block in range(blocks):
                             index, j = block * lanes, j0 + block * lanes
-                            begin, grad = at(scores, index), at(by_score, index)
+                            score, grad = at(scores, index), at(by_score, index)
                             keys, grads = at(key, index * size), at(key_grad, j * size)
                             _value_gradients(
-                                call, count, mean_grad, at(weights, index), begin, width,
+                                call, count, mean_grad, at(weights, index), score, width,
                                 at(value_grad, j * call.values), zero,
                             )  # fmt: skip
                             if call.bias_grad != 0:
@@ -276,9 +276,9 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                                     acc += load(grad, k * width)
                                 store(key_bias_grad, j, acc)
                             if distance is not None:
-                                _distance_gradients(call, count, row, keys, begin, grad, width, sums, grads, zero)
+                                _distance_gradients(call, count, row, keys, score, grad, width, sums, grads, zero)
                             if inner is not None:
-                                _inner_gradients(call, count, row, keys, begin, grad, width, grads, zero)
+                                _inner_gradients(call, count, row, keys, score, grad, width, grads, zero)
                         if inner is not None:
                             _query_gradients(
                                 call, count, j0, min(blocks * lanes, call.keys - j0), raw_keys(call, b, j0, zero),

@@ -51,7 +51,7 @@ Method = Literal["jackknife+", "local", "split"]
 def interval(
     model: Any, x: Array, coverage: float, method: Method, random_state: object = 0, weight: Array | None = None
 ) -> tuple[Array, Array]:
-    """Return the lower and upper ends, (n,) each, at queries x (as in `X_train_`), for new values of precision `weight`."""
+    """Return the lower and upper ends, (n,) each, at queries x (as in `X_train_`), for values of precision `weight`."""
     if method == "split":
         return _with_unknown(model, x, coverage, *_split(model, x, coverage, random_state, weight))
     if method == "local":

@@ -96,19 +96,17 @@ class StackRecord(CallRecord):
         return tensor.contiguous()
 
     def _pack_weights(self, name: str, weights: list[Tensor], groups: int, *, transposed: bool) -> None:
-        """Pack weights (out, in) into panels for products with inputs, or, transposed, with gradients."""
+        """Pack weights (out, in), padded to (outs, ins), into panels for products with inputs or, transposed, gradients."""
         rows, columns = weights[0].shape[0] // groups, weights[0].shape[1]
-        out_size, in_size = groups * self.pad_size(rows), self.pad_size(columns)
-        panels = self.new(name, len(weights), out_size, in_size)
+        outs, ins = groups * self.pad_size(rows), self.pad_size(columns)
+        panels = self.new(name, len(weights), outs, ins)
         for weight, packed in zip(weights, panels, strict=True):
             weight = weight if weight.stride(1) == 1 else weight.contiguous()
             self._sources.append(weight)
             # The weight may be a slice of a wider matrix.
             source = addresses.rows_address(name, weight, self.dtype)
             target = addresses.address(name, packed, self.dtype)
-            shape = (
-                (out_size, in_size // self.panel_width, 1) if transposed else (in_size, out_size // self.panel_width, 0)
-            )
+            shape = (outs, ins // self.panel_width, 1) if transposed else (ins, outs // self.panel_width, 0)
             self._packs.append((source, target, weight.stride(0), columns, rows, self.pad_size(rows), *shape))
 
     def point_weights(self, operands: Operands, layers: list[Layer], *, transposed: bool) -> None:

@@ -225,8 +225,7 @@ def attend(
         exclude: (..., n) integers: one key index hidden from each row, −1 for none (leave-one-out).
         sink: Floating-point numbers that broadcast to the leading dimensions, (H,) for heads: one more logit without a
             value. It takes a share of the weight, so that the keys' weights sum to less than 1.
-        dropout: The probability in 0 ... 1 that a normalised weight is set to 0; the others are multiplied by
-            1/(1 − dropout).
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0; others are scaled by 1/(1 − dropout).
         return_weights: Whether to also return the weights before dropout.
         impl: "auto", or the name of one implementation, which then runs or raises.
 

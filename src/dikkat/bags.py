@@ -92,7 +92,7 @@ class AttentionPooling(nn.Module):
             bag_lens: (B,) int32 or int64, the number of rows in each bag, with sum N; 0 is allowed. Without it, bags
                 (N, D) are one bag.
             mask: (B, N) bool, for bags (B, N, D): True for rows of the bag. Other rows have no effect, even NaN.
-            return_weights: Whether to return also the weights and the scores.
+            return_weights: Whether to also return the weights and the scores.
             top_k: The number of each bag's rows with the largest weights to return. It implies `return_weights`.
 
         Returns:

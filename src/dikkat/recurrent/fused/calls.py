@@ -96,7 +96,7 @@ class StackRecord(CallRecord):
         return tensor.contiguous()
 
     def _pack_weights(self, name: str, weights: list[Tensor], groups: int, *, transposed: bool) -> None:
-        """Pack weights (out, in), padded to (outs, ins), into panels for products with inputs or, transposed, gradients."""
+        """Pack weights (out, in) as panels (outs, ins) for products with inputs or (transposed) gradients."""
         rows, columns = weights[0].shape[0] // groups, weights[0].shape[1]
         outs, ins = groups * self.pad_size(rows), self.pad_size(columns)
         panels = self.new(name, len(weights), outs, ins)

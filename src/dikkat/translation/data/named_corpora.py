@@ -68,7 +68,7 @@ def named(name: str, *, base: str | None = None) -> NamedCorpus:
         base: The address of the folder that has the files; None: the publisher's.
 
     Raises:
-        CorpusError: An unknown name; a file that cannot be fetched (the message has the path for a manual download), or
+        CorpusError: An unknown name; a file that cannot be fetched (the message names the path for a manual download), or
             has another checksum.
         OSError: The cache folder cannot be written.
 

@@ -69,7 +69,7 @@ class Recipe:
 
         Raises:
             InputError: An unknown recipe; invalid TOML; a key that is repeated, unknown, or has a value that is not
-                allowed. The message has the file, the line and the key.
+                allowed. The message names the file, the line and the key.
             OSError: The file cannot be read.
         """
         path = _find(recipe)

@@ -316,7 +316,7 @@ def _name_memory_errors(pass_name: str) -> Callable[[Callable[..., T]], Callable
 
 
 class _Saved(NamedTuple):
-    """The tensors of a one-tile forward that its backward reads."""
+    """The tensors of a one-tile forward pass that its backward pass reads."""
 
     numbers: Tensor
     query_peaks: Tensor

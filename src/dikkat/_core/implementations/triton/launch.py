@@ -321,7 +321,7 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
 
 
 class _Side(NamedTuple):
-    """Queries or keys of some rows, as the backward reads them."""
+    """Queries or keys of some rows, as the backward pass reads them."""
 
     tensor: Tensor  # (..., length, h)
     # For additive scores, exponentials that the opposite side's kernel reads.

@@ -192,11 +192,12 @@ def attend(
     V_i are the keys that query i may see: the intersection of all restrictions. A row that sees no key has weights 0,
     output 0 and gradient 0. Keys hidden from a query have no effect on it, even if they are NaN.
 
-    If gradients are recorded, do not modify the output in place: the backward may need it, and PyTorch then raises.
+    NaN has two exceptions, for speed, when "auto" chooses PyTorch's fused kernels for dot products. On a GPU, a NaN in
+    a key or value that only *some* queries see also reaches the queries from which it is hidden, as a check would wait
+    for the GPU. In a compiled graph for CPUs, a query of NaN over fewer than 16 keys gets the output 0.
 
-    There is one exception, in exchange for speed. "auto" chooses PyTorch's fused kernels for dot products. On a device,
-    where a check would wait, a NaN that is hidden from *some* queries then reaches these queries too. In a compiled
-    graph for CPUs, the output is 0 for a query of NaN over fewer than 16 keys.
+    If gradients are recorded, do not modify the output in place: the backward pass may need it, and PyTorch then raises
+    an error.
 
     Nested tensors with layout `torch.jagged`, (sequences, ..., any length, d), attend within each sequence, as in
     `attend_ragged`. The output is a nested tensor too, and the weights are a list of one tensor for each sequence.
@@ -224,8 +225,8 @@ def attend(
         exclude: (..., n) integers: one key index hidden from each row, −1 for none (leave-one-out).
         sink: Floating-point numbers that broadcast to the leading dimensions, (H,) for heads: one more logit without a
             value. It takes a share of the weight, so that the keys' weights sum to less than 1.
-        dropout: The probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
-        return_weights: Whether to return also the weights before dropout.
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0; others are scaled by 1/(1 − dropout).
+        return_weights: Whether to also return the weights before dropout.
         impl: "auto", or the name of one implementation, which then runs or raises.
 
     Returns:

@@ -61,7 +61,7 @@ class AttentionPooling(nn.Module):
         dropout: Probability of leaving a row out of its bag, in training mode only.
 
     Raises:
-        TypeError: A size is no whole number, or `dropout` is no number.
+        TypeError: A size is not a whole number, or `dropout` is not a number.
         ValueError: A size is below 1, or `dropout` is outside 0 to 1.
 
     Source: Ilse, Tomczak and Welling 2018, *Attention-based Deep Multiple Instance Learning*, section 2.4.
@@ -92,7 +92,7 @@ class AttentionPooling(nn.Module):
             bag_lens: (B,) int32 or int64, the number of rows in each bag, with sum N; 0 is allowed. Without it, bags
                 (N, D) are one bag.
             mask: (B, N) bool, for bags (B, N, D): True for rows of the bag. Other rows have no effect, even NaN.
-            return_weights: Whether to return also the weights and the scores.
+            return_weights: Whether to also return the weights and the scores.
             top_k: The number of each bag's rows with the largest weights to return. It implies `return_weights`.
 
         Returns:
@@ -146,7 +146,7 @@ class AttentionPooling(nn.Module):
             (1, D), or (1, K, D) for several heads, in float32 or wider.
 
         Raises:
-            ValueError: There is no chunk.
+            ValueError: There are no chunks.
 
         Example:
             >>> pool, bag = AttentionPooling(features=5, hidden=7), torch.randn(11, 5)
@@ -268,8 +268,8 @@ def collate_bags(samples: Sequence[Any]) -> tuple[Any, ...]:
         (bags, bag_lens, *others): (N, D), (B,) int64, and (B, ...) for each other element.
 
     Raises:
-        TypeError: A bag is no tensor, or its dtype differs from the first bag's.
-        ValueError: There is no sample, or a bag is not (n, D) with the D of the first bag.
+        TypeError: A bag is not a tensor, or its dtype differs from the first bag's.
+        ValueError: There are no samples, or a bag is not (n, D) with the D of the first bag.
 
     Example:
         >>> bags, bag_lens, labels = collate_bags([(torch.zeros(3, 5), 1), (torch.zeros(2, 5), 0)])
@@ -303,7 +303,7 @@ class LengthBatchSampler(Sampler[list[int]]):
         generator: The random generator for the order; PyTorch's default if None.
 
     Raises:
-        TypeError: A length or `max_rows` is no whole number.
+        TypeError: A length or `max_rows` is not a whole number.
         ValueError: A length is below 0, or `max_rows` is below 1.
 
     Example:

@@ -398,7 +398,7 @@ def _add_batch_dim(argument: Any) -> Any:
 
 def _project(name: str, weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
     if x.shape[-1] != weight.shape[-1]:
-        raise ValueError(f"{name}: got shape {tuple(x.shape)}; expected {weight.shape[-1]} features, the layer's size")
+        raise ValueError(f"{name}: got shape {tuple(x.shape)}; expected (..., {weight.shape[-1]}), the layer's size")
     if x.dtype != weight.dtype and not autocasts(x.device.type):
         raise TypeError(f"{name}: got dtype {x.dtype}; expected {weight.dtype}, the dtype of the layer's parameters")
     return nn.functional.linear(x, weight, bias)

@@ -82,8 +82,8 @@ def attend_ragged(
         causal: Query i of n sees keys j <= i + m − n of the m of its sequence.
         window: (left, right): query i sees keys p − left ... p + right, where p = i + m − n; None is no bound.
         key_bias: (..., keys of all sequences), b: the log of a sample weight. −∞ hides a key.
-        dropout: The probability in 0 ... 1 that a normalised weight is set to 0; the others grow by 1/(1 − dropout).
-        return_weights: Whether to return also the weights before dropout.
+        dropout: The probability in 0 ... 1 that a normalised weight is set to 0; others are scaled by 1/(1 − dropout).
+        return_weights: Whether to also return the weights before dropout.
         impl: "auto", or the name of one implementation, which then runs or raises.
 
     Returns:

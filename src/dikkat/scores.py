@@ -130,7 +130,7 @@ class Dot(_Capped):
         softcap: c of the score c·tanh(a / c), which is between −c and c; None for the inner product a itself.
 
     Raises:
-        TypeError: `softcap` is no number.
+        TypeError: `softcap` is not a number.
         ValueError: `softcap` is not positive and finite.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "dot"; the cap: Gemma Team 2024, *Gemma 2*, section 2.

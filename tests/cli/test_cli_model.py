@@ -42,9 +42,7 @@ def test_a_place_where_no_page_can_be_is_said_before_the_model_is_loaded(
 def test_a_link_in_the_way_is_called_what_it_is(run, model, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder")
-    refused(
-        run("quantize", model, "--output", tmp_path / "link"), "link: got a link; expected a folder, or a free name"
-    )
+    refused(run("quantize", model, "--output", tmp_path / "link"), "link: got a link; expected a folder or a new path")
 
 
 def test_show_writes_a_picture_and_a_page_and_says_where(run, model, tmp_path):

@@ -240,7 +240,7 @@ def test_what_cannot_be_written_is_said_before_the_work(run, homes, tmp_path, mo
     homes.to_csv("homes.csv", index=False)
     for name in ("model.safetensors", "predictions.csv", "fit.png"):
         (tmp_path / f"out-{name}" / name).mkdir(parents=True)
-        message = f"out-{name}/{name}: got a folder; expected a file, or no file yet. Give another --output"
+        message = f"out-{name}/{name}: got a folder; expected a file or a new path. Choose another --output"
         refused(run("homes.csv", "--target", "price", "-o", f"out-{name}"), message)
 
     def full(**_):

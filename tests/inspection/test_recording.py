@@ -447,7 +447,7 @@ def test_a_damaged_file_is_no_trace(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for cut in (0, 7, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        with pytest.raises(ValueError, match="truncated, damaged or no trace"):
+        with pytest.raises(ValueError, match="truncated, damaged or not a trace"):
             dikkat.Trace.load(path)
     newer = whole.replace(b'\\"version\\": 4', b'\\"version\\": 5')
     assert newer != whole

@@ -700,7 +700,7 @@ def test_windows_of_an_encoder_are_left_out_with_a_warning(kind: str) -> None:
         made, ids = transformers.LEDModel(windows).eval(), torch.randint(3, WORDS, (2, 16))
         given = {"input_ids": ids, "decoder_input_ids": ids[:, :5]}
         given |= {"global_attention_mask": torch.eye(1, 16, dtype=torch.long).expand(2, -1)} if kind != "led" else {}
-    with pytest.warns(UserWarning, match="attentions: encoder_attentions.*: left out: "):
+    with pytest.warns(UserWarning, match="attentions: left out encoder_attentions.*, for which "):
         found = dikkat.attentions(made, **given)
     made.set_attn_implementation("eager")
     right = made(**given, output_attentions=True)

@@ -147,7 +147,7 @@ def test_a_model_of_ones_own_and_its_words(tmp_path: Path) -> None:
         trace.tokens["self"] = ["a"]  # type: ignore[index]
     with pytest.raises(ValueError, match="element: got 2; expected -2 to 1"):
         trace.to_html(tmp_path / "page.html", element=2)
-    with pytest.raises(ValueError, match="which reads pixel_values; expected a model that reads text"):
+    with pytest.raises(ValueError, match="which reads pixel_values; expected its inputs and their labels"):
         dikkat.show.attention(transformers.ViTModel(transformers.ViTConfig(hidden_size=12, num_hidden_layers=1,
             num_attention_heads=3, intermediate_size=5, image_size=8, patch_size=4)), tokenizer(), TEXT)  # fmt: skip
 

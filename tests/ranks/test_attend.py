@@ -129,7 +129,7 @@ def test_ranks_that_disagree_are_told(results):
 def test_a_rank_that_leaves_ends_the_call_of_the_others(results):
     assert results["left"].keys() == ({"rank-0", "rank-1", "rank-2"} if results["world"] == 4 else set())
     for name, text in results["left"].items():
-        assert text.startswith(f"group: a rank of 4 left or did not answer in time, as seen by rank {name[-1]} (")
+        assert text.startswith(f"group: rank {name[-1]} found that another of 4 ranks left or did not answer in time (")
         assert "\n" not in text
 
 

@@ -44,7 +44,7 @@ def test_the_rate_by_hand(found, given, rate):
 def test_links_that_do_not_fit():
     with pytest.raises(InputError, match="got links of 2 pairs; expected 1"):
         alignment_error_rate([set(), set()], [gold("0-0")])
-    with pytest.raises(InputError, match="got no links"):
+    with pytest.raises(InputError, match="got neither found nor sure links"):
         alignment_error_rate([set()], [gold("")])
 
 

@@ -86,7 +86,7 @@ def test_a_newer_export_put_there_by_hand_is_used_and_told(files, cache):
     folder = cache / "tatoeba-fra-eng"
     folder.mkdir(parents=True)
     (folder / "fra-eng.zip").write_bytes(EXPORT)
-    with pytest.warns(UserWarning, match=r"fra-eng\.zip: got another edition of the corpus"):
+    with pytest.warns(UserWarning, match=r"fra-eng\.zip: got a different edition of the corpus"):
         found = named("tatoeba-fra-eng", base=files.address)
     assert len(list(found.whole)) == 2000
     assert not files.asked

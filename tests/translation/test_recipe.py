@@ -111,7 +111,7 @@ def test_an_option_has_a_recipes_value(text, value):
 )
 def test_braces_of_an_option_are_a_table(text):
     with pytest.raises(
-        InputError, match=rf'^--it: got {re.escape(text)}; expected a table: {{name = "phrasebook", first'
+        InputError, match=rf'^--it: got {re.escape(text)}; expected a table such as {{name = "phrasebook", first'
     ):
         read_value(text, "--it")
 

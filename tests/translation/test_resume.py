@@ -141,7 +141,7 @@ def test_there_must_be_something_to_go_on_with(tmp_path):
     with pytest.raises(TrainingFolderError, match="folder: got None; expected the folder"):
         learn(SHORT, resume=True)
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrainingFolderError, match="no training can be saved there"):
+    with pytest.raises(TrainingFolderError, match="cannot save a training run there"):
         learn(SHORT, tmp_path / "file" / "run")
 
 

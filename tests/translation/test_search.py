@@ -422,7 +422,7 @@ def test_forced_scores_are_sums_of_log_probabilities(monkeypatch):
         wanted.append(sum(math.log(mean[step, token]) for step, token in enumerate([*target, END])))
     assert forced_scores(models, pairs) == pytest.approx(wanted, rel=1e-12)
     assert forced_scores(models, []) == []
-    with pytest.raises(InputError, match="got a source sentence without tokens"):
+    with pytest.raises(InputError, match="got an empty source sentence"):
         forced_scores(models, [([], [4])])
 
 
@@ -574,7 +574,7 @@ def test_the_smallest_of_everything(search, models):
 
 def test_nothing_to_search():
     assert beam_search(make(), []) == []
-    with pytest.raises(InputError, match="got a sentence without tokens"):
+    with pytest.raises(InputError, match="got an empty sentence"):
         beam_search(make(), [[4], []])
 
 

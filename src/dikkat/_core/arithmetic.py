@@ -31,7 +31,7 @@ def farthest(features: int, dtype: torch.dtype) -> float:
 
 
 def clip(problem: Problem, side: Tensor) -> Tensor:
-    """Clip a Gaussian's coordinates so that all squares are finite: no row is then empty because it is far away."""
+    """Clip a Gaussian's coordinates so that all squares are finite, and a distant query keeps weights above 0."""
     if problem.pair != "distance" or problem.profile != "gaussian" or problem.finite:
         return side
     limit = farthest(side.shape[-1], side.dtype)
@@ -98,7 +98,7 @@ def must_exclude(problem: Problem, *grads: Tensor) -> bool:
 
 
 def random_bits(seeds: Tensor, index: Tensor) -> Tensor:
-    """Wellons' `lowbias32` of (seed, index), keyed by both halves of the seed, so that a backward can repeat it.
+    """Wellons' `lowbias32` of (seed, index), keyed by both halves of the seed, so that a backward pass repeats it.
 
     Only the low 32 bits of a product count, so int64 may wrap.
     """
@@ -137,7 +137,7 @@ def dropout_numbers(dropout: float) -> tuple[int, float]:
 
 
 def product(a: Tensor, b: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
-    """Return a @ b in `kind`, summed in float32."""
+    """Return a @ b in the dtype `kind`, summed in float32."""
     if a.dtype == kind and (a.is_cuda or kind == torch.float32):
         return torch.bmm(a, b)
     if a.is_cuda and kind == torch.float32 and _WIDE_PRODUCTS:

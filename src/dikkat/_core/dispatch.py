@@ -85,7 +85,7 @@ class Program(NamedTuple):
             return backend.run(problem if backend.scales else problem.scaled(), *findings)
 
     def reusable(self, repeats: bool = True) -> "Program":
-        """Return the program without the call's tensors, for later calls; with CUDA graphs if it `repeats`."""
+        """Return the program without the call's tensors, for later calls. If it `repeats`, it gets CUDA graphs."""
         problem, make_ready = self.problem, BACKENDS[self.name].ready
         lens_shape = None if problem.restrictions.lens is None else tuple(problem.restrictions.lens.shape)
         ready = None if make_ready is None else make_ready(problem)
@@ -277,7 +277,7 @@ def _without_hidden(
     hidden: Hidden, query: Tensor, key: Tensor, value: Tensor,
     heads: validation.Heads | None, prepared: validation.Prepared | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Zero hidden rows of the operands; `hidden.keys` remains if the program must zero those of the values."""
+    """Zero the operands' hidden rows. `hidden.keys` remains only if the program must still zero the values' rows."""
     same = value is key
     if (dead_queries := hidden.queries) is not None:
         query = _zero_rows(query, _expand_to_inputs(dead_queries, heads))
@@ -322,7 +322,7 @@ def _signature(
     operands: tuple[Tensor, Tensor, Tensor], score: Score, requested: validation.Requested,
     heads: validation.Heads | None, prepared: validation.Prepared | None, restricting: Restricting,
 ) -> Hashable:  # fmt: skip
-    """Return everything that the checks of a call depend on; None if its program is not cached."""
+    """Return everything that the checks of a call depend on; None if its program cannot be cached."""
     if not is_eager():
         return None
     for name, argument in restricting.items():

@@ -109,7 +109,7 @@ class Graph:
 
 
 class Captured:
-    """The graphs of a cached program: a forward, and a backward for each choice of operands that need gradients."""
+    """The graphs of a cached program: a forward, and a backward for each set of operands that need gradients."""
 
     def __init__(self, program: "Program") -> None:
         self.program = program
@@ -134,7 +134,7 @@ class Captured:
         return Result(mean, None, weights[0] if self.program.problem.wants_weights else None)
 
     def graph(self, key: Hashable, compute: Callable[..., list[Tensor]], operands: Operands) -> Graph | None:
-        """Return the graph of a computation, capturing it if needed; None if it cannot be captured, or not yet."""
+        """Return the graph of a computation, captured if it has none; None if it cannot be captured (yet)."""
         lane = None if self._disabled else lane_of(self.program.problem.restrictions.device)
         if lane is None:
             return None
@@ -191,7 +191,7 @@ class Captured:
     def _forward(
         self, masks: bool, query: Tensor, key: Tensor, weight: Any, value: Tensor, *limits: Any
     ) -> list[Tensor]:
-        """Return the mean, weights if requested, and further tensors for the backward."""
+        """Return the mean, weights if requested, and further tensors for the backward pass."""
         program, hidden = self.program, self.hidden(masks, query, key, *limits)
         wants_weights = program.problem.wants_weights
         if program.ready is not None:

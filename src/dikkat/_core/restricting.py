@@ -161,7 +161,7 @@ def _segment_ids(segment_ids: Any, sizes: Sizes) -> Fields:
     query_ids, key_ids = (ids.to(torch.int64) for ids in both_ids)
     ordered, order = key_ids.sort(dim=-1, stable=True)
     if can_read_values(key_ids) and bool((_changes(key_ids) != _changes(ordered)).any()):
-        raise ValueError("segment_ids: got a segment with separate keys; expected neighbouring keys. Or pass a mask")
+        raise ValueError("segment_ids: got a segment with separate keys; expected neighbouring keys. Or use a mask")
     first, past = (searchsorted(ordered, query_ids.contiguous(), right=right) for right in (False, True))
     start = gather(order, first)
     return {"starts": align(start, lead), "lens": align(start + (past - first), lead)}  # no key without a segment

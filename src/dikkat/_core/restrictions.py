@@ -139,7 +139,7 @@ class Restrictions:
         return self.queries > 1 and (self.causal or by_lens or by_mask or by_bias or by_exclude)
 
     def leaves_some(self) -> bool:
-        """True if every query is known to see a key."""
+        """True if every query certainly sees a key."""
         unhidden = not self._by_pair() and self.starts is self.key_bias is self.exclude is None
         lens_positive = self.lens is None or (self.extremes is not None and self.extremes[0] > 0)
         return unhidden and lens_positive and self.keys >= (self.queries if self.causal else 1)
@@ -241,7 +241,7 @@ def _rows_over(limit: Tensor, keys: int) -> Tensor:
 
 
 def _rows_at(exclude: Tensor, start: Tensor, limit: Tensor, keys: int) -> Tensor:
-    """Return (..., m): the number of rows that would see each key if they did not exclude it."""
+    """Return (..., m): for each key the number of rows that exclude it and would otherwise see it."""
     exclude, start, limit = torch.broadcast_tensors(exclude, start, limit)
     counted = ((exclude >= start) & (exclude < limit)).to(torch.int64)
     index = exclude.clamp(0, max(0, keys - 1))

@@ -1,4 +1,8 @@
-"""Validate a call, zero its hidden rows, and project queries and keys."""
+"""Validate a call, zero its hidden rows, and project queries and keys.
+
+`lead` are a call's leading dimensions: batch and heads. A key is seen if any query sees it; a query is live if it sees
+any key. Rows that are not seen or not live are hidden.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,7 +44,7 @@ def problem_of_call(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: Requested, heads: Heads | None = None,
     scales: bool = False, **restricting: Unpack[Restricting],
 ) -> Problem:  # fmt: skip
-    """Validate a call, zero hidden rows, and project the visible ones (without the factor 1/√d if `scales`)."""
+    """Validate a call, zero hidden rows, and project the visible ones; with `scales` the kernel multiplies by 1/√d."""
     lead = batch = check_operands(query, key, value, score)
     if heads is not None:
         lead = torch.Size((*batch, heads.number))
@@ -69,7 +73,7 @@ def problem_of_sequences(
 ) -> Problem:  # fmt: skip
     """Validate a call of packed sequences, zero the hidden rows, and project queries and keys.
 
-    Each query sees the keys from `starts` to `lens`, counted over all rows of keys.
+    Each query sees the keys `starts` ... `lens` − 1, numbered over all packed rows of keys.
     """
     lead = check_operands(query, key, value, score)
     queries, keys, device = query.shape[-2], key.shape[-2], query.device
@@ -77,8 +81,8 @@ def problem_of_sequences(
         _check_offsets(name, offsets, rows, device)
     if query_offsets.shape != key_offsets.shape:
         raise ValueError(
-            f"key_offsets: got shape {tuple(key_offsets.shape)}; expected {tuple(query_offsets.shape)}, as many "
-            "sequences as of queries"
+            f"key_offsets: got shape {tuple(key_offsets.shape)}; expected {tuple(query_offsets.shape)}: as many "
+            "sequences of keys as of queries"
         )
     restrictions = restrict(lead, queries, keys, device, key_bias=key_bias)
     visible = _visible_keys(query_offsets, key_offsets.clamp(0, keys), queries, check_causal(causal), window)
@@ -103,7 +107,7 @@ def _check_offsets(name: str, offsets: object, rows: int, device: torch.device) 
 
 
 def sequence_lengths(name: str, offsets: Tensor, rows: int) -> Tensor:
-    """Return the length of each sequence; the offsets must not fall and go from 0 to `rows`."""
+    """Return the length of each sequence; the offsets must start at 0, never decrease, and end at `rows`."""
     numbers = offsets.detach().to(torch.int64)
     falls, (first, last) = numbers[1:] < numbers[:-1], numbers[[0, -1]].tolist()
     if first != 0:
@@ -127,13 +131,13 @@ def _visible_keys(
     query_offsets, key_offsets = (offsets.to(torch.int64) for offsets in (query_offsets, key_offsets))
     sequence = searchsorted(query_offsets[1:], row, right=True).clamp(max=len(query_offsets) - 2)
     begin, past = key_offsets[:-1][sequence], key_offsets[1:][sequence]
-    position = past - query_offsets[1:][sequence] + row  # i + m − n, counted from `begin`
+    position = past - query_offsets[1:][sequence] + row  # begin + i + m − n: both sequences end together
     edges = {"starts": begin, "lens": past} | window_edges(window, position, begin, past)
     return edges | window_edges((None, 0), position, begin, past) if causal else edges
 
 
 class Prepared(NamedTuple):
-    """The keys of a memory: projected, 0 past their lengths, and packed unless None."""
+    """A memory's projected keys, 0 beyond their lengths: `packed` for a kernel, or None if it needs no packed keys."""
 
     packed: Tensor | None
 
@@ -142,9 +146,10 @@ def problem_of_prepared(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: Requested, prepared: Prepared,
     valid_lens: Tensor | None, **hiding: Unpack[Hiding],
 ) -> Problem:  # fmt: skip
+    """Build the problem of a query and a prepared memory, whose keys are already projected."""
     lead = lead_of(("query", query), ("memory.key", key), ("memory.value", value))
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
-    hides_more = restrictions.may_hide()
+    call_hides_keys = restrictions.may_hide()
     if valid_lens is not None:  # aligned with the first dimension of the memory, not of the call
         memory_lens = add_dims(align(valid_lens, key.shape[:-2]), len(lead), 1)
         lens = memory_lens if restrictions.lens is None else torch.minimum(memory_lens, restrictions.lens)
@@ -152,7 +157,7 @@ def problem_of_prepared(
     query, key, value = (add_dims(t, len(lead)) for t in (query, key, value))
     if restrictions.may_hide():
         query = hide(query, restrictions.live_queries())
-    if hides_more:
+    if call_hides_keys:
         seen_keys = restrictions.seen_keys()
         key, value = hide(key, seen_keys), hide(value, seen_keys)
     packed = None if prepared.packed is None else add_dims(prepared.packed, len(lead), 3)
@@ -217,6 +222,7 @@ def check_operands(query: Tensor, key: Tensor, value: Tensor, score: Score) -> t
 
 
 def check_call(key: Tensor, value: Tensor, score: Score) -> None:
+    """Validate a call's key, value and score."""
     check_score(score)
     check_features("key", key)
     check_features("value", value)
@@ -233,7 +239,7 @@ def check_score(score: object) -> None:
         hint = ": call the class to make one" if isinstance(score, type) and issubclass(score, Score) else ""
         kind = score if isinstance(score, type) else type(score)
         got = repr(score) if isinstance(score, str) else kind.__name__
-        raise TypeError(f"score: got {got}; expected an instance of a dikkat.scores.Score{hint}")
+        raise TypeError(f"score: got {got}; expected an instance of a dikkat.scores.Score subclass{hint}")
 
 
 def check_features(name: str, tensor: Tensor) -> None:
@@ -268,6 +274,7 @@ def check_rows(rows: Tensor, length: int) -> None:
 
 
 def lead_of(*named: tuple[str, Tensor]) -> torch.Size:
+    """Return the common leading dimensions of named tensors (..., l, d)."""
     try:
         return broadcast(*(t.shape[:-2] for _, t in named))
     except ValueError:
@@ -276,7 +283,7 @@ def lead_of(*named: tuple[str, Tensor]) -> torch.Size:
 
 
 def add_dims(tensor: Tensor, lead: int, trailing: int = 2) -> Tensor:
-    """Prepend singleton dimensions: `lead` of them before the `trailing` ones."""
+    """Prepend singleton dimensions until `lead` dimensions precede the last `trailing` ones."""
     return tensor[(None,) * (lead + trailing - tensor.ndim)]
 
 
@@ -315,6 +322,7 @@ def copy_shared(tensor: Tensor, visible: Tensor) -> Tensor:
 
 
 def probability(dropout: float) -> float:
+    """Validate a dropout probability and return it as a float."""
     if type(dropout) is not float and (isinstance(dropout, bool) or not isinstance(dropout, Real)):
         raise TypeError(f"dropout: got {type(dropout).__name__}; expected a number from 0 to 1")
     if not 0.0 <= dropout <= 1.0:

@@ -137,7 +137,7 @@ def check_numbers(name: str, tensor: Tensor, device: str) -> None:
 def new_tensor(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
     tensor = torch.empty(tuple(shape), dtype=dtype, device=_CPU)
     if type(tensor) is not Tensor:
-        raise ValueError(f"a new tensor: got {type(tensor).__name__}; {_EXPECTED}")
+        raise ValueError(f"torch.empty: got a {type(tensor).__name__}; {_EXPECTED}")
     return tensor, tensor.data_ptr()
 
 
@@ -192,8 +192,8 @@ def _without_numba() -> tuple[str, ...]:
         importlib.import_module("numba")
     except (ImportError, OSError) as error:  # OSError if LLVM's library is missing
         reason = f"numba cannot be imported here ({error})"
-        consequence = "'auto' uses slower implementations, and translators raise"
-        warnings.warn(f"impl: {reason}; {consequence}", RuntimeWarning, stacklevel=2)
+        message = f"impl: {reason}, so 'auto' uses slower implementations, and translators raise"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
         return (reason,)
     return ()
 

@@ -51,7 +51,7 @@ class Kernel:
 
 
 def _compile(function: Callable[[Any], None]) -> tuple[Any, Any]:
-    """Compile, if possible with the cache on disk; return the compiled function, to keep alive, and its handle."""
+    """Compile, with the disk cache if possible. Return the compiled function, which must stay alive, and its handle."""
 
     def compiled(cached: bool) -> Any:
         callback = Callback(function, (_SIGNATURE.args, _SIGNATURE.return_type), locals={}, options=_OPTIONS)

@@ -235,7 +235,7 @@ def store_int16(typingctx: Any, base: Any, index: Any, vector: Any) -> Any:
 
 @intrinsic
 def spread(typingctx: Any, base: Any, index: Any) -> Any:
-    """Return element `index` in every lane."""
+    """Load element `index` and broadcast it to every lane."""
     kind = VECTORS[base.dtype]
     return kind(base, types.intp), built(
         lambda builder, base, index: splat(builder, llvm_type(kind), builder.load(builder.gep(base, [index])))

@@ -32,7 +32,7 @@ def form_options(text: Mapping[str, str]) -> "FormOptions":
         if letter is not None and (len(letter) > 1 or (not letter and name != "thousands")):
             raise InputError(f"--text {name}: got {text[name]!r}; expected one letter")
     if letters.get("decimal") not in (None, ".", ","):
-        raise InputError(f"--text decimal: got {text['decimal']!r}; expected . or ,")
+        raise InputError(f"--text decimal: got {text['decimal']!r}; expected '.' or ','")
     if letters.get("decimal") and letters.get("decimal") == letters.get("thousands"):
         raise InputError(f"--text decimal and thousands: got {letters['decimal']!r} for both; expected different ones")
     return FormOptions(**letters, na=tuple(cell.strip() for cell in text["na"].split(",")) if "na" in text else ())
@@ -131,7 +131,7 @@ class Data:
 
 
 def _parse_orders(texts: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each column with its levels in order; columns of numbers need no levels."""
+    """Yield each ordered column and its categories, lowest first; numeric columns may come without categories."""
     for text in texts:
         name, sign, listed = text.partition("=")
         levels = [level.strip() for level in listed.split(",")] if sign else []

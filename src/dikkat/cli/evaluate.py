@@ -137,10 +137,7 @@ def evaluate_model(
         if is_wrong:
             raise InputError(message)
     if lowercased_tokens is not None:
-        try:
-            check_language(lowercased_tokens)
-        except InputError as error:
-            raise InputError(str(error).replace("language", "--lowercased-tokens", 1)) from error
+        check_language(lowercased_tokens, "--lowercased-tokens")
     search = read_search(options)
     translator = load(model, ensemble) if model else None
     reverse_translator = Translator.load(reverse) if reverse else None

@@ -108,7 +108,7 @@ def line_count(file: Path | None) -> int | None:
 def progress(count: Callable[[], int | None], task_name: str = "translating") -> Iterator[Any]:
     """Yield a function to call after each sentence, which advances a bar on standard error.
 
-    There is no bar if standard error is no terminal, or if the translations appear on the terminal.
+    There is no bar if standard error is not a terminal, or if the translations appear on the terminal.
     """
     total = count() if sys.stderr.isatty() and not sys.stdout.isatty() else None
     if total is None:

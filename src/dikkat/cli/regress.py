@@ -338,7 +338,7 @@ def _create_folder(folder: Path) -> Path:
 def _check_free(*paths: Path) -> None:
     for path in paths:
         if path.is_dir():
-            raise InputError(f"{path}: got a folder; expected a file, or no file yet. Give another --output")
+            raise InputError(f"{path}: got a folder; expected a file or a new path. Choose another --output")
 
 
 def _widest(data: Data) -> str:

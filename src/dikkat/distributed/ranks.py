@@ -113,8 +113,9 @@ class Ranks:
         except RuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise RankError(
-                f"group: a rank of {self.world} left or did not answer in time, as seen by rank {self.rank} ({reason});"
-                " expected all ranks to make the same calls to the end. See that rank's message, and restart all ranks"
+                f"group: rank {self.rank} found that another of {self.world} ranks left or did not answer in time "
+                f"({reason}); expected all ranks to make the same calls to the end. Look for the first error of the "
+                "other ranks, then restart all ranks"
             ) from None
 
 

@@ -67,7 +67,7 @@ class Origin(NamedTuple):
 
     @property
     def query_positions(self) -> Tensor | None:
-        """The (B, n) positions of the queries, from positions of queries or weights (B, H, n, ...)."""
+        """The positions (B, n) of the queries, from `positions` (B, n, ...), or (B, H, n, ...) of the first head."""
         if self.positions is None:
             return None
         rows = self.positions[..., 0]
@@ -118,7 +118,7 @@ class Dataflow(TorchFunctionMode):
         return origin
 
     def with_positions(self, tensor: Tensor, heads: bool = False) -> Origin:
-        """Return the origin of a tensor (..., n, d) with positions. With `heads`, dimension 1 of four has the heads."""
+        """Return the origin of a tensor (..., n, d) with positions. With `heads`, dimension 1 of 4 has the heads."""
         origin = self.origin(tensor)
         if origin.positions is None:
             lead = [
@@ -134,18 +134,21 @@ class Dataflow(TorchFunctionMode):
         return *origins, self.output_origin(*origins)
 
     def streams_of(self, problem: Problem) -> Streams:
-        """Return the origins of queries, keys and outputs of a dikkat call, whose output `observe_output` gets next."""
+        """Return the origins of a dikkat call's queries, keys and outputs; pass its output to `observe_output` next."""
         streams = self.streams(problem.query, problem.key)
         self._last_output = streams[2]
         return streams
 
     def observe_output(self, output: Tensor) -> None:
-        """Note the output of the last dikkat call."""
+        """Record the origin of the last dikkat call's output."""
         if self._last_output is not None:
             self.follow(output, self._last_output)
 
     def continued_sequence(self, streams: Streams) -> int:
-        """Return the number of the sequence that self-attention reads; −1 if it arranges the positions differently."""
+        """Return the number of the sequence that self-attention reads, or −1 if its positions are in another order.
+
+        Their order is compared with the queries of the self-attention that computed the sequence, if any.
+        """
         query, _, output = streams
         previous, current = self._query_positions.get(query.sequence), query.query_positions
         self._query_positions[output.sequence] = current
@@ -159,7 +162,7 @@ class Dataflow(TorchFunctionMode):
         return Origin(number, is_self or query.attended, query.positions)
 
     def follow(self, output: Tensor, origin: Origin) -> None:
-        """Note the origin of an output of attention."""
+        """Record the origin of an output of attention."""
         self._origins[output] = origin._replace(positions=_spread(origin.positions, output))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -339,7 +342,7 @@ class Dataflow(TorchFunctionMode):
         return True
 
     def _is_gate(self, weights: Origin, values: Tensor, dim: int) -> bool:
-        """Return whether a softmax over features weights no sequence, but classes or the results of experts."""
+        """Return whether a softmax over features weights classes or the results of experts, not a sequence."""
         numbers = self.origin(values).positions
         if not weights.features or values in self._constants:
             return weights.features

@@ -36,7 +36,7 @@ def select_layers(model: nn.Module, layers: Layers | None) -> dict[int | str | N
 
     Raises:
         TypeError: An entry has another type.
-        ValueError: There is no entry, or no module fits an entry (the message has the nearest name).
+        ValueError: There are no entries, or no module matches an entry (the message suggests the nearest name).
     """
     modules = {uncompiled_name(path): module for path, module in model.named_modules()}
     if layers is None:

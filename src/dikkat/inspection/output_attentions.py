@@ -90,7 +90,8 @@ def attentions(
         return trace.attentions()  # raises an error: the model returns no weights (B, H, n, m)
     if omitted:
         names = ", ".join(omitted)
-        warnings.warn(f"attentions: {names}: left out: {type(model).__name__} returns no (B, H, n, m)", stacklevel=2)
+        reason = f"for which {type(model).__name__} returns no weights (B, H, n, m)"
+        warnings.warn(f"attentions: left out {names}, {reason}", stacklevel=2)
     by_name: dict[str, Any] = {
         name: tuple(inspection.weights for module, _, inspection in trace if module == name) for name in trace.names
     }

@@ -58,7 +58,7 @@ def attention(
         The trace, with the largest weights of each query, an overview of each head, and the tokens.
 
     Raises:
-        TypeError: The text is no string or tuple of two strings, or tokens are not strings.
+        TypeError: The text is neither a string nor a tuple of two strings, or tokens are not strings.
         ValueError: The text has no tokens or is too long for the model, the tokenizer belongs to another model, tokens
             have another length, or `dikkat.record` raises.
         OSError: The system could not write; an existing file is unchanged.
@@ -128,8 +128,8 @@ def weights(
         heads = array[0] if array.ndim == 4 and len(array) == 1 else array
         if heads.ndim not in (2, 3) or 0 in heads.shape:
             raise ValueError(
-                f"weights: got a layer of shape {array.shape}; expected (n, m) or (heads, n, m), none of them 0; for "
-                "a batch pass one element"
+                f"weights: got a layer of shape {array.shape}; expected (n, m) or (heads, n, m), each size at least "
+                "1; for a batch pass one element"
             )
         if not ((heads >= 0) & (heads <= 1 + 1e-6)).all():  # also rejects NaN
             raise ValueError(f"weights: got {heads.min():.4g} to {heads.max():.4g}; expected weights from 0 to 1")
@@ -156,8 +156,8 @@ def _encode_texts(model: nn.Module, tokenizer: Any, text: Any) -> tuple[dict[str
     input_name = getattr(model, "main_input_name", "input_ids")
     if input_name != "input_ids":
         raise ValueError(
-            f"text: got one for {type(model).__name__}, which reads {input_name}; expected a model that reads text, or "
-            f"inputs and labels: attention(model, {input_name}=..., tokens=[...])"
+            f"text: got one for {type(model).__name__}, which reads {input_name}; expected its inputs and their "
+            f"labels instead: attention(model, {input_name}=..., tokens=[...])"
         )
     is_pair = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     if is_pair != (len(texts) == 2):
@@ -174,7 +174,7 @@ def _encode(model: nn.Module, tokenizer: Any, text: str) -> Any:
     encoded = tokenizer(text, return_tensors="pt")
     ids, table = encoded["input_ids"], getattr(model, "get_input_embeddings", lambda: None)()
     if not ids.numel():
-        raise ValueError("text: got a text without tokens; expected at least one")
+        raise ValueError("text: got a text without tokens; expected at least one token")
     vocabulary_size = getattr(table, "num_embeddings", None)
     if vocabulary_size is not None and int(ids.max()) >= vocabulary_size:
         raise ValueError(

@@ -70,7 +70,7 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
             values in a way that dikkat does not follow. The warning names the modules.
 
     Raises:
-        TypeError: `model` is no module, or an argument has the wrong type.
+        TypeError: `model` is not a module, or an argument has the wrong type.
         ValueError: No summary is requested; no module fits an entry of `layers`; an argument does not fit a call (the
             message names the module); or, at the end, no call was recorded in the model or in an entry of `layers`.
         RuntimeError: `record` is called inside `torch.compile`.

@@ -123,7 +123,7 @@ class Inspection:
         return replace(self, **tensors, shape=(1, heads, queries, keys))
 
     def of_head(self, head: int) -> "Inspection":
-        """Return one recorded head, without the dimension of the heads.
+        """Return the recording of one head, without the heads dimension.
 
         Raises:
             IndexError: The head was not recorded.

@@ -134,7 +134,7 @@ def numbers_of_a_row(problem: Problem) -> int:
 
 
 def select_rows(problem: Problem, rows: Tensor) -> Problem:
-    """Return the call of some of its queries, with the same visible keys for each query."""
+    """Restrict a call to some of its queries; each of them sees the same keys as before."""
     old, lens = problem.restrictions, problem.restrictions.lens
     offset, lead_ones = old.keys - old.queries, (1,) * len(problem.lead)
     if lens is not None and lens.shape[-1] != 1:

@@ -411,7 +411,7 @@ class Trace:
             metadata = parse_json(data[8 : 8 + start]).get("__metadata__", {})
             content = parse_json(metadata.get("dikkat", "null").encode())
         except (SafetensorError, ValueError, KeyError, AttributeError) as error:
-            raise ValueError(f"{os.fspath(path)}: truncated, damaged or no trace ({error})") from error
+            raise ValueError(f"{os.fspath(path)}: truncated, damaged or not a trace ({error})") from error
         try:
             return cls._parse(check_header(content, _FORMAT, (_VERSION,), "record again"), tensors)
         except ValueError as error:

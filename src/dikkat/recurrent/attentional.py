@@ -81,7 +81,7 @@ class _Attentional(StackedCells):
             after a sequence's end.
 
         Raises:
-            TypeError: `inputs` is no dense tensor, or `lengths` are no integers.
+            TypeError: `inputs` is not a dense tensor, or `lengths` are not integers.
             ValueError: `inputs`, `lengths` or `state` have a wrong shape, `inputs` has no step, a length is outside
                 1…T, or `impl` is unknown or cannot run.
         """

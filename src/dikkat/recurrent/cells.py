@@ -34,7 +34,7 @@ def lstm(input_gates: Tensor, recurrent_gates: Tensor, cell: Tensor) -> tuple[Te
 
 
 def step_cell(input_gates: Tensor, recurrent_gates: Tensor, state: Tensor, cell: Tensor | None) -> CellStep:
-    """Take a step of `gru`, or with a cell of `lstm`; one kernel if the device has it and no gradient is recorded."""
+    """Take a step of `gru`, or with a `cell` of `lstm`; in one kernel if the device has it and nothing is recorded."""
     fuses = state.device.type in FUSED_DEVICES and not (torch.is_grad_enabled() or torch.compiler.is_compiling())
     aten = torch.ops.aten
     if cell is None:
@@ -82,11 +82,11 @@ class StackedCells(nn.Module):
         return weight
 
     def first_gates(self, inputs: Tensor) -> Tensor:
-        """Return the inputs' share (..., G·h) of the first layer's gates: one product for all steps."""
+        """Return the inputs' part (..., G·h) of the first layer's gates: one product for all steps."""
         return F.linear(inputs, self.part("weight_ih", 0)[:, : self.input_size], self.part("bias_ih", 0))
 
     def context_weight(self) -> Tensor:
-        """Return the matrix (G·h, c) that maps a context to its share of the first layer's gates."""
+        """Return the matrix (G·h, c) that maps a context to its part of the first layer's gates."""
         return self.part("weight_ih", 0)[:, self.input_size :]
 
     def layer_weights(self) -> list[Layer]:

@@ -53,8 +53,8 @@ class _Encoder(nn.Module, Generic[StateT]):
         Args:
             inputs: (B, S, e), padded to S positions.
             lengths: (B,) integers from 1 to S.
-            impl: `"numba"` runs on a CPU, as one operation for all layers of one direction, or each layer of two
-                directions. `"reference"`, PyTorch's network, runs everywhere. `"auto"` uses `"numba"` if it can run.
+            impl: `"numba"` runs on a CPU, as one operation for all layers, or for each layer of a bidirectional
+                encoder. `"reference"`, PyTorch's network, runs everywhere. `"auto"` uses `"numba"` if it can run.
 
         Returns:
             The outputs (B, S, c), 0 after each length, and each layer's final state (layers, B, c), from which a
@@ -62,7 +62,7 @@ class _Encoder(nn.Module, Generic[StateT]):
             is a pair of states and cells.
 
         Raises:
-            TypeError: `inputs` is no dense tensor, or `lengths` are no integers.
+            TypeError: `inputs` is not a dense tensor, or `lengths` are not integers.
             ValueError: `inputs` is not (B, S, e), a length is outside 1…S, or `impl` is unknown or cannot run.
         """
         network = self._network
@@ -94,7 +94,7 @@ class _Encoder(nn.Module, Generic[StateT]):
         network = self._network
         reasons = tensor_obstacles((inputs, *self.parameters()))
         if type(network) not in (self.network_type,) or network._forward_hooks or network._forward_pre_hooks:
-            reasons.append(f"{self.network_name} is no plain {self.network_type.__name__}, or has hooks")
+            reasons.append(f"{self.network_name} is not a plain {self.network_type.__name__}, or has hooks")
         if not len(inputs):
             reasons.append("the batch is empty")
         return reasons

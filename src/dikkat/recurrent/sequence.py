@@ -1,4 +1,4 @@
-"""Cells with attention over whole sequences: compiled, or in PyTorch's operations."""
+"""Run recurrent cells with attention over whole sequences, as one compiled operation or step by step in PyTorch."""
 
 from functools import partial
 from typing import cast
@@ -54,7 +54,7 @@ def find_obstacles(
 
 
 def find_score_obstacles(score: Score) -> list[str]:
-    """Return the reasons why a score cannot be replaced by a matrix for queries and a pair function."""
+    """Return the reasons why a score cannot be written as a matrix for queries and a pair function."""
     reasons = []
     if score.projection == "any":
         reasons.append(f"the queries of {type(score).__name__} are not known to be affine in the state")
@@ -62,7 +62,7 @@ def find_score_obstacles(score: Score) -> list[str]:
         reasons.append("the score is capped")
     for name, module in score.named_children():
         if not is_plain(module):
-            reasons.append(f"score.{name} is no plain torch.nn.Linear, or has hooks")
+            reasons.append(f"score.{name} is not a plain torch.nn.Linear, or has hooks")
     return reasons
 
 
@@ -90,18 +90,22 @@ def check_query_map(cells: StackedCells, memory: Memory) -> tuple[Tensor | None,
     return weight, bias
 
 
-def run_fused(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operands, lengths: Tensor | None) -> Results:
+def run_fused(
+    cells: StackedCells, inputs: Tensor, memory: Memory, initial: Operands, lengths: Tensor | None
+) -> Results:
     """Run all steps as one operation of compiled code.
 
-    `x` has the states before the first step, and dropout's factors (B, T, …); its `gates` are ignored. `lengths` (B,)
-    are the steps of each sequence, or None for T.
+    `initial` has the states before the first step, and dropout's factors (B, T, …); its `gates` are ignored. `lengths`
+    (B,) are the steps of each sequence, or None for T.
     """
     rows, score = Rows.of(lengths, *inputs.shape[:2]), memory.score
     query_weight, query_bias = check_query_map(cells, memory)
     operands = Operands(
-        gates=cells.first_gates(take(inputs, rows)), state=x.state, cell=x.cell,
-        state_factors=None if x.state_factors is None else torch.stack([take(t, rows) for t in x.state_factors]),
-        weight_factors=None if x.weight_factors is None else take(x.weight_factors, rows), key=memory.key,
+        gates=cells.first_gates(take(inputs, rows)), state=initial.state, cell=initial.cell,
+        state_factors=(
+            None if initial.state_factors is None else torch.stack([take(t, rows) for t in initial.state_factors])
+        ),
+        weight_factors=None if initial.weight_factors is None else take(initial.weight_factors, rows), key=memory.key,
         value=memory.value, key_counts=memory.valid_lens, weight=score.pair_weight(), query_weight=query_weight,
         query_bias=query_bias, context_weight=cells.context_weight(),
     )  # fmt: skip
@@ -113,31 +117,36 @@ def run_fused(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operands, 
 # --- in PyTorch's operations
 
 
-def run_in_steps(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operands, lengths: Tensor | None) -> Results:
+def run_in_steps(
+    cells: StackedCells, inputs: Tensor, memory: Memory, initial: Operands, lengths: Tensor | None
+) -> Results:
     """Take one step after the other in PyTorch's operations, with the arguments of `run_fused`."""
-    device, state_dtype = inputs.device, x.state.dtype
-    (batch, count), dtype, real = inputs.shape[:2], find_dtype(inputs), None
+    device, state_dtype = inputs.device, initial.state.dtype
+    (batch, steps), dtype, in_sequence = inputs.shape[:2], find_dtype(inputs), None
     for name, tensor in {"memory.key": memory.key, "memory.value": memory.value}.items():
         if can_read_values(tensor):
             check_room(name, tensor)
     if lengths is not None:
-        real = (torch.arange(count, device=device) < sent(lengths, device)[:, None]).unsqueeze(-1)
-        inputs = torch.where(real, inputs, 0.0)
+        in_sequence = (torch.arange(steps, device=device) < sent(lengths, device)[:, None]).unsqueeze(-1)
+        inputs = torch.where(in_sequence, inputs, 0.0)
     look = None
-    if find_score_obstacles(memory.score) or (count == 1 and inputs.is_cpu):  # attention has kernels for few queries
+    # A score without a matrix for queries; or one step, for which attention has a faster kernel.
+    if find_score_obstacles(memory.score) or (steps == 1 and inputs.is_cpu):
         look = partial(_attend, memory)
-    operands, layers, visible = prepare_operands(cells, memory, batch, dtype, one_step=count == 1, maps=look is None)
-    initial = {name: to_dtype(getattr(x, name), dtype) for name in ("state", "cell", "state_factors", "weight_factors")}
-    operands = operands._replace(gates=to_dtype(cells.first_gates(inputs), dtype), **initial)
+    operands, layers, visible = prepare_operands(cells, memory, batch, dtype, one_step=steps == 1, maps=look is None)
+    converted = {
+        name: to_dtype(getattr(initial, name), dtype) for name in ("state", "cell", "state_factors", "weight_factors")
+    }
+    operands = operands._replace(gates=to_dtype(cells.first_gates(inputs), dtype), **converted)
     states, new_cells, weights = run_steps(operands, layers, memory.score.pair, memory.score.profile, look)
-    outputs, weight_mask = states[-1], real if visible is None or real is None else visible & real
-    weight_mask = visible if real is None else weight_mask
+    outputs, weight_mask = states[-1], in_sequence if visible is None or in_sequence is None else visible & in_sequence
+    weight_mask = visible if in_sequence is None else weight_mask
     weights = weights if weight_mask is None else torch.where(weight_mask, weights, 0.0)
     with exact(device.type):
         used_weights = weights if operands.weight_factors is None else weights * operands.weight_factors
         contexts = used_weights @ to_dtype(memory.value, dtype)
-    if real is not None:
-        outputs, contexts = (torch.where(real, tensor, 0.0) for tensor in (outputs, contexts))
+    if in_sequence is not None:
+        outputs, contexts = (torch.where(in_sequence, tensor, 0.0) for tensor in (outputs, contexts))
     last = (None if tensor is None else _select_last(tensor, lengths) for tensor in (states, new_cells))
     return Results(*(to_dtype(tensor, state_dtype) for tensor in (outputs, contexts, weights, *last)))
 
@@ -145,9 +154,10 @@ def run_in_steps(cells: StackedCells, inputs: Tensor, memory: Memory, x: Operand
 def prepare_operands(
     cells: StackedCells, memory: Memory, batch: int, dtype: torch.dtype, *, one_step: bool = False, maps: bool = True
 ) -> tuple[Operands, list[Layer], Tensor | None]:
-    """Return the operands of a memory, without `gates` and `state`, the layers, and the mask of keys (B, 1, m).
+    """Return a memory's operands (with empty `gates` and `state`), the layers, and the mask of keys (B, 1, m).
 
-    For `one_step` the contexts are multiplied by `context_weight`, otherwise the values. `maps` includes the score's.
+    Many steps multiply the values by `context_weight` once; `one_step` leaves it to multiply the context. With `maps`,
+    the operands have the score's weight, and its matrix and bias that map states to queries.
     """
     key, value = (tensor.expand(batch, *tensor.shape[-2:]) for tensor in (memory.key, memory.value))
     weight, key_counts, visible = cells.context_weight(), memory.valid_lens, None

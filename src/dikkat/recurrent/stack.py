@@ -7,7 +7,7 @@ from dikkat._engine.pytorch_state import can_read_values
 
 
 def check_stack(num_layers: int, dropout: float, **sizes: int) -> None:
-    """Raise `ValueError` for a size below 1, or a dropout that is no probability or has no second layer."""
+    """Raise `ValueError` for a size below 1, or a dropout outside 0…1 or without a second layer."""
     for name, size in {**sizes, "num_layers": num_layers}.items():
         if size < 1:
             raise ValueError(f"{name}: got {size}; expected at least 1")

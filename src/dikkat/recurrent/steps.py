@@ -1,7 +1,7 @@
-"""All steps of a recurrence in PyTorch's operations, with a separate backward.
+"""All steps of a recurrence in PyTorch's operations, with a separate backward pass.
 
-Computations that do not depend on the step before are one product over all steps, outside the loops. Contexts are used
-only as their share of the gates, so values are multiplied by that matrix once. Nothing waits for a device.
+Computations that do not depend on the step before are one product over all steps, outside the loops. A context only
+contributes to the gates, so the values are multiplied by its weight once, before the loop. Nothing waits for a device.
 """
 
 from collections.abc import Callable
@@ -89,12 +89,12 @@ class Keys:
         return self._key.unsqueeze(1) - query.unsqueeze(2)
 
     def start_gradients(self) -> None:
-        """Set the gradients of keys and pair weight to 0. For additive scores, the keys' lacks the factor v."""
+        """Set the gradients of keys and pair weight to 0. An additive score's key gradient lacks the factor v."""
         self.by_key = torch.zeros_like(self._key)
         self.by_weight = None if self._weight is None else torch.zeros_like(self._weight)
 
     def backward(self, query: Tensor, by_score: Tensor) -> Tensor:
-        """Add a step's gradients, from those of scores (B, 1, m); return the queries' (B, a), without the factor v."""
+        """Add a step's gradients, from the scores' (B, 1, m). Return the queries' (B, a), without the factor v."""
         query = query.unsqueeze(1)
         if self._pair == "inner":
             self.by_key.baddbmm_(by_score.mT, query)

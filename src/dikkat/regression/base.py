@@ -240,11 +240,11 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         return self._rows.coding.coordinates(x)
 
     def _query(self, X: ArrayLike) -> Array:
-        """Return checked queries in coordinates."""
+        """Check queries and convert them to the model's coordinates."""
         return self._coordinates(self._cells(X))
 
     def _cells(self, X: ArrayLike, warns: bool = False) -> Array:
-        """Return checked queries in the form of `X_train_`; with `warns` warn about queries beyond the data."""
+        """Check queries and convert them to the form of `X_train_`; with `warns` warn about queries beyond the data."""
         check_is_fitted(self)
         check_in_memory(X=X)
         columns, dtype, X = self.columns_, self.X_train_.dtype, unmasked(X)
@@ -269,7 +269,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 
 
 def history_of(coding: Coding, steps: list[tuple[Array, float]]) -> list[dict[str, Any]]:
-    """Return the steps of a search in the form of `history_`."""
+    """Convert the (widths, error) steps of a bandwidth search to entries of the `history_` attribute."""
     return [{"bandwidth": coding.bandwidths(widths).tolist(), "error": error} for widths, error in steps]
 
 

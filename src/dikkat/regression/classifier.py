@@ -107,7 +107,9 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         check_metric(self.metric, self.n_components, self.bandwidth)
         is_number = isinstance(self.prior, Real) and not isinstance(self.prior, bool) and 0 < float(self.prior) < np.inf
         if not (is_number or (isinstance(self.prior, str) and self.prior == "auto")):
-            raise ValueError(f"prior: got {self.prior!r}; expected a positive number of rows, or 'auto'")
+            raise ValueError(
+                f"prior: got {self.prior!r}; expected a positive number, the prior's weight in rows, or 'auto'"
+            )
         check_in_memory(X=X, y=y, sample_weight=sample_weight)
         if y is None:
             return self._learn(X, None, sample_weight)

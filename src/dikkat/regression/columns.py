@@ -63,7 +63,7 @@ class Column(NamedTuple):
         return self.kind == "number" and self.origin == "bool"
 
     def shown(self, value: float) -> str:
-        """Return the cell of a number as text; "" for NaN."""
+        """Convert an encoded number back to the text of its table cell; "" for NaN."""
         if np.isnan(value):
             return ""
         if self.is_category:
@@ -73,7 +73,7 @@ class Column(NamedTuple):
         return str(self.cell(value)) if self.is_flag and value in (0, 1) else written(value)
 
     def cell(self, value: float) -> Any:
-        """Return the cell of a number; NaN or NaT if it is missing."""
+        """Convert an encoded number back to its table cell, such as a category or a date; NaN or NaT if missing."""
         if np.isnan(value):
             return np.datetime64("NaT") if self.kind == "date" else value
         if self.is_category:
@@ -242,7 +242,7 @@ def _holds_flags(values: NDArray[Any]) -> bool:
 
 
 def _periods(setting: Mapping[Any, float], size: int, names: Sequence[str] | None) -> dict[int, float]:
-    """Return {position: period}."""
+    """Return the periodic columns, {column position: period}."""
     if not isinstance(setting, Mapping):
         raise ValueError(
             f"periodic_features: got {setting!r}; expected columns with their periods, such as {{'hour': 24}}"
@@ -449,7 +449,7 @@ def _mask(name: str, setting: object, size: int, names: Sequence[str] | None) ->
     requested = np.asarray(setting, dtype=object)
     if requested.ndim != 1:
         raise ValueError(
-            f"{name}: got {setting!r}; expected 'from_dtype', None, or a list of names or positions, or a mask"
+            f"{name}: got {setting!r}; expected 'from_dtype', None, a list of names or positions, or a mask"
         )
     if requested.size and all(isinstance(item, bool | np.bool_) for item in requested):
         if len(requested) != size:

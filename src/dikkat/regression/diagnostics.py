@@ -326,9 +326,9 @@ def errors_at_places(model: KernelRegressor) -> tuple[int, float, float] | None:
 
 
 def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
-    """Return the place of each row of x (n, d), (n,), if rows are equal or nearly equal in groups; else None.
+    """Group equal or nearly equal rows of x (n, d) in places. Return the number of each row's place (n,), or None.
 
-    The rows are spread in at most `dimensions` dimensions.
+    None means that the rows form no places. `dimensions` is the most dimensions in which the rows vary.
     """
     if len(x) < _MIN_ROWS // 2:
         return None

@@ -374,7 +374,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return intervals.quantiles(self, self._cells(X, warns=True), levels).astype(self.X_train_.dtype)
 
     def sample(self, X: ArrayLike, n_samples: int = 1, random_state: object = None) -> Array:
-        """Draw random new values at each query, from the distribution of `predict_quantiles`.
+        """Draw random target values for each query, from the distribution whose quantiles `predict_quantiles` returns.
 
         Args:
             X: (n, d).
@@ -385,7 +385,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             (n, k), in units of y.
 
         Raises:
-            ValueError: As for `predict`; several targets, or fewer than two rows.
+            ValueError: As for `predict`; several targets, or fewer than two training rows.
 
         Example:
             >>> x = np.linspace(0, 5, 50)

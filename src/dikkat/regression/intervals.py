@@ -51,7 +51,7 @@ Method = Literal["jackknife+", "local", "split"]
 def interval(
     model: Any, x: Array, coverage: float, method: Method, random_state: object = 0, weight: Array | None = None
 ) -> tuple[Array, Array]:
-    """Return the lower and upper ends, (n,) each, at rows x like `X_train_`, for new values of precision `weight`."""
+    """Return the lower and upper ends, (n,) each, at queries x (as in `X_train_`), for values of precision `weight`."""
     if method == "split":
         return _with_unknown(model, x, coverage, *_split(model, x, coverage, random_state, weight))
     if method == "local":
@@ -105,7 +105,7 @@ def _with_unknown(model: Any, x: Array, coverage: float, lower: Array, upper: Ar
 
 
 def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Array:
-    """Return the quantiles q (k,) of a new value at rows like `X_train_`, (n, k)."""
+    """Return the quantiles q (k,) of a new value at queries in the form of `X_train_`, (n, k)."""
     result, added = np.empty((len(x), len(q))), np.sqrt(unknown(model, x)[:, 0])
     for chunk, mean, growth, errors, share in _distribution(model, x, weight):
         order, kappa = np.argsort(errors, kind="stable"), model._smoother.design_effect
@@ -126,7 +126,7 @@ def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Ar
 
 
 def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> Array:
-    """Return `count` random new values at each row like `X_train_`, (n, count)."""
+    """Draw `count` random target values for each query x (n, d), in the form of `X_train_`; return (n, count)."""
     if left_out_errors(model)[0].times.sum() < 2:
         raise ValueError("X: got one row in fit; expected at least two, because new values are drawn from their errors")
     result = np.empty((len(x), count))

@@ -70,7 +70,7 @@ class Coding:
         return np.ascontiguousarray(np.hstack([numbers, *blocks]), x.dtype)
 
     def center(self) -> Array:
-        """Return the coordinates of unseen categories, (coordinates,); NaN for numbers and ordered categories."""
+        """Return coordinates, (coordinates,), equally far from all known categories; NaN for columns of other kinds."""
         points = [np.full(self.numbers, np.nan)]
         for column in self._columns:
             point = _points(column, np.array([-1.0]))[0]

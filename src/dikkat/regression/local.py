@@ -233,7 +233,7 @@ def _in_order(
 def _averages(
     query: Tensor, *, exclude: Tensor | None, points: Points, tiles: launch.Tiles, window: Window, degree: int
 ) -> tuple[Tensor, Tensor]:
-    """Return means and lse of ordered queries, from sorted sums if these are faster, else from pairs."""
+    """Return means and lse of sorted queries, from sorted sums if they are faster, else from all pairs."""
 
     def by_pairs(chosen: Any) -> tuple[Tensor, Tensor]:
         excluded = None if exclude is None else exclude[chosen]
@@ -261,7 +261,7 @@ def _sensitivity(
     query: Tensor, *, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None, points: Points,
     tiles: launch.Tiles, window: Window,
 ) -> tuple[Tensor]:  # fmt: skip
-    """Return the sensitivities of ordered queries, from sorted sums if these are faster, else from pairs."""
+    """Return the sensitivities of sorted queries, from sorted sums if they are faster, else from all pairs."""
 
     def by_pairs(chosen: Any) -> Tensor:
         terms, excluded = (lse[chosen], row[chosen], fit[chosen]), None if exclude is None else exclude[chosen]

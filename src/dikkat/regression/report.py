@@ -58,7 +58,7 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Fig
     """Draw a panel for each of several features, or the estimate and its intervals along a single number."""
     if model.n_features_in_ > 1 or any(column.coded for column in model.columns_):
         if ax is not None:
-            raise ValueError(f"ax: got axes for {model.n_features_in_} features; expected None, for panels")
+            raise ValueError(f"ax: got axes for {model.n_features_in_} features; expected None: each has its own panel")
         return effects(model, coverage)
     if ax is None:
         from matplotlib import pyplot

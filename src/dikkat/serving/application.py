@@ -154,7 +154,7 @@ class Served:
         max_cells = self._limits.cells * (1 if body.attention or body.markup else 8)
         if cells > max_cells:
             raise InputError(
-                f"text: got {cells:,} as the sum of squared characters times n_best; expected at most {max_cells:,}. "
+                f"text: got {cells:,}, the sum of squared text lengths times n_best; expected at most {max_cells:,}. "
                 "Send shorter or fewer texts, or request fewer translations"
             )
         if body.beam > self._limits.beam:

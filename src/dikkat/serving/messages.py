@@ -18,7 +18,7 @@ class _Message(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check_names(cls, fields: Any) -> Any:
-        """Raise an error for the first unknown name; pydantic would make one for each of 100,000 names."""
+        """Raise an error for the first unknown name; pydantic would build one for each of 100,000 unknown names."""
         if isinstance(fields, dict):
             for name in fields:
                 if name not in cls.model_fields:

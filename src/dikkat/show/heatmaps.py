@@ -109,7 +109,7 @@ def heatmaps(
     """
     if interactive and (figsize is not None or cmap is not None):
         argument = f"figsize={figsize!r}" if figsize is not None else f"cmap={cmap!r}"
-        raise ValueError(f"interactive: got True with {argument}; expected no figsize and no cmap")
+        raise ValueError(f"{argument}: has no effect if interactive=True. Leave it out, or set interactive=False")
     grid = grid_of(weights, queries=queries, keys=keys, xlabel=xlabel, ylabel=ylabel, titles=titles, extent=extent)
     return _widget(grid) if interactive else draw_heatmaps(figure_class(), grid, figsize, cmap)
 
@@ -184,7 +184,7 @@ def grid_of(
         if len(extent) != 2 or extent[0] < largest[0] or extent[1] < largest[1]:
             raise ValueError(f"extent: got {extent}; expected the map's queries and keys, at least {largest}")
         if queries is not None or keys is not None:
-            raise ValueError("extent: got an extent and tokens; expected one of both, as a cell has many tokens")
+            raise ValueError("extent: got an extent and tokens; expected only one of them, as a cell has many tokens")
     query_labels = _labels_per_panel(queries, [panel.shape[0] for panel in panels], "queries")
     key_labels = _labels_per_panel(keys, [panel.shape[1] for panel in panels], "keys")
     if isinstance(titles, str):
@@ -303,14 +303,14 @@ def _as_panels(weights: Weights) -> list[list[NDArray[np.float64]]]:
         row = [as_array(panel, f"weights[{index}]") for index, panel in enumerate(weights)]
         for index, panel in enumerate(row):
             if 0 in panel.shape:
-                raise ValueError(f"weights[{index}]: got shape {panel.shape}; expected (queries, keys), neither 0")
+                raise ValueError(f"weights[{index}]: got shape {panel.shape}; expected (queries, keys), both above 0")
         return [row]
     array = as_array(weights, "weights")
     panels = array[None, None] if array.ndim == 2 else array
     if panels.ndim != 4 or 0 in panels.shape:
         raise ValueError(
             f"weights: got shape {array.shape}; expected (rows, columns, queries, keys) or (queries, keys), "
-            "none of them 0, or a list of matrices; for a batch of matrices use weights[None]"
+            "each size at least 1, or a list of matrices; for a batch of matrices use weights[None]"
         )
     return [list(row) for row in panels]
 
@@ -367,7 +367,7 @@ def scale_of(panels: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
 
 
 def _longest_width(labels: list[list[str]] | None) -> float:
-    """Return the width of the longest label in letters; a Chinese character counts 1.7."""
+    """Return the width of the longest label in letters; a Chinese character counts as 1.7 letters."""
     widths = (
         sum(1.7 if unicodedata.east_asian_width(character) in "WF" else 1.0 for character in label)
         for panel in labels or ()

@@ -87,7 +87,7 @@ def page(
 
     Raises:
         ValueError: Weights have a wrong shape or are out of range, scores do not fit, or a language code is invalid.
-            The message has the index of the sentence.
+            The message names the sentence's index.
         TypeError: A sentence lacks an attribute, or an attribute has a wrong type.
         InputError: The page does not support the translator's model.
 

@@ -51,7 +51,7 @@ def key_sums(
     array = as_array(sums, "sums")
     lines = array[None] if array.ndim == 1 else array
     if lines.ndim != 2 or 0 in lines.shape:
-        raise ValueError(f"sums: got shape {array.shape}; expected (keys,) or (lines, keys), none of them 0")
+        raise ValueError(f"sums: got shape {array.shape}; expected (keys,) or (lines, keys), each size at least 1")
     count = lines.shape[1]
     if keys is not None and (isinstance(keys, str) or len(keys) != count or count > _MAX_LABELS):
         passed = "one string" if isinstance(keys, str) else f"{len(keys)} tokens"
@@ -125,7 +125,7 @@ def mean_entropies(by_layer: Mapping[str, Weights]) -> NDArray[np.float64]:
         array = as_array(entropies, f"by_layer[{name!r}]")
         if not array.ndim or 0 in array.shape:
             raise ValueError(
-                f"by_layer[{name!r}]: got shape {array.shape}; expected (..., heads, queries), none of them 0"
+                f"by_layer[{name!r}]: got shape {array.shape}; expected (..., heads, queries), each size at least 1"
             )
         heads = np.moveaxis(np.atleast_2d(array), -2, 0)
         finite = [head[np.isfinite(head)] for head in heads]

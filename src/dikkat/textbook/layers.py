@@ -234,7 +234,7 @@ class MultiHeadAttention(nn.Module):
         attention: The `DotProductAttention` of the heads, whose `attention_weights` are (B · heads, n, m).
 
     Raises:
-        ValueError: `num_hiddens` is no multiple of `num_heads`.
+        ValueError: `num_hiddens` is not a multiple of `num_heads`.
 
     Source: Vaswani et al. 2017, section 3.2.2.
 
@@ -518,7 +518,7 @@ def _convert_chapter(module: nn.Module, state_dict: dict[str, Tensor], prefix: s
 
 
 class MaskedSoftmaxCELoss(nn.CrossEntropyLoss):
-    """The cross-entropy of labels without padding.
+    """The masked cross-entropy of each sequence: losses of padding are 0, but the mean is over all positions.
 
     Args:
         weight: (vocab_size,), weights of the tokens' losses; None: all 1.

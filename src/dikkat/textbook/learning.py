@@ -346,7 +346,7 @@ class Trainer(HyperParameters):
             self.fit_epoch()
 
     def prepare_data(self, data: Any) -> None:
-        """Set the training and validation batches; () if the data have none."""
+        """Set the training and validation batches; () for batches that the data module does not have."""
         self.steps = 0
         self.train_batches, self.val_batches = (
             () if batches is None else batches for batches in (data.train_dataloader(), data.val_dataloader())

@@ -325,7 +325,7 @@ class Seq2SeqEncoder(Encoder):
 
 
 class MaskedSoftmaxCELoss(nn.Block):
-    """The cross-entropy of labels without padding.
+    """The masked cross-entropy of each sequence: losses of padding are 0, but the mean is over all positions.
 
     Example:
         >>> npx.set_np()

@@ -354,10 +354,10 @@ class Seq2SeqEncoder(Encoder):
 
 
 class MaskedSoftmaxCELoss(tf.keras.losses.Loss):
-    """The cross-entropy of labels without padding: for each sentence the mean over all steps.
+    """The masked cross-entropy of each sentence: losses of padding are 0, but the mean is over all steps.
 
     Args:
-        valid_len: (batch,) whole numbers, the sentences' lengths. Padding counts as 0.
+        valid_len: (batch,) whole numbers, the sentences' lengths without padding.
 
     Example:
         >>> loss = MaskedSoftmaxCELoss(tf.constant([0, 5]))

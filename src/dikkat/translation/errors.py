@@ -4,11 +4,11 @@ from dikkat.errors import InputError
 
 
 class CorpusError(InputError):
-    """A corpus cannot be read or used; the message has the file and the line."""
+    """A corpus cannot be read or used; the message names the file and the line."""
 
 
 class SettingsError(InputError):
-    """A setting is out of range, unknown or of the wrong type; the message has its name."""
+    """A setting is out of range, unknown or of the wrong type; the message names it."""
 
 
 _LIMIT = 1000  # characters of a message
@@ -26,4 +26,4 @@ class ModelFolderError(InputError):
 
 
 class TrainingFolderError(InputError):
-    """A training cannot start or resume in its folder; the message has the reason and the remedy."""
+    """A training cannot start or resume in its folder; the message names the reason and the remedy."""

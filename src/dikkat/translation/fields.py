@@ -84,7 +84,7 @@ def check(values: Any) -> None:
     """Check that every field of a dataclass has an allowed value.
 
     Raises:
-        SettingsError: A field has another value; the message has its name and the allowed values.
+        SettingsError: A field has another value; the message names it and the allowed values.
     """
     for name, allowed_values in allowed(type(values)).items():
         if not allowed_values.holds(value := getattr(values, name)):

@@ -109,7 +109,7 @@ class Settings:
     the documentation.
 
     Raises:
-        SettingsError: A value of the wrong type or out of its range, or two contradictory values; the message has the
+        SettingsError: A value of the wrong type or out of its range, or two contradictory values; the message names the
             settings and the allowed values.
 
     Example:

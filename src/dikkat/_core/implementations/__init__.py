@@ -147,7 +147,7 @@ class Choice(NamedTuple):
 
 
 def choose(problem: Problem, captured: bool = False) -> Choice:
-    """Choose the implementation for `impl="auto"`; `captured` if a CUDA graph runs it, where launches are free."""
+    """Choose the implementation for `impl="auto"`. `captured`: a CUDA graph runs it, so launches cost nothing."""
     if problem.pair == "inner" and problem.restrictions.vary_by_row() and problem.finite is None:
         operands = (problem.query, problem.key, problem.value)
         if can_read_values(*operands):

@@ -105,7 +105,7 @@ def _state(tile: _Tile) -> Pooled:
 
 
 def _scores(tile: _Tile) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return a tile's scores, mask, and the tensor that its backward needs: tanh(q + k), q − k or capped products."""
+    """Return a tile's scores, mask, and the tensor for its backward pass: tanh(q + k), q − k or capped products."""
     problem, visible = tile.problem, tile.visible()
     saved: Tensor | None = None
     if problem.pair == "inner":

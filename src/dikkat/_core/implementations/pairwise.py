@@ -1,4 +1,4 @@
-"""The reference's arithmetic with a hand-written backward, for device calls with few pairs.
+"""The reference's arithmetic with a hand-written backward pass, for device calls with few pairs.
 
 Such calls take as long as the host needs to launch their kernels, so it uses no more operations than plain PyTorch.
 """

@@ -90,7 +90,7 @@ def _obstacles(problem: Problem) -> list[str]:
 
 
 def _obstacles_to_bias(problem: Problem) -> list[str]:
-    """Return why PyTorch could not use the bias of pairs without a copy."""
+    """Return the reasons why PyTorch cannot use the bias of pairs without a copy."""
     restrictions, lead, bias = problem.restrictions, problem.lead, problem.restrictions.bias
     if bias is None:
         return []
@@ -107,7 +107,7 @@ def _obstacles_to_bias(problem: Problem) -> list[str]:
 
 
 def _loses_nan(problem: Problem) -> bool:
-    """Return whether PyTorch would give 0 for a row of NaN: its CPU kernel does if keys do not fill a vector."""
+    """Return whether PyTorch returns 0 for a row of NaN, as its CPU kernel does if the keys do not fill a vector."""
     query = problem.query
     if problem.finite or not (query.is_cpu and can_read_values(query)):
         return False

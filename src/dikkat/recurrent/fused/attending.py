@@ -57,7 +57,7 @@ def _write_exponentials(query: Pointer, target: Pointer, size: int, zero: Any) -
 
 @inlined
 def _find_p(call: Call, query: Pointer, key: Pointer, product: Vector, direct: bool, c: int, zero: Any) -> Vector:
-    """Return p, clamped to finite numbers: e^{2q} e^{2k}, or `direct` e^{2(q + k)}, as q or k is too large for both."""
+    """Return e^{2q} e^{2k}, or if `direct`, for large q or k, e^{2(q + k)}; clamped to finite numbers."""
     p = product
     if direct:
         x = load(query, c) + load(key, c)

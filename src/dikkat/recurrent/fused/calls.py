@@ -1,4 +1,7 @@
-"""The record `record.CALL` of a call of a stack, and the launch of its kernels."""
+"""The record `record.CALL` of one run of a stack of recurrent layers, and the launch of its kernels.
+
+Matrices are padded to panels of `panel_width` columns, which the kernels multiply at a time.
+"""
 
 from typing import Any, NamedTuple, Self
 
@@ -13,7 +16,7 @@ from dikkat.recurrent.fused.record import CALL, CHOICES, PANEL, PANELS
 from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows
 from dikkat.scores import Pair, Profile
 
-# The most sequences of a task: the numbers that a step reads and writes stay in a core's cache.
+# The most sequences of a task, so that the numbers of a step stay in a core's cache.
 _ROWS = 64
 
 
@@ -41,7 +44,7 @@ def to_dtype(operand: Any, kind: torch.dtype) -> Any:
 
 
 class StackRecord(CallRecord):
-    """A call of a stack. `panel_width` is the number of columns of a panel."""
+    """One run of a stack: its sizes, and the addresses of its operands and results."""
 
     def __init__(self, spec: Spec, operands: Operands) -> None:
         dtype, hidden, lstm = operands.gates.dtype, operands.state.shape[-1], operands.cell is not None
@@ -51,7 +54,7 @@ class StackRecord(CallRecord):
         self._sources: list[Tensor] = []
         rows, batch, ranges = spec.rows, spec.rows.batch, RANGES[dtype]
         threads = torch.get_num_threads()
-        # The same number of tasks for each thread.
+        # A multiple of the number of threads, so that all threads get equally many tasks.
         tasks = min(batch, threads * -(-batch // (threads * _ROWS)))
         self.fields |= {
             "tasks": tasks, "cell": int(lstm), "reverse": int(spec.reverse), "layers": len(operands.state),
@@ -71,14 +74,14 @@ class StackRecord(CallRecord):
         return record
 
     def forget(self) -> None:
-        """Release the tensors that the backward does not read."""
+        """Release the forward tensors that the backward pass does not read."""
         self._sources.clear()
         for name in ("gates", "hidden_weight", "hidden_bias", "below_weight", "below_bias"):
             self.kept.pop(name, None)
 
     @property
     def groups(self) -> int:
-        """The number of a cell's gates."""
+        """The number of gates of a cell: 4 for an LSTM, 3 for a GRU."""
         return 4 if self.fields["cell"] else 3
 
     def pad_size(self, size: int) -> int:
@@ -93,21 +96,21 @@ class StackRecord(CallRecord):
         return tensor.contiguous()
 
     def _pack_weights(self, name: str, weights: list[Tensor], groups: int, *, transposed: bool) -> None:
-        """Pack weights (out, in) into panels for products with inputs, or, transposed, with gradients."""
+        """Pack weights (out, in) as panels (outs, ins) for products with inputs or (transposed) gradients."""
         rows, columns = weights[0].shape[0] // groups, weights[0].shape[1]
-        out, size = groups * self.pad_size(rows), self.pad_size(columns)
-        panels = self.new(name, len(weights), out, size)
+        outs, ins = groups * self.pad_size(rows), self.pad_size(columns)
+        panels = self.new(name, len(weights), outs, ins)
         for weight, packed in zip(weights, panels, strict=True):
             weight = weight if weight.stride(1) == 1 else weight.contiguous()
             self._sources.append(weight)
             # The weight may be a slice of a wider matrix.
             source = addresses.rows_address(name, weight, self.dtype)
             target = addresses.address(name, packed, self.dtype)
-            shape = (out, size // self.panel_width, 1) if transposed else (size, out // self.panel_width, 0)
+            shape = (outs, ins // self.panel_width, 1) if transposed else (ins, outs // self.panel_width, 0)
             self._packs.append((source, target, weight.stride(0), columns, rows, self.pad_size(rows), *shape))
 
     def point_weights(self, operands: Operands, layers: list[Layer], *, transposed: bool) -> None:
-        """Pack a stack's weights for its forward or, transposed, its backward."""
+        """Pack a stack's weights for the forward pass or, `transposed`, for the backward pass."""
         from dikkat.recurrent.fused import panels
 
         groups = self.groups
@@ -132,7 +135,7 @@ class StackRecord(CallRecord):
                 self.point("query_bias", self.pad_groups(operands.query_bias))
 
     def point_attention(self, operands: Operands) -> None:
-        """Point the record to keys and values, padded to whole panels, and to the rest of the score's operands."""
+        """Store the addresses of keys and values, padded to whole panels, and of the score's other operands."""
         key, value = operands.key, operands.value
         if key is None or value is None:
             return
@@ -179,6 +182,7 @@ class StackRecord(CallRecord):
                 if self.spec.pair == "additive":
                     self.new("query_exp", step_rows, features)
         gates = rows * fields["gate_row"]
+        # The keywords are the sizes of each worker's buffers.
         self.run(
             kernel.forward, fields["tasks"], states=layers * rows * hidden,
             cells=0 if cell is None else layers * rows * hidden, gates=gates, recurrent=gates, inputs=rows * hidden,
@@ -186,7 +190,7 @@ class StackRecord(CallRecord):
         )  # fmt: skip
 
     def backward(self) -> None:
-        """Run the backward kernel, after the record points to the incoming and the outgoing gradients."""
+        """Run the backward kernel, after the addresses of the incoming and outgoing gradients are stored."""
         from dikkat.recurrent.fused import kernel
 
         fields = self.fields
@@ -199,7 +203,7 @@ class StackRecord(CallRecord):
         )  # fmt: skip
 
     def results(self, operands: Operands) -> Results:
-        """Return the results of the forward, without padding."""
+        """Return the results of the forward pass, without padding."""
         kept, hidden, contexts, weights, cell = self.kept, operands.state.shape[-1], None, None, None
         if operands.value is not None and operands.key is not None:
             contexts = unpad(kept["contexts"], operands.value.shape[2])

@@ -11,7 +11,7 @@ from dikkat._engine.vectors import Vector
 def gru(
     reset: Vector, update: Vector, input_side: Vector, recurrent_side: Vector, state: Vector, zero: Any
 ) -> tuple[Vector, Vector, Vector, Vector]:
-    """Return the new state n + z (s − n), and r, z, n. Both sides of r and z are given as sums, those of n apart."""
+    """Return the new state n + z (s − n), and r, z, n. r and z get the sum of both sides, n gets each side."""
     reset, update = sigmoid(reset, zero), sigmoid(update, zero)
     candidate = tanh(input_side + reset * recurrent_side, zero)
     return candidate + update * (state - candidate), reset, update, candidate

@@ -61,7 +61,7 @@ def _count_active(call: Call, task: int, rows: int, t: int) -> int:
 
 @inlined
 def _gru_row(gates: Pointer, recurrent: Pointer, state: Pointer, saved: Pointer, size: int, zero: Any) -> None:
-    """Update the state; save r, z, n and the recurrent side of n for the backward."""
+    """Update the state; save r, z, n and the recurrent side of n for the backward pass."""
     for c in range(0, size, lanes_of(zero)):
         recurrent_n, update = load(recurrent, 2 * size + c), load(gates, size + c) + load(recurrent, size + c)
         new, reset, update, candidate = gru(
@@ -78,7 +78,7 @@ def _gru_row(gates: Pointer, recurrent: Pointer, state: Pointer, saved: Pointer,
 def _lstm_row(
     gates: Pointer, recurrent: Pointer, state: Pointer, cell: Pointer, saved: Pointer, size: int, zero: Any
 ) -> None:
-    """Update the cell and the state; save i, f, g, o for the backward."""
+    """Update the cell and the state; save i, f, g, o for the backward pass."""
     for c in range(0, size, lanes_of(zero)):
         i_sum, f_sum = load(gates, c) + load(recurrent, c), load(gates, size + c) + load(recurrent, size + c)
         g_sum = load(gates, 2 * size + c) + load(recurrent, 2 * size + c)
@@ -118,7 +118,7 @@ def _gru_row_gradients(
 def _lstm_row_gradients(
     grad: Pointer, cell_grad: Pointer, old_cell: Pointer, saved: Pointer, gates: Pointer, size: int, zero: Any
 ) -> None:
-    """Write the gates' gradient, shared by both sides; replace `cell_grad` by the old cell's, and `grad` by 0."""
+    """Write the gates' gradient, the same for both sides; replace `cell_grad` by the old cell's, and `grad` by 0."""
     one = full(1, zero)
     for c in range(0, size, lanes_of(zero)):
         into, forget = load(saved, c), load(saved, size + c)
@@ -136,7 +136,7 @@ def _lstm_row_gradients(
 
 @inlined
 def _copy_rows(call: Call, task: int, rows: int, in_batch: int, in_work: Pointer, back: bool, zero: Any) -> None:
-    """Copy the task's rows of an array (layers, batch, hidden) to its scratch, or back."""
+    """Copy the task's rows of an array (layers, batch, hidden) to its work space, or back."""
     size = call.hidden
     for layer in range(call.layers):
         for i in range(rows):

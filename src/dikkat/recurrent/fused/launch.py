@@ -1,4 +1,4 @@
-"""Recurrent layers over whole sequences on a CPU, as one operation with its own backward.
+"""Recurrent layers over whole sequences on a CPU, as one operation with its own backward pass.
 
 The gradients of weights are computed here, each as one product over all steps.
 """
@@ -60,7 +60,7 @@ class _Run(torch.autograd.Function):
 
 
 def _forward(spec: Spec, tensors: tuple[Tensor | None, ...]) -> tuple[StackRecord, Results]:
-    """Return the record of a forward, for its backward, and the results."""
+    """Run a forward pass. Return its record, which the backward pass needs, and the results."""
     operands, layers = split_tensors(tensors)
     record = StackRecord(spec, operands)
     record.point_weights(operands, layers, transposed=False)
@@ -105,7 +105,7 @@ def _backward(
 
 
 def _point_gradients(call: StackRecord, record: StackRecord, grads: tuple[Tensor | None, ...]) -> None:
-    """Point the call of the backward to the incoming gradients, and allocate its results."""
+    """Store the addresses of the incoming gradients in the backward pass's record, and allocate its results."""
     fields = call.fields
     layers, hidden, batch = fields["layers"], fields["hidden"], fields["batch"]
     step_rows, gate_row = fields["step_rows"], fields["gate_row"]

@@ -135,7 +135,7 @@ class Results(NamedTuple):
 
 
 def _check_tensor(name: str, tensor: Tensor | None, *shape: int) -> None:
-    """Check shape and storage, since kernels do no bounds checks."""
+    """Check shape and storage, since kernels do not check bounds."""
     if tensor is None:
         return
     if tensor.shape != shape:

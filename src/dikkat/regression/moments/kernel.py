@@ -384,7 +384,7 @@ def _add_gaussian_tiles(
 def _add_near_tiles(
     call: Call, work: Work, i0: int, rows: int, fixed: bool, query: Pointer, scale: Pointer, zero: Any
 ) -> None:
-    """Add the tiles within Epanechnikov's reach; search only groups within reach."""
+    """Add the tiles that Epanechnikov's kernel reaches, and skip groups of tiles beyond its reach."""
     distances, reach = work.distances, 1 + SLACK
     tile_distances = at(distances, call.groups)
     for b in range(PRICES):

@@ -1,17 +1,18 @@
 """Local moments along one feature, with sorted keys and queries, in O(n) for all queries together, by Numba.
 
 Queries less than `span` bandwidths apart form a run. Let c be the run's middle, u = (x − c)/σ and t = (q − c)/σ. The
-sums Σ w φ(u) u^k over the keys in reach of all queries of the run are computed once. Two passes over the queries add
-the remaining keys: a forward pass adds keys that enter on the right, a backward pass adds keys that leave on the left.
-So nothing is ever subtracted, each key occurs in a few runs, and the cost of a query does not depend on the number of
-keys in its reach.
+sums Σ w φ(u) u^k over the keys in reach of all queries of the run are computed once. Two sweeps over the queries add
+the remaining keys. A sweep from the first to the last query adds the keys that enter on the right, then a sweep back
+adds the keys that enter on the left. So nothing is ever subtracted, each key occurs in a few runs, and the cost of a
+query does not depend on the number of keys in its reach.
 
 Epanechnikov's kernel and its square are polynomials of δ = u − t (φ = 1). Their moments are these sums, shifted from c
 to the query. The Gaussian's weight is φ(u) φ(t) e^{ut} with φ(u) = e^{−u²/2} and a Taylor series for e^{ut}. The series
 is truncated where, for |u| up to the limit and |t| up to half a span, the remainder is below the rounding of the
 smallest weight.
 
-An excluded key never enters a sum. If a sum is small compared with its terms (keys at the edge of the kernel, or all
+The keys below and above a query have separate sums, split at its excluded key or at the query itself, so an excluded
+key never enters a sum. If a sum is small compared with its terms (keys at the edge of the kernel, or all
 nearly equal and far from the query), Epanechnikov's moments are summed key by key, and the Gaussian's result is NaN,
 so that the caller uses `kernel`.
 
@@ -31,7 +32,7 @@ from dikkat._engine.memory import Call, Work, clear, workplace_of
 from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store, total
 from dikkat.regression.moments.record import SORTED, TILE
 
-# The minimum weight and spread of a query's keys, relative to the sums whose difference they are.
+# The minimum weight and spread of a query's keys, relative to the larger sums that cancel to them.
 MIN_WEIGHT, MIN_SPREAD = 2.0**-7, 1e-6
 
 _workplace = workplace_of(SORTED)
@@ -129,7 +130,7 @@ def _first_power(call: Call, column: int) -> int:
 
 @inlined
 def _add_polynomial(call: Call, work: Work, side: Pointer, t: float, out: Pointer, zero: Any) -> None:
-    """Add one side's Σ w K δ^m of Epanechnikov's kernel, and the sums whose difference they are."""
+    """Add one side's Σ w K δ^m of Epanechnikov's kernel; and Σ w and Σ w (u² + t²), which show cancellation."""
     terms, shifted, factors = call.terms, work.shifted, pointer(call.polynomial, zero)
     for column in range(1 + call.values):
         for m in range(terms):
@@ -183,7 +184,7 @@ def _add_sides(call: Call, work: Work, n: int, center: float, zero: Any) -> None
 
 @inlined
 def _add_run(call: Call, work: Work, i: int, j: int, zero: Any) -> None:
-    """Add the sums of a run's queries, in a forward and a backward pass."""
+    """Add the sums of all queries of a run, in a sweep from the first to the last query and a sweep back."""
     key, query, before, behind = pointer(call.key, zero), pointer(call.query, zero), work.before, work.behind
     slots, excludes, is_compact = (1 + call.values) * call.terms, int(call.exclude != 0), call.gaussian == 0
     center = query[i] + (query[j - 1] - query[i]) / 2
@@ -237,13 +238,13 @@ def _sum_pairs(call: Call, n: int, out: Pointer, zero: Any) -> None:
 
 @inlined
 def _finish(call: Call, n: int, zero: Any) -> None:
-    """Turn a query's sums into means and a log-sum-exp; replace sums that lost digits."""
+    """Turn a query's sums into means and a log-sum-exp; recompute sums that cancellation made inaccurate."""
     out, gaussian = at(pointer(call.powers, zero), n * call.columns), call.gaussian != 0
     mass, square = out[call.columns - 2], out[call.columns - 1]
-    sure = out[0] >= call.floor if gaussian else not out[0] < MIN_WEIGHT * mass
-    if sure and call.mass_powers > 1 and out[0] > 0:
-        sure = out[2] - out[1] * out[1] / out[0] >= MIN_SPREAD * max(out[2], square)
-    if not sure:
+    is_accurate = out[0] >= call.floor if gaussian else not out[0] < MIN_WEIGHT * mass
+    if is_accurate and call.mass_powers > 1 and out[0] > 0:
+        is_accurate = out[2] - out[1] * out[1] / out[0] >= MIN_SPREAD * max(out[2], square)
+    if not is_accurate:
         if gaussian:
             out[0] = np.nan
             return
@@ -256,7 +257,7 @@ def _finish(call: Call, n: int, zero: Any) -> None:
 
 @Kernel
 def sorted_sums(zero: Any) -> Any:
-    """Write each query's row: log Σ w K, and the means of δ^m and of δ^m y. A task is `rows` queries."""
+    """Write each query's row: log Σ w K, and the means of δ^m and of δ^m y. A task is `call.rows` queries."""
     layout = SORTED.layout(__name__)
 
     def sorted_sums(record: Any) -> None:

@@ -13,7 +13,7 @@ from dikkat.translation.network.model import Batch
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD
 
 _MAX_BLOCK = 4096  # consecutive pairs that share a buffer: fast to read, and much smaller than a buffer
-_MIN_BLOCKS = 16  # of a buffer, so that it mixes pairs from the whole corpus
+_MIN_BLOCKS = 16  # the fewest blocks of a buffer, so that it mixes pairs from the whole corpus
 
 
 class Batches:
@@ -21,11 +21,11 @@ class Batches:
 
     Each epoch sorts the pairs by length, in random order if lengths are equal, cuts them into batches and shuffles
     the batches. So there is little padding, and pairs share batches with new pairs each epoch. A batch has
-    `batch_size` pairs, or at most `batch_tokens` tokens, padding and ends included, on its longer side. Cuts depend
-    only on the lengths, so that all epochs have the same number of batches.
+    `batch_size` pairs, or at most `batch_tokens` tokens on its longer side (source or target), including padding and
+    end tokens. Cuts depend only on the lengths, so that all epochs have the same number of batches.
 
     With more than `buffer` pairs, only one buffer of pairs is in memory at a time. Blocks of consecutive pairs, of at
-    most 4,096 pairs and a sixteenth of a buffer, are distributed at random over the buffers, once for all epochs. The
+    most 4,096 pairs and a sixteenth of a buffer, are assigned to buffers at random, once for all epochs. The
     order of the buffers is random in each epoch. All random numbers depend only on the seed and the epoch's number;
     without a seed, for validation, pairs stay sorted.
 
@@ -83,7 +83,7 @@ class Batches:
             first = max(0, first - len(self._sizes[buffer]))
 
     def _generator(self, *numbers: int) -> np.random.Generator | None:
-        """Return the generator for (epoch + 1, buffer + 1), in which 0 means all epochs or buffers; None: no seed."""
+        """Return the generator of (epoch + 1, buffer + 1), each 0 for all epochs or buffers; None without a seed."""
         return None if self._seed is None else np.random.default_rng((self._seed, *numbers))
 
     def _assign_buffers(self, buffer: int) -> list[list[tuple[int, int]]]:
@@ -99,14 +99,15 @@ class Batches:
     def _batches(self, buffer: int, generator: np.random.Generator | None, skipped: int) -> Iterator[Batch]:
         sources, targets = map(_SentenceTable, self._store.read(self._buffers[buffer]))
         order = _sorted(sources.lengths, targets.lengths, generator)
-        ends = self._sizes[buffer].cumsum()
-        for group in _shuffled(generator, len(ends))[skipped:].tolist():
-            rows = torch.from_numpy(order[ends[group] - self._sizes[buffer][group] : ends[group]])
+        batch_ends = self._sizes[buffer].cumsum()
+        for batch in _shuffled(generator, len(batch_ends))[skipped:].tolist():
+            rows = torch.from_numpy(order[batch_ends[batch] - self._sizes[buffer][batch] : batch_ends[batch]])
             rank_rows = rows[self._rank :: self._world]
             has_rows = len(rank_rows) > 0
             source, source_lengths = sources.padded(rank_rows if has_rows else rows[:1])
             target, target_lengths = targets.padded(rank_rows if has_rows else rows[:1], ends=True)
             total_tokens = int(targets.lengths[rows].sum()) + len(rows)
+            # Steps of the decoder: all target tokens except the last are inputs.
             yield Batch(source, source_lengths, target, target_lengths - 1, total_tokens, has_rows)
 
     def _check_batch_tokens(self, batch_tokens: int) -> None:
@@ -158,7 +159,7 @@ class _SentenceTable:
         self._numbers = torch.from_numpy(np.append(sentences.numbers, np.array([PAD, END], np.int32)))
 
     def padded(self, rows: Tensor, *, ends: bool = False) -> tuple[Tensor, Tensor]:
-        """Return the padded sentences (B, S) int64 and their lengths (B,) int64, both with BEGIN and END if `ends`."""
+        """Return padded sentences (B, S) int64 and their lengths (B,) int64; with `ends` both include BEGIN and END."""
         lengths = self._lengths[rows].long().unsqueeze(1)
         positions = torch.arange(int(lengths.max()) + ends)
         offsets = (self._starts[rows].unsqueeze(1) + positions).where(positions < lengths, self._token_count)

@@ -32,7 +32,7 @@ def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0
     The file gets its name when it is complete and verified. A terminal shows a progress bar.
 
     Raises:
-        CorpusError: The content is wrong, or cannot be fetched; the message has the path for a manual download.
+        CorpusError: The content is wrong, or cannot be fetched; the message names the path for a manual download.
         OSError: The file cannot be written.
     """
     with wait_for_lock(path.with_name(f"{path.name}.lock"), path.name):

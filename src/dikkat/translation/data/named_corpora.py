@@ -68,7 +68,7 @@ def named(name: str, *, base: str | None = None) -> NamedCorpus:
         base: The address of the folder that has the files; None: the publisher's.
 
     Raises:
-        CorpusError: An unknown name; a file that cannot be fetched (the message has the path for a manual download), or
+        CorpusError: An unknown name; a file that cannot be fetched (the message names the path for a manual download), or
             has another checksum.
         OSError: The cache folder cannot be written.
 
@@ -104,7 +104,8 @@ def _tatoeba(base: str) -> NamedCorpus:
     checksum = Checksum("sha1", _TATOEBA_SHA1)
     if archive.exists() and Checksum.of(archive, "sha1") != checksum and "fra.txt" in _members(archive):
         warnings.warn(
-            f"{archive}: got another edition of the corpus; expected {checksum}: scores differ from published ones",
+            f"{archive}: got a different edition of the corpus; expected the checksum {checksum}. Scores are not "
+            "comparable with published ones",
             UserWarning,
             stacklevel=3,
         )

@@ -105,7 +105,7 @@ def without_leaks(training: Corpus | Sequence[Pair], held_out: Corpus | Sequence
     """Return the training pairs whose source sentence is not held out; case and spacing make no difference.
 
     The training pairs are streamed; the held-out source sentences are in memory. At the end of the first iteration a
-    warning has the number of excluded pairs, if any.
+    warning reports how many pairs were left out, if any.
 
     Args:
         training: Any number of pairs.
@@ -120,7 +120,7 @@ def without_leaks(training: Corpus | Sequence[Pair], held_out: Corpus | Sequence
         ...     list(without_leaks([("Go.", "Va !"), ("I lost.", "J'ai perdu.")], [("go.", "Marche.")]))
         [('I lost.', "J'ai perdu.")]
         >>> print(caught[0].message)
-        2 pairs in memory: 1 of 2 pairs left out: their source sentence is held out (1 pair in memory)
+        2 pairs in memory: 1 of 2 pairs left out, because their source sentence is held out (1 pair in memory)
     """
     return _WithoutLeaks(as_corpus(training), as_corpus(held_out))
 
@@ -173,8 +173,8 @@ class _WithoutLeaks(Corpus):
                 kept_pairs += 1
                 yield pair
         message = (
-            f"{self._corpus}: {total - kept_pairs:,} of {total:,} pairs left out: their source sentence is held out "
-            f"({self._held_out})"
+            f"{self._corpus}: {total - kept_pairs:,} of {total:,} pairs left out, because their source sentence is "
+            f"held out ({self._held_out})"
         )
         if not kept_pairs:
             raise CorpusError(f"{message}. No training pair is left: give other validation pairs")

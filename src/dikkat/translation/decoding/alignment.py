@@ -22,7 +22,7 @@ Link = tuple[int, int]
 
 
 class GoldLinks(NamedTuple):
-    """A person's links of a sentence pair.
+    """The word links that a person marked in a sentence pair.
 
     Attributes:
         sure: Links that are certainly right.
@@ -161,7 +161,7 @@ def alignment_error_rate(found: Sequence[set[Link]], gold: Sequence[GoldLinks]) 
         raise InputError(f"found: got links of {len(found)} pairs; expected {len(gold)}, as many as gold")
     total = sum(len(links) + len(pair.sure) for links, pair in zip(found, gold, strict=True))
     if not total:
-        raise InputError("found, gold: got no links; expected at least one")
+        raise InputError("found, gold: got neither found nor sure links; expected at least one")
     right = sum(len(links & pair.sure) + len(links & pair.possible) for links, pair in zip(found, gold, strict=True))
     return 1 - right / total
 
@@ -194,7 +194,7 @@ def read_links(path: str | Path) -> list[GoldLinks]:
 
 
 def gold_links(lines: Iterable[str], name: str) -> list[GoldLinks]:
-    """Parse gold links from lines in the format of `read_links`; a `CorpusError` has `name` and the line number."""
+    """Parse gold links from lines in the format of `read_links`; a `CorpusError` names `name` and the line number."""
     gold = []
     for number, line in enumerate(lines, start=1):
         sure, possible = set(), set()

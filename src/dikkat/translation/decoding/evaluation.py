@@ -188,13 +188,13 @@ def evaluate_lowercased_tokens(hypotheses: Sequence[str], references: Sequence[s
     return TokenEvaluation(score.score, str(score), signature)
 
 
-def check_language(language: str) -> None:
-    """Raise `InputError` if Moses's tokenizer has no rules for a language."""
+def check_language(language: str, name: str = "language") -> None:
+    """Raise `InputError` about the argument `name` if Moses's tokenizer has no rules for a language."""
     from sacremoses.corpus import NonbreakingPrefixes
 
     known = sorted(set(NonbreakingPrefixes().available_langs.values()))
     if language not in known:
-        raise InputError(f"language: got {language!r}; expected one of {', '.join(known)}")
+        raise InputError(f"{name}: got {language!r}; expected one of {', '.join(known)}")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _STEPS_AT_ONCE = 8  # steps between two transfers of tables
 
 
 def can_run(models: Sequence[TranslationModel], search: Search) -> bool:
-    """Whether this engine can run the search: no samples, no CPU, and models that are described by their weights."""
+    """Return whether this engine can run the search: no samples, no CPU, and models determined by their weights."""
     return not search.sample and not models[0].output_bias.is_cpu and not any(map(undescribed, models))
 
 
@@ -81,7 +81,7 @@ def search_grid(
 class Grid:
     """A model's steps for several hypotheses of each sentence, which share its memory.
 
-    The shares of each token's embedding and each position's value in gates and readout are computed once.
+    The gates and readout are sums. The terms of each token's embedding and each position's value are computed once.
     """
 
     def __init__(self, model: TranslationModel, source_tokens: Tensor, lengths: Tensor, beam: int) -> None:

@@ -47,7 +47,7 @@ class PairScorer:
         Raises:
             InputError: A sentence is too long or not Unicode, an empty sentence has a translation, or the batch size is
                 below 1.
-            TypeError: A pair is no pair of strings.
+            TypeError: A pair is not two strings.
 
         Example:
             >>> right, nothing = translator.score([("Go.", "Va !"), ("", "")])
@@ -90,7 +90,7 @@ class PairScorer:
 
         Raises:
             InputError: A sentence is too long or not Unicode, the batch size is below 1, or the model has no attention.
-            TypeError: A pair is no pair of strings.
+            TypeError: A pair is not two strings.
 
         Example:
             >>> sorted(translator.align([("Go.", "Va !")])[0])

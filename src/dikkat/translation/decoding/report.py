@@ -1,4 +1,4 @@
-"""Reports of a translator's faults: scores by the rarity of words, and the faults of each sentence."""
+"""Reports of a translator's errors: scores by the rarity of words, and the errors in each sentence."""
 
 from bisect import bisect_right
 from collections import Counter

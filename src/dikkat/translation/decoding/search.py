@@ -81,7 +81,7 @@ def beam_search(
         InputError: A source has no tokens, or the model's scores are not finite.
         SettingsError: A beam or a `top_k` beyond the model's target vocabulary, or a precision that the processor does
             not support.
-        ValueError: There is no model, or the models' vocabularies or devices differ.
+        ValueError: There are no models, or their vocabularies or devices differ.
 
     Example:
         >>> import torch
@@ -93,7 +93,7 @@ def beam_search(
     """
     model_list = list_models(models)
     if not all(sources):
-        raise InputError("sources: got a sentence without tokens; expected at least one token in each: leave it out")
+        raise InputError("sources: got an empty sentence; expected at least one token in each. Leave it out")
     vocabulary = len(model_list[0].output_bias)
     for name, requested in (("beam", 1 if search.sample else search.beam), ("top_k", search.top_k or 1)):
         if requested > vocabulary:
@@ -132,7 +132,7 @@ def list_models(models: Models) -> list[TranslationModel]:
     """Return the models as a list; raise `ValueError` if they cannot translate together."""
     model_list = list(models) if isinstance(models, Sequence) else [models]
     if not model_list:
-        raise ValueError("models: got none; expected a model or several")
+        raise ValueError("models: got none; expected at least one")
     if len(model_list) > 1:
         for name, values in (
             ("target vocabularies of sizes", [len(model.output_bias) for model in model_list]),
@@ -145,14 +145,14 @@ def list_models(models: Models) -> list[TranslationModel]:
 
 @torch.no_grad()
 def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
-    """Compute the log-probabilities of given translations, equal to a search's scores of finished hypotheses.
+    """Compute the log-probabilities of given translations, which finished hypotheses have as their `score`.
 
     Args:
         models: As in `beam_search`.
-        pairs: Token numbers of a source, at least one, and of its translation, without the end.
+        pairs: (source, translation), token numbers without the end token; a source has at least one.
 
     Returns:
-        The natural log-probability of each translation with its end.
+        The natural log-probability of each translation, its end token included.
 
     Raises:
         InputError: A source has no tokens.
@@ -167,9 +167,7 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
     """
     model_list = [model.eval() for model in list_models(models)]
     if not all(source for source, _ in pairs):
-        raise InputError(
-            "pairs: got a source sentence without tokens; expected at least one token in each: leave it out"
-        )
+        raise InputError("pairs: got an empty source sentence; expected at least one token in each. Leave it out")
     if not pairs:
         return []
     batch = collate(pairs).to(model_list[0].output_bias.device)
@@ -254,7 +252,7 @@ class Compiled:
         self._writes = Writes([*model.parameters(), *model.buffers()])
 
     def fits(self) -> bool:
-        """Whether the panels have the model's current weights, and no hooks would be skipped."""
+        """Return whether the panels have the model's current weights, and the search would skip no hooks."""
         return self._writes.are_none() and not every_module_has_hooks()
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:

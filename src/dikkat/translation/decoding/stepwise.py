@@ -85,7 +85,7 @@ class ModelSteps:
         return scores[0] if len(scores) == 1 else mean_log(scores), mean_weights
 
     def select(self, rows: Tensor, *, memories: bool) -> None:
-        """Continue with these rows, in their order."""
+        """Keep only these rows, in this order; rows may be repeated."""
         rows = rows.to(self._device)
         self._states = [model.select(state, rows) for model, state in zip(self._models, self._states, strict=True)]
         if memories:

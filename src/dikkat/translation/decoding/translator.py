@@ -323,7 +323,7 @@ class Translator(BaseTranslator):
 
         Raises:
             InputError: Tokenizers or slots differ (the message says whose), or there is no translator.
-            TypeError: One of them is no `Translator`.
+            TypeError: One of them is not a `Translator`.
 
         Example:
             >>> Translator.ensemble([translator, translator]).translate(["Go."])[0].source_tokens
@@ -359,7 +359,7 @@ class Translator(BaseTranslator):
                 model has the rounded weights, translates with any precision, and cannot be trained.
 
         Raises:
-            ModelFolderError: The path exists and is no model folder.
+            ModelFolderError: The path exists and is not a model folder.
             OSError: The system could not write; an older model is unchanged.
         """
         model_folder.write(folder, self._contents(), int8=int8)

@@ -48,16 +48,16 @@ def check_replaceable(folder: Path) -> None:
     if not folder.exists() and not folder.is_symlink():
         return
     if folder.resolve() == Path.cwd():
-        raise ModelFolderError(f"{folder}: got the current folder, which cannot be replaced. Give a name inside of it")
+        raise ModelFolderError(f"{folder}: got the current folder, which cannot be replaced. Choose a folder inside it")
     if folder.is_symlink():
-        raise ModelFolderError(f"{folder}: got a link; expected a folder, or a free name. Give the link's target")
+        raise ModelFolderError(f"{folder}: got a link; expected a folder or a new path. Give the link's target")
     if not folder.is_dir():
-        raise ModelFolderError(f"{folder}: got a file; expected a folder, or a free name. Give another name")
+        raise ModelFolderError(f"{folder}: got a file; expected a folder or a new path. Choose another path")
     extras = sorted({entry.name for entry in folder.iterdir()} - {*FILES, SUMS})
     if extras:
         raise ModelFolderError(
-            f"{folder}: has {', '.join(extras[:3])}{' …' if extras[3:] else ''}, which would be lost. Give another "
-            "name, or an empty folder"
+            f"{folder}: has {', '.join(extras[:3])}{' …' if extras[3:] else ''}, which would be lost. Choose another "
+            "path, or an empty folder"
         )
 
 
@@ -68,7 +68,7 @@ def check_writable(folder: Path) -> None:
         check_free(absolute(folder))
     except OSError as error:
         raise ModelFolderError(
-            f"{folder}: no model can be saved there ({error.strerror}). Give another name"
+            f"{folder}: cannot save a model there ({error.strerror}). Choose another folder"
         ) from error
 
 

@@ -69,7 +69,7 @@ class Recipe:
 
         Raises:
             InputError: An unknown recipe; invalid TOML; a key that is repeated, unknown, or has a value that is not
-                allowed. The message has the file, the line and the key.
+                allowed. The message names the file, the line and the key.
             OSError: The file cannot be read.
         """
         path = _find(recipe)
@@ -182,7 +182,8 @@ def read_value(text: str, where: str) -> Any:
         try:
             (value,) = toml.read(f"value = {text}", where).values()
         except ValueError as error:
-            raise InputError(f'{where}: got {text}; expected a table: {{name = "phrasebook", first = 600}}') from error
+            example = '{name = "phrasebook", first = 600}'
+            raise InputError(f"{where}: got {text}; expected a table such as {example}") from error
         return value
     if text in ("true", "false"):
         return text == "true"

@@ -35,12 +35,13 @@ def linear_cross_entropy(
     $$ \ell = \sum_n \Big[ -(1 - s) \log p_{n t_n} - \frac{s}{V} \sum_v \log p_{nv} \Big], \qquad
     \frac{\partial \ell}{\partial z_{nv}} = p_{nv} - (1 - s) [v = t_n] - \frac{s}{V} $$
 
-    With `r_drop` α, features are of two passes with different dropout: rows n and N + n have one target, and
+    With `r_drop` α, `features` holds two passes with different dropout masks: rows n and N + n share target n, and have
     probabilities p and q. Their loss is the mean of both losses, plus the divergence in both directions
 
     $$ \frac{\alpha}{4} \sum_v (p_{nv} - q_{nv}) (\log p_{nv} - \log q_{nv}) $$
 
-    Liang and others, "R-Drop: regularized dropout for neural networks" (2021), section 2.1, halved.
+    Liang and others, "R-Drop: regularized dropout for neural networks" (2021), section 2.1; the
+    paper's loss is twice this one.
 
     The forward pass computes the loss and the needed gradients, chunk by chunk; the backward pass only multiplies them
     by the upstream gradient. So there are no second derivatives. Label smoothing: Szegedy and others, "Rethinking the
@@ -56,7 +57,7 @@ def linear_cross_entropy(
         bias: (V,) floating point, or None.
         target: (N,) int64, from 0 to V − 1.
         label_smoothing: The share of the target's probability that is spread evenly over all V, from 0 to 1.
-        r_drop: The weight α of the divergence, at least 0; 0: features of one pass.
+        r_drop: The weight α of the divergence, at least 0; with 0, `features` holds a single pass.
         reduction: `"mean"` over the N tokens, or their `"sum"`.
 
     Returns:
@@ -79,12 +80,12 @@ def linear_cross_entropy(
     """
     _check(features, weight, bias, target, label_smoothing, r_drop, reduction)
     device, product_dtype = features.device.type, features.dtype
-    if torch.is_autocast_enabled(device) and product_dtype != torch.float64:  # which autocast does not change
+    if torch.is_autocast_enabled(device) and product_dtype != torch.float64:  # autocast leaves float64 unchanged
         product_dtype = torch.get_autocast_dtype(device)
     scale = 1 / len(target) if reduction == "mean" else 1.0
     if r_drop:  # makes pairs adjacent, so that a chunk has both rows
         features, target = features.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1), target.repeat_interleave(2)
-        scale /= 2
+        scale /= 2  # the mean of both passes; with r_drop / 2 below, the divergence gets the factor α/4
     # Grad mode is always off inside of an autograd.Function, so it is read here.
     loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]  # PyTorch's own has no types
         features, weight, bias, target, label_smoothing, r_drop / 2, scale, product_dtype, torch.is_grad_enabled()
@@ -138,9 +139,9 @@ def _in_chunks(
     scale: float,
     needed: Sequence[bool],
 ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
-    """Return the summed loss and the gradients of features, weight and bias, which are None if not needed.
+    """Return the summed loss, and the gradients of features, weight and bias; None for a gradient that is not needed.
 
-    All chunks use the same memory: new memory for each chunk would cost as much as a pass over it.
+    All chunks share one buffer, since allocating a new one for each chunk would cost as much as a pass over it.
     """
     chunk_bytes = _CHUNK_BYTES if features.is_cpu else _DEVICE_CHUNK_BYTES
     # An even number, so that both rows of a pair are in one chunk.
@@ -153,7 +154,7 @@ def _in_chunks(
     for start in range(0, len(features), rows):
         chunk = features[start : start + rows]
         scores = torch.mm(chunk, weight.t(), out=score_buffer[: len(chunk)])
-        entropy.add(scores, target[start : start + rows])
+        entropy.add(scores, target[start : start + rows])  # also replaces the scores by their gradient, in place
         if features_gradient is not None:
             torch.mm(scores, weight, out=features_gradient[start : start + rows])
         if needed[1]:
@@ -188,6 +189,7 @@ class _Plain:
         self.bias_gradient: Any = 0.0
 
     def add(self, scores: Tensor, target: Tensor) -> None:
+        """Add a chunk's losses to the total. With a `scale`, replace the scores by their gradient, in place."""
         labels, wide_scores = target.unsqueeze(1), scores.to(self._sum_dtype)
         log_probabilities = torch.log_softmax(wide_scores if self._bias is None else wide_scores + self._bias, 1)
         self.total = self.total - (1 - self._smoothing) * log_probabilities.gather(1, labels).sum()
@@ -205,15 +207,15 @@ class _Plain:
             scores.copy_(gradient)
 
     def _add_divergence(self, log_probabilities: Tensor) -> Tensor:
-        """Add the pairs' divergences to the total, and return their gradient."""
+        """Add the pairs' divergences to the total. Return the gradient p (r − Σ p r) + p − q, where r = log p/q."""
         pairs = log_probabilities.unflatten(0, (-1, 2))
         p = pairs.exp()
         # A token with probability 0 in both passes has no effect; the difference of its logarithms would be NaN.
-        ratio = torch.where(p.any(1, keepdim=True), pairs[:, :1] - pairs[:, 1:], 0.0)
+        log_ratio = torch.where(p.any(1, keepdim=True), pairs[:, :1] - pairs[:, 1:], 0.0)
         difference = p[:, :1] - p[:, 1:]
-        self.total = self.total + self._divergence * (difference * ratio).sum()
-        ratios = torch.cat([ratio, -ratio], 1)
-        gradients = p * (ratios - (p * ratios).sum(2, keepdim=True)) + torch.cat([difference, -difference], 1)
+        self.total = self.total + self._divergence * (difference * log_ratio).sum()
+        log_ratios = torch.cat([log_ratio, -log_ratio], 1)
+        gradients = p * (log_ratios - (p * log_ratios).sum(2, keepdim=True)) + torch.cat([difference, -difference], 1)
         gradient: Tensor = self._divergence * gradients.flatten(0, 1)
         return gradient
 

@@ -212,7 +212,7 @@ class TranslationModel(nn.Module):
         )
 
     def step(self, previous: Tensor, memory: Memory, state: DecoderState) -> tuple[Tensor, Tensor, DecoderState]:
-        """Run one step after the previous tokens (B,) int64, with the memory of `encode` and the previous state.
+        """Decode one step from the previous tokens (B,) int64, the memory that `encode` returned, and the last state.
 
         Returns:
             Unnormalised log-probabilities (B, target tokens); attention weights (B, S), or (B, 1) without attention;

@@ -36,7 +36,7 @@ _FIRST_WORD = regex.compile(rf"\A[^{INSIDE}{SLOT}]{{0,8}}({WORD})")
 
 @dataclass(frozen=True)
 class Capitals:
-    r"""The marks before sentences, and the words that always have a capital.
+    r"""The marks before sentences, and the words that always begin with a capital letter.
 
     Attributes:
         marks: Marks after which, with a space, most words have a capital. A line feed means the beginning of the text;
@@ -62,9 +62,10 @@ class Capitals:
         return cls(marks + _SEVERAL * several, frozenset(nlargest(_MAX_NAMES, names, key=counts.__getitem__)))
 
     def exchanged(self, sentences: Iterable[str]) -> list[str]:
-        """Return the sentences with the other case at each beginning, except for names; the inverse of itself.
+        """Swap the case of the first letter after each beginning of a sentence, except in names.
 
-        So `The` becomes the word `the`, and a word that begins with a small letter differs from it.
+        A second swap restores the text. So `The` at the beginning becomes the word `the`, and a sentence that really
+        begins with a small letter remains different.
         """
         return [self._beginning.sub(lambda match: self.other_case(match[0]), sentence) for sentence in sentences]
 

@@ -273,7 +273,7 @@ class Slots:
         """Return slots from the values of `to_dict`.
 
         Raises:
-            ValueError: A value that `to_dict` cannot have written; the message has its name.
+            ValueError: A value that `to_dict` cannot have written; the message names it.
         """
         match values:
             case {"most": most, "shapes": dict(shapes)} if len(values) == 2 and len(shapes) <= _MAX_SHAPES:

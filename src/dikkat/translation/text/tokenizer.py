@@ -272,7 +272,7 @@ class Tokenizer:
         """Return a tokenizer from the content of its tokenizer.json; errors name it `where`.
 
         Raises:
-            ModelFolderError: Other tokens, steps or patterns than dikkat writes; the message has the difference.
+            ModelFolderError: Other tokens, steps or patterns than dikkat writes; the message names the difference.
         """
         try:
             content = parse_json(data)

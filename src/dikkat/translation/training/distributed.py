@@ -111,7 +111,7 @@ class Group:
         return [value / self.world for value in self.total(*values)]
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Return the stacked tensors (processes, …) of all processes on the CPU; shapes and dtypes must be equal."""
+        """Gather a tensor of equal shape and dtype from each process; return all, (processes, …), on the CPU."""
         if self.world == 1:
             return tensor.unsqueeze(0)
         tensors = [torch.empty_like(tensor, device=self.device) for _ in range(self.world)]

@@ -49,11 +49,11 @@ class RunFolder:
                 stack.enter_context(locked(self.path / _LOCK, wait=False))
             except OSError as error:
                 raise TrainingFolderError(
-                    f"{self.path}: no training can be saved there ({error.strerror}). Give another name"
+                    f"{self.path}: cannot save a training run there ({error.strerror}). Choose another folder"
                 ) from error
             except LockedError as error:
                 raise TrainingFolderError(
-                    f"{self.path}: {error} is training into it. Wait for its end, or give this training another output"
+                    f"{self.path}: {error} is training into it. Wait until it ends, or choose another output folder"
                 ) from error
             yield
 
@@ -116,7 +116,7 @@ class RunFolder:
         return self._checkpoints / f"step-{step:09}"
 
     def keep_newest(self, best: list[int]) -> None:
-        """Remove older checkpoints, and all weights except those after the steps `best`."""
+        """Remove older checkpoints, and all saved weights except those of the steps in `best`."""
         newest = self.newest()
         for entry in self._checkpoints.glob("step-*"):
             if entry != newest:

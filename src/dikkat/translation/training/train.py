@@ -1,4 +1,4 @@
-"""`train`: reads and checks corpora and folder, runs the training loop, and returns its result."""
+"""`train`: reads the corpora, checks them and the folder, runs the training loop, and returns its result."""
 
 import sys
 import warnings
@@ -31,8 +31,8 @@ from dikkat.translation.training.signals import Interrupts
 __all__ = ["Training", "train"]
 
 _VOCABULARY_PAIRS = 1_000_000  # further pairs have hardly any new words that are frequent enough
-# Validation pairs whose BLEU selects the best model. One takes 0.92 of a training pair's CPU time (captions, beam of 5,
-# hidden_size 512): 2.9 % of the time of an epoch of 9,500 pairs, and less of larger epochs.
+# Validation pairs whose BLEU selects the best model. Translating one costs as much CPU time as 0.92 training pairs
+# (captions, beam of 5, hidden_size 512), so 300 cost 2.9 % of an epoch of 9,500 pairs.
 _CRITERION_PAIRS = 300
 _SCORED_PAIRS = 500  # validation pairs that choose the length penalty and score the finished translator
 _REPORT_INTERVAL = 200_000  # pairs between two lines about reading
@@ -51,10 +51,10 @@ def train(
 ) -> Training:
     """Train a translator with Adam, clipped gradients, a learning-rate schedule and early stopping.
 
-    Only the training pairs determine the vocabularies. The translator gets the weights of the best validation, or the
-    mean of the best ones (`average`). The loss of a step is the mean over the target tokens of all its batches
-    (`accumulate`) and of all processes. Equal settings, pairs and numbers of threads give equal translators, unless
-    `max_minutes` is set.
+    Only the training pairs determine the vocabularies. The translator gets the weights of the validation with the best
+    result, or the mean of the best ones (`average`). The loss of a step is the mean over the target tokens of all its
+    batches (`accumulate`) and of all processes. Equal settings, pairs and numbers of threads give equal translators,
+    unless `max_minutes` is set.
 
     With a folder, checkpoints are saved every `checkpoint_steps` steps and at the end of each epoch. `resume` continues
     a stopped training from the newest checkpoint. On one CPU the result is bit for bit that of an uninterrupted
@@ -67,9 +67,9 @@ def train(
     stops it immediately.
 
     Several processes that `torchrun` starts, on one or more machines, train together on shares of each batch. All need
-    the same corpora and the same folder; only the first process writes. If as many processes resume, the bits are
-    equal. With another number of processes the weights are equal up to rounding, if there is no dropout. If one process
-    ends, PyTorch ends the others with a connection error.
+    the same corpora and the same folder; only the first process writes. If as many processes resume, the results are
+    identical bit for bit. With another number of processes the weights are equal up to rounding, if there is no
+    dropout. If one process ends, PyTorch ends the others with a connection error.
 
     Args:
         settings: The settings of the model and the training.
@@ -86,7 +86,7 @@ def train(
         tell: A function that the writing process calls with lines about the corpora.
 
     Returns:
-        The translator and the course of the training.
+        The translator and the training history.
 
     Raises:
         CorpusError: There are no training pairs, or all are too long.
@@ -95,9 +95,9 @@ def train(
             that needs validation pairs, a vocabulary too small for all bytes, or an average of more validations than
             there will be.
         TrainingFolderError: The folder is in use, has an unfinished training (without `resume`), or no training or a
-            different one (with `resume`); the message has the difference.
-        TrainingDivergedError: The loss, a gradient or a weight became NaN or infinite; the message has the step.
-        TrainingMemoryError: A batch needs more memory than is available; the message has the batch's size.
+            different one (with `resume`); the message names the difference.
+        TrainingDivergedError: The loss, a gradient or a weight became NaN or infinite; the message names the step.
+        TrainingMemoryError: A batch needs more memory than is available; the message names the batch's size.
         TrainingStorageError: A checkpoint could not be written. This error and the previous two have the best
             translator so far, if any, in `error.training.translator`.
         KeyboardInterrupt: Ctrl-C before the end of the first validation, without a folder.
@@ -124,7 +124,7 @@ def train(
         )
     is_first = processes().rank == 0
     run_folder = None if folder is None else RunFolder(Path(folder), writes=is_first)
-    # Restores the caller's random numbers and threads.
+    # The caller's random state and number of threads are restored afterwards.
     with (
         nullcontext() if run_folder is None else run_folder.locked(),
         torch.random.fork_rng(),
@@ -161,7 +161,8 @@ def train(
 @contextmanager
 def _restore_threads(precision: str) -> Iterator[None]:
     threads, is_bfloat16 = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
-    try:  # float32 products that remain, such as those of recurrent steps, may have fewer digits
+    try:
+        # The remaining float32 products, such as those of recurrent steps, may have fewer digits.
         with fast_products() if is_bfloat16 else nullcontext():
             yield
     finally:
@@ -185,7 +186,7 @@ def _make_loop(
         report(f"reading {training}, for the vocabularies")
         sample, interval = evenly(training, _VOCABULARY_PAIRS)
         if processes().rank == 0:
-            corpus = training.whole  # with the file's numbering of pairs, and with held-out pairs
+            corpus = training.whole  # the unsplit corpus: pair numbers as in the file, held-out pairs included
             checked = (sample, interval) if corpus is training else evenly(corpus, _VOCABULARY_PAIRS)
             for doubt in doubts(str(corpus), *checked, str(validation), validation or ()):
                 warnings.warn(doubt, UserWarning, stacklevel=4)

@@ -110,7 +110,7 @@ def _keep_rows(
     call: Call, work: Work, b: int, i0: int, rows: int, g: int, raw: Pointer, count: int, k0: Pointer, k1: Pointer,
     k2: Pointer, k3: Pointer, keys_beyond: bool, s: Vector, limit: Vector, zero: Any,
 ) -> None:  # fmt: skip
-    """Run `keep_row` for some rows with four keys; compute and mark rows out of range exactly."""
+    """Run `keep_row` for some rows with four keys. Compute rows out of range directly; mark them in `exact_rows`."""
     lanes, size, padded, pairs = lanes_of(zero), call.features, call.padded, call.group * SIDE
     for i in range(rows):
         reciprocals, sums = at(work.reciprocals, i * SIDE * lanes), at(work.score_sums, i * SIDE * lanes)
@@ -194,7 +194,7 @@ def _sweep_pairs(
 
 @inlined
 def _update(score: Vector, by_weight: Vector, peak: Pointer, row_total: Pointer, drift: Pointer, zero: Any) -> None:
-    """Add pairs to the totals, and to Σ share · gradient, of their lanes: a running softmax."""
+    """Add pairs to the total and to Σ share · gradient of each lane, as in a running softmax."""
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     old_peak = load(peak, 0)
     new_peak = maximum(score, old_peak)
@@ -213,7 +213,7 @@ def _needs_sweep(call: Call, row: int, zero: Any) -> bool:
 
 @inlined
 def _write_known_row(call: Call, work: Work, row: int, first_lane: int, zero: Any) -> None:
-    """Write the forward's peak and drift of a row, for each of its four lanes."""
+    """Write the forward pass's peak and drift of a row to each of its four lanes."""
     peak, drift = pointer(call.peak, zero)[row], pointer(call.drift, zero)[row]
     for k in range(first_lane, first_lane + SIDE):
         work.peaks[k], work.drifts[k], work.factors[k] = (peak if peak > -np.inf else zero), drift, 1.0
@@ -221,7 +221,7 @@ def _write_known_row(call: Call, work: Work, row: int, first_lane: int, zero: An
 
 @inlined
 def _write_swept_row(call: Call, work: Work, row: int, first_lane: int, zero: Any) -> None:
-    """Write the sweep's peak and drift of a row, and the factor from the forward's total to the sweep's."""
+    """Write a row's peak and drift of the sweep, and the factor from the forward pass's total to the sweep's."""
     peaks, row_totals, drifts = at(work.peaks, first_lane), at(work.totals, first_lane), at(work.drifts, first_lane)
     peak = peaks[0]
     for k in range(1, SIDE):
@@ -243,7 +243,7 @@ def _sweep_rows(
     call: Call, work: Work, b: int, i0: int, rows: int, reach: int, constant: float, factor: Vector, key_owner: int,
     value_owner: int, s: Vector, limit: Vector, zero: Any,
 ) -> None:  # fmt: skip
-    """Sweep over the keys to find peaks, drifts and factors of the rows that need it."""
+    """Sweep over the keys to recompute the peaks, drifts and factors of the rows marked in `sweeps`."""
     group, stride, padded = call.group, call.value_stride, call.padded
     for g in range(0, rows, group):
         i, group_rows, any_sweep = i0 + g, min(group, rows - g), False
@@ -276,7 +276,7 @@ def _sweep_rows(
 
 @Kernel
 def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute all gradients; those of keys, values, biases and v are separate for each task."""
+    """Compute all gradients. The caller adds each task's gradients of keys, values, biases and v."""
     layout = CALL.layout(__name__)
 
     def backward(record: Any) -> None:

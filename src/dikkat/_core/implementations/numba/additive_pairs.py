@@ -1,4 +1,9 @@
-"""Functions for a group of pairs, a few rows with four keys, in the backward pass of additive attention."""
+"""Functions for a group of pairs, a few rows with four keys (`SIDE`), in the backward pass of additive attention.
+
+With a = s (1 + e^{2(q + k)}) and r = 1/a, tanh(q + k) = 1 − 2 s r. The scale s keeps the product of several a finite,
+and v is the score's weight vector. A feature is small if 1 − 2 s r, which has an absolute error, would lose its digits.
+Exact functions compute e^{2(q + k)} directly, for numbers beyond the range of the products.
+"""
 
 from typing import Any
 
@@ -32,7 +37,7 @@ from dikkat._engine.vectors import (
 def pack_row(
     source: Pointer, size: int, into: Pointer, padded: int, scale: Vector, highest: Vector, zero: Any,
 ) -> bool:  # fmt: skip
-    """Write s e^{2x} of a row, 0 for NaN and beyond ±highest; return whether a 0 was written."""
+    """Write s e^{2x} for each x of a row, or 0 if x is NaN or beyond ±highest; return whether a 0 was written."""
     lanes, nothing = lanes_of(zero), full(0, zero)
     out_of_range = False
     for c in range(0, padded, lanes):
@@ -60,7 +65,7 @@ def peak_of(rows: Pointer, count: int, size: int, padded: int, highest: Vector, 
 
 @inlined
 def begin_pairs(
-    call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, constant: float, scores: Pointer, zero: Any
+    call: Call, b: int, i0: int, rows: int, j0: int, limits: Pointer, weight_sum: float, scores: Pointer, zero: Any
 ) -> bool:
     """Initialise the pairs' scores: Σ v plus biases if visible, −∞ if not. Return whether any is visible."""
     keys, lowest_limit = min(SIDE, call.keys - j0), limits[0]
@@ -70,10 +75,10 @@ def begin_pairs(
     # Limits are at most the number of keys, so these four keys exist.
     if plain and rows == call.group and lowest_limit >= j0 + SIDE:
         for index in range(0, rows * SIDE, lanes_of(zero)):
-            store(scores, index, full(constant, zero))
+            store(scores, index, full(weight_sum, zero))
         return True
     any_visible = False
-    for i in range(call.group):
+    for i in range(call.group):  # rows beyond the last repeat it, and are hidden
         excluded, start = -1, start_of(call, b, min(i0 + i, i0 + rows - 1))
         if call.exclude != 0 and i < rows:
             excluded = excluded_of(call, b, i0 + i)
@@ -82,7 +87,7 @@ def begin_pairs(
             visible = i < rows and k < keys and start <= j < limits[min(i, rows - 1)] and j != excluded
             if visible and call.mask != 0:
                 visible = mask_of(call, b, i0 + i)[j * call.mask_col] != 0
-            begin = constant
+            begin = weight_sum
             if visible and call.key_bias != 0:
                 begin += pointer(call.key_bias, zero)[
                     owner(call.key_bias_step, call.key_bias_table, b) * call.key_bias_stride + j
@@ -102,10 +107,10 @@ def keep_row(
     query: Pointer, k0: Pointer, k1: Pointer, k2: Pointer, k3: Pointer, weight: Pointer, padded: int, pairs: int,
     s: Vector, limit: Vector, out: Pointer, sums: Pointer, zero: Any,
 ) -> bool:  # fmt: skip
-    """Store every 1/a of a row with four keys, and vectors that sum to their scores; return if all are in range.
+    """Store 1/a of a row with four keys, and for each key a vector that sums to Σ v/a; return whether all are in range.
 
-    Four keys share a division: s is smaller by `LOWER`, and the range wider by that factor. The quotient must be a
-    normal number, since reciprocals are computed from it, so `limit` is lower by the same factor.
+    One division serves four keys. The product of their a must not overflow, so s and q are multiplied by `LOWER`. The
+    quotient must be a normal number, since reciprocals are computed from it, so `limit` is lower by the same factor.
     """
     lanes, acc0, one, lower = lanes_of(zero), full(0, zero), full(1, zero), full(LOWER, zero)
     acc1, acc2, acc3, peak, s = acc0, acc0, acc0, acc0, s * lower
@@ -130,7 +135,7 @@ def keep_row(
 
 @inlined
 def clear_reciprocals(reciprocals: Pointer, padded: int, pairs: int, zero: Any) -> None:
-    """Clear the reciprocals of a row with four keys: they will be multiplied by 0 and may not be finite."""
+    """Clear the reciprocals of a row with four keys: they will be multiplied by 0, so they must be finite."""
     for c in range(0, padded, lanes_of(zero)):
         clear(at(reciprocals, c * pairs), SIDE * lanes_of(zero), zero)
 
@@ -140,7 +145,7 @@ def keep_row_exact(
     query: Pointer, keys: Pointer, count: int, size: int, weight: Pointer, scores: Pointer, scale: float,
     sums: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Store vectors that sum to a row's scores with its visible keys, for finite numbers of any size."""
+    """Store a vector for each visible key that sums to Σ v/a of the row and key, for finite numbers of any size."""
     lanes = lanes_of(zero)
     one = full(1, zero)
     for k in range(count):
@@ -157,16 +162,16 @@ def add_exact(
     query: Pointer, key: Pointer, weight: Pointer, by_score: float, size: int, query_grad: Pointer,
     key_grad: Pointer, weight_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a pair's share directly to the gradients, for finite numbers of any size."""
+    """Add a pair directly to the gradients of the query, the key and v, for finite numbers of any size."""
     lanes = lanes_of(zero)
     g, one, nothing = full(by_score, zero), full(1, zero), full(0, zero)
     for c in range(0, size, lanes):
         x = load_part(query, c, size, zero) + load_part(key, c, size, zero)
-        away = magnitude(x)
-        e = exp(nothing - away - away)
+        size_x = magnitude(x)
+        e = exp(nothing - size_x - size_x)  # e^{−2|x|}
         share = g * load_part(weight, c, size, zero) * full(4, zero) * e / ((one + e) * (one + e))
         tanh = (one - e) / (one + e)
-        tanh = where(away < full(SMALL_PAIR, zero), small_tanh(x), where(x < nothing, nothing - tanh, tanh))
+        tanh = where(size_x < full(SMALL_PAIR, zero), small_tanh(x), where(x < nothing, nothing - tanh, tanh))
         store(query_grad, c, load(query_grad, c) + share)
         store(key_grad, c, load(key_grad, c) + share)
         store(weight_grad, c, load(weight_grad, c) + g * tanh)
@@ -177,7 +182,7 @@ def products(
     vectors: Pointer, rows: int, v0: Pointer, v1: Pointer, v2: Pointer, v3: Pointer, size: int, sums: Pointer,
     zero: Any,
 ) -> None:  # fmt: skip
-    """Store vectors that sum to the inner products of some rows with four vectors."""
+    """Store for each of some rows four vectors, which sum to its inner products with v0 ... v3."""
     lanes = lanes_of(zero)
     for i in range(rows):
         row, acc0 = at(vectors, i * size), full(0, zero)
@@ -221,7 +226,7 @@ def add_values(
 
 @inlined
 def _small(query_peak: Pointer, key_peak: Pointer, c: int, zero: Any) -> Any:
-    """Return the lanes whose features are small in all rows and keys of the tile."""
+    """Return the lanes whose features are small, with |q| + |k| below `SMALL_PAIR` in all rows and keys of the tile."""
     return load(query_peak, c) + load(key_peak, c) < full(SMALL_PAIR, zero)
 
 
@@ -240,14 +245,14 @@ def add_features(
     reciprocals: Pointer, by_score: Pointer, grad_sum: Vector, query_peak: Pointer, key_peak: Pointer, scale: float,
     query_sums: Pointer, key_sums: Pointer, weight_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add the pairs' shares to the sums over keys and over rows, and to v's gradient except for small features."""
+    """Add pairs to the gradient sums of queries and keys, and to v's gradient; `add_small` adds v's small features."""
     lanes, factor = lanes_of(zero), full(-2 * scale, zero)
     for c in range(0, padded, lanes):
         k_0, k_1, k_2, k_3 = load(k0, c), load(k1, c), load(k2, c), load(k3, c)
         b0, b1 = load(key_sums, c), load(key_sums, padded + c)
         b2, b3, shares = load(key_sums, 2 * padded + c), load(key_sums, 3 * padded + c), full(0, zero)
         for i in range(rows):
-            q, a = load(query, i * padded + c), load(query_sums, i * padded + c)
+            q, query_sum = load(query, i * padded + c), load(query_sums, i * padded + c)
             pair = i * SIDE
             index = c * pairs + pair * lanes
             r0, r1 = load(reciprocals, index), load(reciprocals, index + lanes)
@@ -256,7 +261,7 @@ def add_features(
             g2, g3 = spread(by_score, pair + 2) * r2, spread(by_score, pair + 3) * r3
             shares += (g0 + g1) + (g2 + g3)
             g0, g1, g2, g3 = g0 * r0, g1 * r1, g2 * r2, g3 * r3
-            store(query_sums, i * padded + c, a + (g0 * k_0 + g1 * k_1) + (g2 * k_2 + g3 * k_3))
+            store(query_sums, i * padded + c, query_sum + (g0 * k_0 + g1 * k_1) + (g2 * k_2 + g3 * k_3))
             b0 += g0 * q
             b1 += g1 * q
             b2 += g2 * q
@@ -271,7 +276,7 @@ def add_small(
     query: Pointer, keys: Pointer, query_peak: Pointer, key_peak: Pointer, rows: int, count: int, size: int,
     padded: int, by_score: Pointer, weight_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add the pairs' shares to v's gradient for small features, by tanh: 1 − 2 s r has an absolute error."""
+    """Add pairs to v's gradient for small features, with tanh computed directly."""
     nothing = full(0, zero)
     for c in range(0, padded, lanes_of(zero)):
         small = _small(query_peak, key_peak, c, zero)
@@ -291,7 +296,7 @@ def add_small(
 
 @inlined
 def four_rows(rows: Pointer, first: int, count: int, size: int) -> tuple[Pointer, Pointer, Pointer, Pointer]:
-    """Return pointers to four rows; beyond the last row they repeat it, and its pairs are hidden."""
+    """Return pointers to four rows. Beyond the last row they repeat it; the pairs of repeated rows are hidden."""
     row = at(rows, first * size)
     n1, n2, n3 = min(1, count - 1), min(2, count - 1), min(3, count - 1)
     return row, at(row, n1 * size), at(row, n2 * size), at(row, n3 * size)

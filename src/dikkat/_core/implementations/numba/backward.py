@@ -1,4 +1,12 @@
-"""The backward pass of attention with inner or distance scores, compiled by Numba."""
+"""The backward pass of attention with inner or distance scores, compiled by Numba.
+
+A pair's share is s = e^(score − peak), and by_weight = ⟨mean_grad, v⟩ is the gradient of its weight. The incoming
+gradients are divided by the rows' totals (`Upstream`), so the gradient of the score is by_score = g = s (by_weight −
+drift). Values get Σ_i s mean_grad. With inner scores, queries get Σ_j g k and keys Σ_i g q.
+
+`zero` carries the dtype. Of `inner`, `additive` and `distance`, the score that a kernel is compiled for is not None.
+With `call.exact`, sums skip hidden pairs, whose operands may be infinite or NaN: 0 · NaN is NaN.
+"""
 
 from typing import Any
 
@@ -36,11 +44,11 @@ def _distance_gradients(
     call: Call, rows: int, query: Pointer, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
     query_sums: Pointer, key_grad: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a block's share to the queries' Σ_j 2 g slope (q − k), and subtract it from the keys' sum over rows."""
+    """Add a block's 2 g slope (q − k) to the queries' sums over keys, and subtract it from the keys' sums over rows."""
     lanes, size = lanes_of(zero), call.features
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     for i in range(rows):
-        row, begin = at(query, i * size), load(scores, i * width)
+        row, score = at(query, i * size), load(scores, i * width)
         by_square = load(by_score, i * width) * full(2, zero)
         square = nothing
         if call.profile != GAUSSIAN:
@@ -49,7 +57,7 @@ def _distance_gradients(
         for c in range(size):
             share = by_square * (spread(row, c) - load(key, c * lanes))
             if call.exact:
-                share = where(begin == hidden, nothing, share)
+                share = where(score == hidden, nothing, share)
             index = (c * GROUP + i) * lanes
             store(query_sums, index, load(query_sums, index) + share)
             store(key_grad, c * lanes, load(key_grad, c * lanes) - share)
@@ -82,7 +90,7 @@ def _query_gradients(
     call: Call, rows: int, j0: int, count: int, key: Pointer, scores: Pointer, by_score: Pointer, width: int,
     sums: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a tile's Σ_j g k to the gradients of some queries; the lanes are features."""
+    """Add a tile's Σ_j g k to the gradients of four queries; sums beyond `rows` are unused. Lanes are features."""
     lanes, size = lanes_of(zero), call.features
     stride = (size + lanes - 1) // lanes * lanes
     for c in range(0, size, lanes):
@@ -95,6 +103,7 @@ def _query_gradients(
             continue
         s0, s1 = load(sums, c), load(sums, stride + c)
         s2, s3 = load(sums, 2 * stride + c), load(sums, 3 * stride + c)
+        # The keys of which a vector of features is inside the array. The other keys are loaded in part.
         whole_loads = min(count, ((call.keys - j0) * size - c - lanes) // size + 1)
         for j in range(whole_loads):
             k = load(key, j * size + c)
@@ -160,7 +169,7 @@ def _by_scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, scores: Pointer, weights: Pointer,
     by_score: Pointer, factors: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Replace a tile's scores by shares after dropout, and gradients of weights by gradients of scores."""
+    """Write a tile's shares after dropout to `weights`; replace the weights' gradients in `by_score` by the scores'."""
     lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
     for i in range(rows):
         row = b * call.queries + i0 + i
@@ -184,7 +193,7 @@ def _by_scores(
 
 @inlined
 def _add_to_bias(call: Call, into: Pointer, j: int, by_score: Pointer, zero: Any) -> None:
-    """Add a block's score gradients of a row to the gradient of its bias."""
+    """Add a block's score gradients of a row to the gradient of its bias, whose single column all keys may share."""
     lanes = lanes_of(zero)
     if call.bias_cols != 1 and j + lanes <= call.keys:
         store(into, j, load(into, j) + load(by_score, 0))
@@ -198,7 +207,7 @@ _workplace = workplace_of(CALL)
 
 @Kernel
 def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute all gradients; those of keys, values and biases are in blocks, and separate for each task."""
+    """Compute all gradients. The caller adds each task's gradients of keys and values (in blocks) and of biases."""
     layout = CALL.layout(__name__)
 
     def backward(record: Any) -> None:
@@ -251,10 +260,10 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                         )
                         for block in range(blocks):
                             index, j = block * lanes, j0 + block * lanes
-                            begin, grad = at(scores, index), at(by_score, index)
+                            score, grad = at(scores, index), at(by_score, index)
                             keys, grads = at(key, index * size), at(key_grad, j * size)
                             _value_gradients(
-                                call, count, mean_grad, at(weights, index), begin, width,
+                                call, count, mean_grad, at(weights, index), score, width,
                                 at(value_grad, j * call.values), zero,
                             )  # fmt: skip
                             if call.bias_grad != 0:
@@ -267,9 +276,9 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                                     acc += load(grad, k * width)
                                 store(key_bias_grad, j, acc)
                             if distance is not None:
-                                _distance_gradients(call, count, row, keys, begin, grad, width, sums, grads, zero)
+                                _distance_gradients(call, count, row, keys, score, grad, width, sums, grads, zero)
                             if inner is not None:
-                                _inner_gradients(call, count, row, keys, begin, grad, width, grads, zero)
+                                _inner_gradients(call, count, row, keys, score, grad, width, grads, zero)
                         if inner is not None:
                             _query_gradients(
                                 call, count, j0, min(blocks * lanes, call.keys - j0), raw_keys(call, b, j0, zero),
@@ -281,6 +290,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                         copy(at(query_sums, k * sums_stride), out, size, zero)
                     if distance is not None:
                         for c in range(size):
+                            # The sums are in the order group, feature, row, lane.
                             out[c] = total(load(query_sums, ((k // GROUP * size + c) * GROUP + k % GROUP) * lanes))
 
     return backward

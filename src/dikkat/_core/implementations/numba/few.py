@@ -69,7 +69,7 @@ def run(problem: Problem) -> Result:
 
 
 def ready(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
-    """Return a function of (query, key, weight, value, lens) that returns mean and weights; None if it needs a grad."""
+    """Return a function (query, key, weight, value, lens) -> [mean, weights], or None for operands with gradients."""
     from dikkat._core.implementations.numba import few_kernel
 
     if problem.wants_state or problem.records or FENCE:

@@ -55,7 +55,7 @@ def _write(row: Pointer, c: int, size: int, vector: Vector, spare: Pointer, zero
 
 @inlined
 def _begin_row(call: Call, b: int, i: int, work: Work, zero: Any, distance: Any) -> None:
-    """Copy a query row to scratch, scaled, and clipped for distances."""
+    """Copy a query row to the work space, scaled, and clipped for distances."""
     row = at(pointer(call.query, zero), (b * call.queries + i) * call.features)
     for c in range(0, call.padded, lanes_of(zero)):
         x = load_part(row, c, call.features, zero)
@@ -66,7 +66,7 @@ def _begin_row(call: Call, b: int, i: int, work: Work, zero: Any, distance: Any)
 
 @inlined
 def _begin_weight(call: Call, work: Work, zero: Any) -> float:
-    """Copy v to scratch; return Σ v."""
+    """Copy the additive score's weight vector v to the work space; return Σ v."""
     acc = full(0, zero)
     for c in range(0, call.padded, lanes_of(zero)):
         v = load_part(pointer(call.weight, zero), c, call.features, zero)
@@ -263,7 +263,7 @@ def _pair_gradients(
     call: Call, work: Work, key: Pointer, key_grad: Pointer, by_score: Vector, alone: bool, zero: Any,
     additive: Any, distance: Any,
 ) -> None:  # fmt: skip
-    """Add a pair's share to the gradients of the key, the row and v."""
+    """Add a pair's terms to the gradients of the key, the row and v."""
     size, nothing, one = call.features, full(0, zero), full(1, zero)
     for c in range(0, size, lanes_of(zero)):
         q, k = load(work.query, c), load_part(key, c, size, zero)
@@ -304,7 +304,7 @@ def _value_gradient(
 
 @Kernel
 def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
-    """Compute all gradients; that of v is separate for each task."""
+    """Compute all gradients. The caller adds each task's gradient of v."""
     layout = FEW.layout(__name__)
 
     def backward(record: Any) -> None:

@@ -43,7 +43,7 @@ def examine(problem: Problem) -> Examined:
 
 
 class ProblemRecord(CallRecord):
-    """The record of a problem's sizes; `of` makes one with a call's operands."""
+    """The record of a problem's sizes; `of` returns one that also has the addresses of a call's operands."""
 
     problem: Problem
     _sizes: "ProblemRecord"
@@ -71,7 +71,7 @@ class ProblemRecord(CallRecord):
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """Return the call of a problem without operands, a copy of the cached record if `problem.kept` is a cache."""
+        """Return a problem's record without operands, copied from `problem.kept` if that is a cache."""
         cache, key = problem.kept, (cls, problem.restrictions.lens is None)
         sizes = cls(problem) if cache is None or key not in cache else cache[key]  # type: ignore[arg-type, call-arg]
         if cache is not None:
@@ -145,7 +145,7 @@ class _AttentionRecord(ProblemRecord):
         return self.zeros("bias_grad", *owners, grad_rows, cols)
 
     def run_in_turns(self, kernel: Callable[..., Any], **regions: int) -> None:
-        """Run a backward; batch elements that share a bias gradient run one after the other."""
+        """Run a backward kernel; batch elements that share a bias gradient run one after the other."""
         if self.turns is None:
             self.run(kernel, self.batch * self.element_tasks, **regions)
             return
@@ -173,7 +173,7 @@ class _AttentionRecord(ProblemRecord):
         return packed
 
     def means(self) -> Tensor:
-        """Allocate the means and pack the operands of a forward."""
+        """Allocate the means, and pack the operands for a forward pass."""
         fields, problem = self.fields, self.problem
         size = fields["values"]
         fields["exact"] = must_exclude(problem)
@@ -203,7 +203,7 @@ def _pad_features(tensor: Tensor, size: int) -> Tensor:
 
 
 def can_pack(pair: Pair, key: Tensor) -> bool:
-    """Return whether packing keys once pays off for many calls: only additive keys have exponentials."""
+    """Return whether packing keys once saves time in later calls: only additive keys need exponentials."""
     return pair == "additive" and key.device.type == "cpu" and not (is_transformed() or addresses.without_numba())
 
 
@@ -358,7 +358,7 @@ run = Operator("numba", _forward, _backward)
 
 
 def _divide_summary(call: _AttentionRecord, request: Asked) -> tuple[int, int, bool]:
-    """Return rows of a group, tasks of a batch element, and whether shares are kept until totals are known."""
+    """Return a group's rows, a batch element's tasks, and whether shares are stored until the totals are known."""
     queries, width = call.fields["queries"], TILE * call.lanes
     rows = min(_ROWS, max(1, queries))
     if not (request.sums or request.cells is not None):

@@ -30,7 +30,7 @@ from dikkat._engine.vectors import (
 
 @inlined
 def raw_row(call: Call, b: int, i: int, zero: Any) -> Pointer:
-    """Return a query row of the operand, which is not packed."""
+    """Return the address of a query row before packing."""
     element = owner(call.query_step, call.query_table, b)
     return at(pointer(call.query, zero), (element * call.queries + i) * call.features)
 

@@ -1,4 +1,8 @@
-"""The scores of a tile of keys, by the three pair functions."""
+"""The scores of a tile of keys, by the three pair functions.
+
+The additive score is Σ_c v_c tanh(q_c + k_c) = Σ v − 2 s Σ v/a, with a_c = s (1 + e^{2(q_c + k_c)}). v is the score's
+weight vector, and the scale s keeps the products of several a finite.
+"""
 
 from typing import Any
 
@@ -30,7 +34,7 @@ from dikkat._engine.vectors import (
 
 @inlined
 def in_range(acc: Vector, peak: Vector, limit: Vector, zero: Any) -> Any:
-    """Return the lanes whose denominators and sums are within the limit, and not NaN."""
+    """Return the lanes whose largest denominator `peak` and sum `acc` are within the limit, and not NaN."""
     return (peak < limit) & (acc < limit) & (full(0, zero) - limit < acc)
 
 
@@ -41,7 +45,7 @@ def _denominator(query: Pointer, key: Pointer, c: int, s: Vector, zero: Any) -> 
 
 @inlined
 def _fold_eight(query: Pointer, key: Pointer, c: int, weight: Pointer, s: Vector, zero: Any) -> tuple[Vector, Vector]:
-    """Return numerator and denominator of Σ v/a over eight features. Two calls for two rows load a key once."""
+    """Return numerator and denominator of Σ v/a over eight features. Calls for two rows load a key once."""
     a0, a1 = _denominator(query, key, c, s, zero), _denominator(query, key, c + 1, s, zero)
     a2, a3 = _denominator(query, key, c + 2, s, zero), _denominator(query, key, c + 3, s, zero)
     a4, a5 = _denominator(query, key, c + 4, s, zero), _denominator(query, key, c + 5, s, zero)
@@ -59,7 +63,7 @@ def _fold_eight(query: Pointer, key: Pointer, c: int, weight: Pointer, s: Vector
 def _additive_row(
     query: Pointer, key: Pointer, weight: Pointer, padded: int, s: Vector, zero: Any
 ) -> tuple[Vector, Vector]:
-    """Return Σ v/a of a row with a block of keys, and the largest denominator."""
+    """Return Σ v/a of a row with a block of keys, and the largest denominator, by which `in_range` finds overflow."""
     acc = full(0, zero)
     peak = acc
     for c in range(0, padded, FOLD):
@@ -99,7 +103,7 @@ def _additive_exact(call: Call, b: int, i: int, j: int, weight: Pointer, zero: A
 
 @inlined
 def _add_scores(scores: Pointer, index: int, share: Vector, plain: bool, zero: Any) -> None:
-    """Add a share to the visible scores of a block, or write it if the tile is plain (see `begin_scores`)."""
+    """Add a term to the visible scores of a block, or write it if the tile is plain (see `begin_scores`)."""
     if plain:
         store(scores, index, share)
     else:
@@ -117,7 +121,7 @@ def _add_additive(
     call: Call, b: int, i: int, j: int, acc: Vector, peak: Vector, scores: Pointer, index: int, weight: Pointer,
     factor: Vector, constant: Vector, plain: bool, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a row's scores with a block of keys, recomputed exactly if a visible score left the range."""
+    """Add a row's scores with a block of keys, recomputed directly if a visible score left the range."""
     hidden, begin = full(-np.inf, zero), full(0, zero)
     if not plain:
         begin = load(scores, index)

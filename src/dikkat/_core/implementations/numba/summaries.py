@@ -1,5 +1,7 @@
 """Summaries of the weights in tiles, for the three pair functions, compiled by Numba, without the map in memory.
 
+A pair's share is e^(score − peak): its weight before the division by the row's total.
+
 A task is every `element_tasks`-th group of rows of one batch element, so that tasks are equally long even if later rows
 see more keys. One pass over the tiles of keys finds each row's peak, total, largest scores and the sum behind its
 entropy; and with values their mean, so that the pass is also the forward. When a running peak p grows to p', earlier
@@ -180,7 +182,7 @@ def _grow(call: Call, i: int, higher: float, work: Work, zero: Any) -> None:
 def _add_to_row(
     call: Call, i: int, j0: int, blocks: int, scores: Pointer, shares: Pointer, lowest: float, work: Work, zero: Any
 ) -> None:
-    """Write a row's shares in a tile; update its peak, total, largest scores and the sum behind its entropy."""
+    """Write a row's shares of one tile; update the row's peak, total, largest scores, and the sum for its entropy."""
     highest = largest_of(scores, blocks, zero)
     _grow(call, i, max(work.peaks[i], highest), work, zero)
     if call.entropy != 0:

@@ -11,7 +11,7 @@ from dikkat._engine.vectors import Pointer, at, full, gather, lane_numbers, lane
 
 @inlined
 def owner(step: int, table: int, b: int) -> int:
-    """Return the index of the operand's element that batch element b uses."""
+    """Return the index of the element that batch element b uses, of an operand that elements may share."""
     if table != 0:
         return number_at(table, b)
     return step * b
@@ -40,7 +40,7 @@ def start_of(call: Call, b: int, i: int) -> int:
 
 @inlined
 def first_of(call: Call, b: int, i0: int, rows: int, step: int) -> int:
-    """Return a multiple of `step` that is at most the first visible key of some rows."""
+    """Return the first key visible to any of these rows, rounded down to a multiple of `step`."""
     if call.starts == 0:
         return 0
     first = call.keys
@@ -71,7 +71,7 @@ def bias_of(call: Call, b: int, i: int, zero: Any) -> Pointer:
 
 @inlined
 def turn_of(call: Call, task: int) -> int:
-    """Return the task of a claimed number; in a turn, it is a task of the turn's batch elements."""
+    """Return the task of a claimed number; the batch elements of one turn share no bias gradient."""
     if call.turns == 0:
         return task
     return number_at(call.turns, task // call.element_tasks) * call.element_tasks + task % call.element_tasks

@@ -196,7 +196,7 @@ class _Call(NamedTuple):
         )  # fmt: skip
 
     def plan(self) -> Plan | None:
-        """Return the plan of the call, or None if it must be computed exactly."""
+        """Return the plan of the call, or None if another implementation must compute it."""
         if not (self.query.numel() and self.key.numel()):
             return None
         reach = min(_REACHES[self.query.dtype], _REACHES[self.key.dtype])
@@ -316,7 +316,7 @@ def _name_memory_errors(pass_name: str) -> Callable[[Callable[..., T]], Callable
 
 
 class _Saved(NamedTuple):
-    """The tensors of a one-tile forward that its backward reads."""
+    """The tensors of a one-tile forward pass that its backward pass reads."""
 
     numbers: Tensor
     query_peaks: Tensor

@@ -165,7 +165,7 @@ def sides(
     query: Tensor, key: Tensor, weight: Tensor, by_phi: Tensor, by_psi: Tensor, grads: Tensor, scale: Tensor,
     plan: Plan, kinds: tuple[torch.dtype, torch.dtype],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of queries, keys and v; that of v is float32."""
+    """Return the gradients of queries, keys and v; v's gradient is float32."""
     elements, n, features = query.shape
     m, blocks, across = key.shape[1], elements * _blocks(n), _blocks(key.shape[1])
     by_query, by_key = torch.empty_like(query, dtype=kinds[0]), torch.empty_like(key, dtype=kinds[1])

@@ -159,7 +159,7 @@ def _profile(problem: Problem) -> str:
 
 
 def _exact(problem: Problem) -> bool:
-    """Return whether sums must leave out hidden values pair by pair, in case they are not finite."""
+    """Return whether sums must skip hidden pairs one by one, as hidden values may not be finite."""
     return problem.restrictions.vary_by_row() or (problem.pair == "distance" and problem.profile != "gaussian")
 
 
@@ -246,7 +246,7 @@ def _parts(problem: Problem, blocks: _Blocks) -> Iterator[tuple[slice, slice]]:
 
 
 class _Sums(NamedTuple):
-    """Gradients for each batch element, even of broadcast operands; those of v for each block of queries."""
+    """Gradients for each batch element, even of broadcast operands; v has a gradient for each block of queries."""
 
     query: Tensor
     key: Tensor
@@ -321,7 +321,7 @@ def _differentiate(problem: Problem, blocks: _Blocks, out: Output, grad: Upstrea
 
 
 class _Side(NamedTuple):
-    """Queries or keys of some rows, as the backward reads them."""
+    """Queries or keys of some rows, as the backward pass reads them."""
 
     tensor: Tensor  # (..., length, h)
     # For additive scores, exponentials that the opposite side's kernel reads.

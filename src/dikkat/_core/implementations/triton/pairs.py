@@ -27,7 +27,7 @@ def at(operand, element, sizes):
 
 @triton.jit
 def exponential(z):
-    """Return e^z for |z| ≤ 76 with all digits but one; the hardware's instruction loses as many as z has."""
+    """Return e^z for |z| ≤ 76 with all digits except one; the GPU's instruction loses as many digits as z has."""
     power = tl.floor(z * 1.4426950408889634 + 0.5)
     remainder = (z - power * 0.693359375) + power * 2.12194440e-4
     return tl.exp2(remainder * 1.4426950408889634) * tl.exp2(power)

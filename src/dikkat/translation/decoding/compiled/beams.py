@@ -1,4 +1,4 @@
-"""The growing hypotheses of a batch, as arrays of a record that the compiled rules read and write."""
+"""The growing hypotheses of a batch, in arrays that compiled search rules read and write through a `CallRecord`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,10 +22,10 @@ Table = np.ndarray[Any, Any]
 
 
 class Beams:
-    """The hypotheses of B = `count` sentences with K = `beam` places each, best first.
+    """Up to K = `beam` hypotheses, best first, for each of B = `count` sentences.
 
-    `tables` has the record's small tables by name, including `engine_tables` of these sizes. `state` is the progress of
-    the search (`record.STATE`). There is memory for `table_steps` steps.
+    `tables` has the small tables of `record.HYPOTHESES` by name, and further `engine_tables`, a name and a size each.
+    `state` is the progress of the search (`record.STATE`). There is memory for `table_steps` steps.
     """
 
     def __init__(self, call: CallRecord, count: int, beam: int, n_best: int, **engine_tables: int) -> None:
@@ -47,7 +47,7 @@ class Beams:
         padded_sizes = {name: round_up(size, line_words) for name, size in sizes.items()}
         storage = torch.zeros(sum(padded_sizes.values()) + line_words, dtype=torch.int64, device="cpu")
         self._memory = memory = storage.numpy()
-        base = addresses.address("a search's tables", storage, storage.dtype) // 8
+        base = addresses.address("a search's tables", storage, storage.dtype) // 8  # in words of 8 bytes
         offset, self.tables = -base % line_words, dict[str, Table]()
         self._storage = storage
         for name, size in sizes.items():
@@ -56,7 +56,7 @@ class Beams:
             offset += padded_sizes[name]
         self.state = self.tables["state"].view(STATE)
         self.tables["open"][:] = beam
-        self.tables["next_rows"][:] = self.tables["next_sentences"][:] = range(rows)
+        self.tables["next_rows"][:] = self.tables["next_sentences"][:] = range(rows)  # the first step uses B rows
         self.tables["next_tokens"][:] = BEGIN
         self.tables["best_ended"][:] = self.tables["totals"][:] = -np.inf
         self.tables["totals"][::beam] = 0.0
@@ -64,7 +64,7 @@ class Beams:
         self._initial = memory.copy()
 
     def begin(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
-        """Start a search of B sentences. `slot_bits` (V,) has the bit of each token's slot."""
+        """Start a search of B sentences. `slot_bits` (V,) has the bit of the slot that each token fills, 0 for none."""
         self._sentences = sentences
         self._memory[:] = self._initial
         self.state["table_steps"] = self.table_steps
@@ -112,6 +112,7 @@ class Beams:
             if isinstance(weights, Tensor):
                 chosen = weights[torch.arange(steps, device="cpu"), rows]
             else:
+                # A device may have taken steps after the search was over.
                 by_step = zip(weights, rows.T.to(weights[0].device), strict=False)
                 chosen = torch.stack([step_weights[step_rows] for step_weights, step_rows in by_step], 1)
             all_weights = chosen.float().cpu()
@@ -129,13 +130,13 @@ class Beams:
 
 
 class StepBeams(Beams):
-    """Hypotheses for an engine in PyTorch's operations, which continues them step by step."""
+    """Hypotheses of an engine in PyTorch: `stepwise` calls `take` after each step, `grid` calls `take_chosen`."""
 
     def __init__(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
         if reasons := addresses.without_numba():
             raise InputError(f"translation needs compiled code: {reasons[0]}. Install numba")
         call = CallRecord(HYPOTHESES, torch.float64)
-        call.alone = True
+        call.alone = True  # runs on this thread only
         super().__init__(call, len(sentences), search.beam, search.n_best)
         self.begin(sentences, search, slot_bits)
         bits = slot_bits.numpy()
@@ -154,23 +155,24 @@ class StepBeams(Beams):
 
     @property
     def rows(self) -> tuple[Table, Table, Table, Table]:
-        """The hypotheses that continue: last tokens, old rows, sentences and missing slots, (R,) each."""
+        """The hypotheses that continue: last tokens, rows in the step before, sentences, missing slots, (R,) each."""
         count = int(self.state["rows"][0])
         names = ("next_tokens", "next_rows", "next_sentences", "next_missing")
         return tuple(self.tables[name][:count].copy() for name in names)  # type: ignore[return-value]
 
     def take(self, gains: Tensor, tokens: Tensor, weights: Tensor | None) -> None:
-        """Take a step: the likeliest tokens (R, K), best first, their log-probabilities, and the weights (R, S)."""
+        """Add a step: the likeliest tokens (R, K), best first, their log-probabilities, and the weights (R, S)."""
         arrays, count = self.call.kept, len(gains)
         arrays["gains"][:count], arrays["tokens"][:count] = gains, tokens
         self._advance([weights], chosen=0)
 
     def take_chosen(self, steps: Sequence[tuple[Tensor, Tensor, Tensor]], weights: Sequence[Tensor | None]) -> None:
-        """Take steps that a device chose: tokens, origins and log-probabilities (B, K), and the weights (B·K, S)."""
+        """Add steps chosen on a device: the best tokens, origins and log-probabilities (B, K), and weights (B·K, S)."""
         start = int(self.state["step"][0])
         columns = torch.stack([torch.stack(tables).double() for tables in zip(*steps, strict=True)]).cpu()
         for name, column in zip(("step_tokens", "step_origins", "step_totals"), columns, strict=True):
             self.call.kept[name][start : start + len(steps)] = column
+        # A grid has a row for each place, so that rows are origins.
         self.call.kept["step_rows"][start : start + len(steps)] = columns[1]
         self._advance(weights, chosen=len(steps))
 

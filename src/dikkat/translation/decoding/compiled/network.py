@@ -50,7 +50,7 @@ class _Write(NamedTuple):
 
 
 class Panels:
-    """A network's weights in panels, and the phases of a search that read them. They are never written later.
+    """A network's weights in panels, and the phases of a search that read them. Nothing writes to them later.
 
     `sizes` and `tensors` have the names of the kernel's record. Steps begin with the phase `loop`. A phase reads at
     most `reads` numbers of a row, and a block's row has at most `widest` numbers. The matrices take `matrices` bytes of

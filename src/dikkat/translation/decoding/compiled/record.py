@@ -22,6 +22,9 @@ HYPOTHESES = Record(**_HYPOTHESES | {"whole": f"{_HYPOTHESES['whole']} chosen"})
 
 - An engine writes for each step `tokens` and log-probabilities `gains` (R, K), best first; or the tables of `chosen`
   whole steps.
+- For each sentence (B): the `fewest` tokens, the most (`limits`), whether `<unk>` may be output (`copies`), and the
+  number of `open` places, whose hypotheses have not ended. `best_ended` (B, n_best): the best scores of ended ones.
+- `totals` (B, K): log-probabilities of the hypotheses that continue, −∞ for a free place.
 - An engine reads for each row `next_tokens`, `next_sentences`, the missing slots `next_missing`, and the row of the
   step before, `next_rows`.
 - Sets of slots are bits of an integer: the `slots` of a sentence (B), `slot_bits` of a token (V).

@@ -20,7 +20,7 @@ State = Any
 
 
 def may_come(token: Any, bit: Any, missing: Any, copies: Any, fewest: Any, step: int) -> Any:
-    """Whether a token may be next, for numbers or arrays, compiled or not. A slot may only if it is missing."""
+    """Return whether a token may be next, for numbers or arrays, compiled or not. Only missing slots may be next."""
     is_word = (token >= SPECIAL) & ((bit == 0) | (bit & missing != 0))
     return is_word | ((token == UNKNOWN) & copies) | ((token == END) & (fewest <= step))
 
@@ -147,7 +147,7 @@ def _extend(call: Call, state: State, b: int, row: int) -> int:
 
 @inlined
 def _adopt(call: Call, state: State, b: int) -> None:
-    """Take a step that a device chose, and clear the places that ended before, which come first."""
+    """Finish a step chosen on a device: clear the first places, whose hypotheses ended in earlier steps."""
     beam, offset, searched = call.beam, (state.step * call.sentences + b) * call.beam, False
     totals = doubles_at(call.step_totals, offset)
     for k in range(beam):

@@ -77,7 +77,8 @@ def docstring_openings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def sentences(markdown: str) -> Iterator[str]:
     """Yield the sentences of paragraphs and list items, with `x` for code and formulas."""
     prose = INLINE.sub(lambda match: match.group(1) or "x", NOT_PROSE.sub("\n\n", markdown))
-    for block in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.) |\n#+ .*", prose):
+    for block in re.split(r"\n(?=\s*\n|\s*(?:[-*]|\d+\.) |#+ )", prose):
+        block = re.sub(r"\A\s*(?:[-*]|\d+\.|#+ .*) ?", "", block)
         for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z*]|x\b)", " ".join(block.split())):
             if len(sentence.split()) > 3:
                 yield sentence

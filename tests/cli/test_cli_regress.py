@@ -189,7 +189,7 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
         (["--target", "price", "--set", "cv=x"], "--set cv: got 'x'; expected a scikit-learn splitter, pairs of"),
         (["--target", "price", "--weights", "negative"], "--weights: got -1.0"),
         (["--target", "price", "--weights", "zero"], "--weights: got only zeros"),
-        (["--target", "price", "--seed", "1"], "--seed is for the experiment"),
+        (["--target", "price", "--seed", "1"], "--seed is for the example without a table"),
         (["--target", "price", "--predict", "none.csv"], "none.csv: No such file or directory"),
         (["--target", "price", "--predict", "new.csv"], "new.csv: there is no column 'area'"),
         (["--target", "price", "-o", "homes.csv"], "homes.csv: File exists"),

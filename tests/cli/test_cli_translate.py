@@ -197,7 +197,7 @@ def test_samples_are_drawn_again_with_the_same_seed(run, model):
     assert first == again
     assert first[1].count("\n") == 3
     assert other != first
-    refused(run("translate", model, "--top-k", 5, "Go."), "--top-k is 5")
+    refused(run("translate", model, "--top-k", 5, "Go."), "--top-k: got 5 with sample=False")
 
 
 def test_the_bar_is_drawn_on_standard_error_alone(run, model, tmp_path, monkeypatch):

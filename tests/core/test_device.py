@@ -219,7 +219,7 @@ def test_a_call_launches_few_kernels(case: str, restriction: str) -> None:
 
 @pytest.mark.parametrize(("restriction", "more"), [("none", 2), ("causal", 2), ("lengths", 5)])
 def test_a_layer_launches_few_kernels(restriction: str, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sdpa, "_TRIED", ("meta",))
+    monkeypatch.setattr(sdpa, "_TESTED_DEVICES", ("meta",))
     layer, restrictions = dikkat.MultiHeadAttention(FEATURES, HEADS).to("meta"), restricted(restriction)
     query, key = leaf(B, N, FEATURES), leaf(B, M, FEATURES)
 

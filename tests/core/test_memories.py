@@ -286,7 +286,7 @@ def test_wrong_kinds_are_named() -> None:
         AttentionalGRU(INPUT, HIDDEN, CONTEXT, None)  # type: ignore[arg-type]
     module = decoder()
     inputs, encoded, state = given()
-    with pytest.raises(TypeError, match="memory: got Tensor; expected a Memory"):
+    with pytest.raises(TypeError, match="memory: got Tensor; expected the Memory"):
         module(inputs, encoded, state)
     with pytest.raises(TypeError, match=r"lengths: got list; expected a torch.Tensor of integers"):
         GRUEncoder(INPUT, HIDDEN)(torch.randn(2, 3, INPUT), [3, 2])  # type: ignore[arg-type]

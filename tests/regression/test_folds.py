@@ -159,15 +159,15 @@ def test_models_with_folds_are_saved_and_pickled(tmp_path: Path) -> None:
     KernelRegressor.load(tmp_path / "a.safetensors").save(tmp_path / "a.safetensors")
     loaded = KernelRegressor.load(tmp_path / "a.safetensors")
     assert np.array_equal(loaded.folds_, model.folds_)
-    with pytest.raises(ValueError, match="cv: got 'KFold'; expected a splitter"):
+    with pytest.raises(ValueError, match="cv: got 'KFold'; expected a scikit-learn splitter"):
         clone(loaded).fit(x, y)
 
 
 @pytest.mark.parametrize(
     ("settings", "given", "message"),
     [
-        ({"cv": 1}, {}, "cv: got 1; expected a splitter"),
-        ({"cv": "blocks"}, {}, "cv: got 'blocks'; expected a splitter"),
+        ({"cv": 1}, {}, "cv: got 1; expected a scikit-learn splitter"),
+        ({"cv": "blocks"}, {}, "cv: got 'blocks'; expected a scikit-learn splitter"),
         ({"cv": 99}, {}, "Cannot have number of splits"),
         ({"cv": GroupKFold(3)}, {}, "groups"),
         ({"cv": GroupKFold(3)}, {"groups": [1] * 31}, "number of groups"),

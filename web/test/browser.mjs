@@ -39,7 +39,7 @@ const scenarios = {
     assert.equal(await page.locator(".links .written").count(), 4);
     await page.getByRole("button", { name: "Go." }).click();
     await says(translationOf(page), "Va !");
-    assert.match(await page.locator(".facts").textContent(), /^how sure: \d+% a word$/);
+    assert.match(await page.locator(".facts").textContent(), /^confidence per word: \d+%$/);
     assert.ok(await page.locator(".numbers").isHidden());
     await more(page);
     assert.match(await page.locator(".numbers").textContent(), /log-probability -?\d.* · \d+ ms$/);
@@ -59,14 +59,14 @@ const scenarios = {
       const share = 100 * Math.exp(score / (5 + length));
       assert.ok(Math.abs(shares[k] - share) <= 0.05 + 1e-9, `${shares[k]} beside ${share}`);
     });
-    assert.match(await page.locator(".numbers").textContent(), /log-probability -\d+\.\d+ · how sure = e\^\(log-probability ÷ \(5 \+ words\)\)/);
+    assert.match(await page.locator(".numbers").textContent(), /log-probability -\d+\.\d+ · confidence = e\^\(log-probability ÷ \(5 \+ tokens\)\)/);
     await page.locator(".others button").nth(1).click();
     assert.equal(await page.locator(".others button").nth(1).getAttribute("aria-pressed"), "true");
     assert.match(page.url(), /shown=1/);
     await page.locator("#beam").selectOption("1");
     await says(translationOf(page), "J'ai perdu.");
     assert.match(page.url(), /beam=1/);
-    assert.match(await page.locator(".facts").textContent(), /this search finds 1 at most/);
+    assert.match(await page.locator(".facts").textContent(), /this search finds at most 1/);
     await close();
   },
 
@@ -102,8 +102,8 @@ const scenarios = {
     assert.deepEqual(await page.locator(".links .read").allTextContents(), ["Go", "©", "¬", "it", ";", "<", "b", ">", "&"]);
     await type(page, "The <b>man</i> is calm.");
     const trouble = page.locator(".desk .trouble");
-    await says(trouble, "</i> stands where <b> is open. Tags have to nest; write &lt; for a < that begins no tag.");
-    for (const [text, message] of [["<b onclick='x'>Go.", /^<b onclick='x'> is not closed\./], ["Go</b>.", /^<\/b> stands where no tag is open\./], ["<i>".repeat(100) + "</i>".repeat(100), /^<i> stands inside of 99 other tags\./]]) {
+    await says(trouble, "</i> closes a tag while <b> is open. Tags must nest. Write &lt; for a < that begins no tag.");
+    for (const [text, message] of [["<b onclick='x'>Go.", /^<b onclick='x'> is not closed\./], ["Go</b>.", /^<\/b> closes no open tag\./], ["<i>".repeat(100) + "</i>".repeat(100), /^<i> is inside 99 other tags\./]]) {
       await type(page, text);
       await page.waitForFunction(([place, pattern]) => new RegExp(pattern).test(document.querySelector(place).textContent), [".desk .trouble", message.source]);
     }
@@ -131,7 +131,7 @@ const scenarios = {
       await given.close();
     }
     const { page, close } = await opened("#text=");
-    assert.match(await page.locator(".lead").textContent(), /^A small neural network that translates here in your browser\./);
+    assert.match(await page.locator(".lead").textContent(), /^A small neural network translates in your browser\./);
     assert.match(await page.locator("main .help").filter({ visible: true }).textContent(), /^Type a sentence above/);
     await close();
   },
@@ -263,7 +263,7 @@ const scenarios = {
     assert.doesNotMatch(page.url(), /pins/);
     await button(page, "Redo").click();
     await says(translationOf(page), steered);
-    await button(page, "Let go of The").click();
+    await button(page, "Unpin The").click();
     await says(translationOf(page), "L'homme est calme.");
     await close();
     const again = await opened(new URL(address).hash);
@@ -305,7 +305,7 @@ const scenarios = {
     assert.equal(await page.locator(".links .written text").first().textContent(), chosen);
     assert.equal(await page.locator('.choice[aria-pressed="true"] .term').textContent(), chosen);
     assert.match(await page.locator(".changes p").textContent(), /without them: L'homme est calme\./);
-    await button(page, "Start over").click();
+    await button(page, "Undo all").click();
     await says(translationOf(page), "L'homme est calme.");
     await close();
   },
@@ -315,7 +315,7 @@ const scenarios = {
     await page.locator("#step-title").waitFor();
     const before = await weight(page, 1).inputValue();
     const refusal = page.locator(".step .trouble");
-    for (const [typed, message] of [["-5", "from 0 to 100"], ["150", "from 0 to 100"], ["NaN", "has to be a number"], ["", "has to be a number"], ["1e999", "has to be a number"]]) {
+    for (const [typed, message] of [["-5", "between 0 and 100"], ["150", "between 0 and 100"], ["NaN", "must be a number"], ["", "must be a number"], ["1e999", "must be a number"]]) {
       await weight(page, 1).fill(typed);
       await weight(page, 1).press("Enter");
       assert.match(await refusal.textContent(), new RegExp(message), typed);
@@ -328,7 +328,7 @@ const scenarios = {
     const left = await weight(page, 1).inputValue();
     await weight(page, 1).fill("40");
     await weight(page, 1).press("Enter");
-    await page.waitForFunction(() => /add up to at most/.test(document.querySelector(".step .trouble")?.textContent));
+    await page.waitForFunction(() => /must not exceed 100 %/.test(document.querySelector(".step .trouble")?.textContent));
     assert.equal(await page.locator(".changes li").count(), 1);
     assert.equal(await weight(page, 1).inputValue(), left);
     const [row, reason] = await Promise.all([page.locator('[data-place="1"]'), refusal].map((each) => each.boundingBox()));
@@ -339,7 +339,7 @@ const scenarios = {
     assert.equal(await weight(page, 1).inputValue(), "20.0");
     assert.equal(await refusal.count(), 0);
     await close();
-    for (const [pins, message] of [["0-9-0.5", "no word 10"], ["0-0--1", "from 0 to 100"], ["0-0-x", "a number"], ["77-0-0.5", "beyond the end"]]) {
+    for (const [pins, message] of [["0-9-0.5", "no word 10"], ["0-0--1", "between 0 and 100"], ["0-0-x", "a number"], ["77-0-0.5", "beyond the end"]]) {
       const hostile = await opened(`#text=Go.&pins=${pins}`);
       await hostile.page.waitForFunction((wanted) => document.querySelector(".trouble").textContent.includes(wanted), message);
       await hostile.close();
@@ -454,7 +454,7 @@ const scenarios = {
       flags.forEach((flag, k) => (flag ? assert.equal(shares[k], flag) : assert.match(shares[k], /^\d+\.\d%$/)));
       const facts = await page.locator(".facts").textContent();
       if (flags[0]) assert.ok(facts === flags[0], facts);
-      else assert.match(facts, /^how sure: [\d.]+% a word$/);
+      else assert.match(facts, /^confidence per word: [\d.]+%$/);
       for (const flag of flags) seen.add(flag);
       await close();
     }
@@ -548,9 +548,9 @@ const scenarios = {
     });
     await page.waitForFunction(() => /half a character/.test(document.querySelector(".trouble").textContent));
     await page.keyboard.insertText("word ".repeat(200_000));
-    await page.waitForFunction(() => /10000\d\d characters; at most 10,000/.test(document.querySelector(".trouble").textContent));
+    await page.waitForFunction(() => /10000\d\d characters\. The limit is 10,000/.test(document.querySelector(".trouble").textContent));
     await type(page, "word ".repeat(2_100));
-    await page.waitForFunction(() => /at most 10,000/.test(document.querySelector(".trouble").textContent));
+    await page.waitForFunction(() => /limit is 10,000/.test(document.querySelector(".trouble").textContent));
     await type(page, "");
     await says(translationOf(page), "Nothing to translate yet.");
     assert.ok(await page.locator(".pictures").isHidden());
@@ -593,7 +593,7 @@ const scenarios = {
     await page.locator(".others button").nth(2).waitFor();
     await still();
     assert.ok(await whole.isEnabled(), "it is enlarged as it was");
-    const [name, png] = await save(page, page.locator(".map-card").getByRole("button", { name: "What is in view, as PNG" }));
+    const [name, png] = await save(page, page.locator(".map-card").getByRole("button", { name: "Visible part as PNG" }));
     assert.equal(name, "dikkat-map.png");
     const [size, corner, shown] = await page.evaluate(async (base64) => {
       const bytes = Uint8Array.from(atob(base64), (each) => each.charCodeAt(0));

@@ -169,7 +169,7 @@ const scenarios = {
     assert.equal(await page.locator("#count").textContent(), "Sentences: 1 of 40");
     await page.locator("#find").fill("nothing like it");
     assert.deepEqual(await visible(), []);
-    assert.ok(await page.getByText("No sentence has these words.").isVisible());
+    assert.ok(await page.getByText("No sentence contains these words.").isVisible());
     await page.locator("#find").fill("");
     assert.equal(await page.locator("#count").textContent(), "Sentences: 40");
     await page.locator("#find").fill("t39");
@@ -308,7 +308,7 @@ const scenarios = {
   async "maps of calls are drawn as they come near, and read cell by cell"() {
     const { page, close } = await opened("calls", "", { viewport: { width: 1200, height: 400 } });
     assert.deepEqual(await page.locator("h2").allTextContents(), ["All calls", "<b>bold</b> · 0", "<b>bold</b> · 1", "long"]);
-    assert.equal(await page.locator("h3").first().textContent(), "Mean entropy in nats, by layer and head: 0 where a head looks at one key alone");
+    assert.equal(await page.locator("h3").first().textContent(), "Mean entropy in nats by layer and head: 0 if each query attends to one key");
     const maps = page.locator(".window");
     await maps.first().focus();
     await page.keyboard.press("Tab");
@@ -320,7 +320,7 @@ const scenarios = {
     assert.equal(await last.locator("canvas").count(), 0);
     await last.evaluate((each) => each.scrollIntoView());
     await last.locator("canvas").first().waitFor();
-    assert.equal(await last.locator("h3").last().textContent(), "How much each key was looked at · the first 16 of 17 heads · 4,096 cells for 100,000 keys, each the largest of its weights");
+    assert.equal(await last.locator("h3").last().textContent(), "Total weight of each key · the first 16 of 17 heads · 4,096 cells for 100,000 keys (each cell shows its largest weight)");
     await close();
   },
 
@@ -504,7 +504,7 @@ const scenarios = {
       return Math.abs(red - blue) < (red > 1 ? 20 : 0.08);
     }));
     assert.ok(grey);
-    for (const text of await page.locator(".legend span").allTextContents()) assert.match(text, /^[←→=⇤≡↻¶≈] at /);
+    for (const text of await page.locator(".legend span").allTextContents()) assert.match(text, /^[←→=⇤≡↻¶≈] (evenly )?at /);
     assert.match(await page.locator(".thumb span").first().textContent(), /^0 [←→=⇤≡↻¶≈]$/);
     await close();
   },
@@ -545,7 +545,7 @@ const scenarios = {
     await close();
     const long = await opened("long");
     assert.deepEqual(await long.page.locator("select[aria-label=Layers] option").allTextContents(), ["Layer 0", "Layer 1"]);
-    assert.match(await long.page.locator(".views .lead").textContent(), /^Layer \d, head \d looks at the token before/);
+    assert.match(await long.page.locator(".views .lead").textContent(), /^Layer \d, head \d looks at the previous token/);
     await long.close();
   },
 };

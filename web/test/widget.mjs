@@ -229,7 +229,7 @@ const scenarios = {
     await press(page, "Home");
     assert.match(await textOf(readout(page)), /^\d+–\d+ × \d+–\d+: at most/);
     await press(page, "-");
-    await isDisabled(page, "Make smaller");
+    await isDisabled(page, "Zoom out");
     await close();
   },
 
@@ -240,7 +240,7 @@ const scenarios = {
     const [x, y] = [box.x + 150, box.y + 200];
     await page.mouse.move(x, y);
     for (let k = 0; k < 30; k++) await page.mouse.wheel(0, -300);
-    await isDisabled(page, "Enlarge");
+    await isDisabled(page, "Zoom in");
     await page.mouse.move(x + 1, y);
     const at = async () => /^(\d+) × (\d+): (.*)$/.exec(await textOf(readout(page))).slice(1);
     const [row, column, shown] = await at();
@@ -267,7 +267,7 @@ const scenarios = {
     await page.mouse.move(x + 300, y + 300);
     for (const turns of [4, 2, 30]) { // cells of 8, of 30 and of 64 pixels or so: the first are tiles
       for (let k = 0; k < turns; k++) await page.mouse.wheel(0, -450);
-      if (turns === 30) await isDisabled(page, "Enlarge");
+      if (turns === 30) await isDisabled(page, "Zoom in");
       await page.mouse.move(x + 301, y + 301);
       await still(page);
       await page.mouse.move(x + width + 5, y - 5);
@@ -332,7 +332,7 @@ const scenarios = {
       isRight(afar, shape);
       assert.match(afar, /at most/);
       for (let k = 0; k < 40; k++) await page.mouse.wheel(0, -300);
-      await isDisabled(page, "Enlarge");
+      await isDisabled(page, "Zoom in");
       const here = await readAt(page, middle[0] + 1, middle[1]);
       const [row, column] = isRight(here, shape);
       assert.doesNotMatch(here, /at most/);

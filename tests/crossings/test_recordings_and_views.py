@@ -189,7 +189,7 @@ def index(trace: dikkat.Trace, right: Expected, path: Path) -> None:
         if trace.count(name) == 1:
             assert trace[name] is trace[name, 0]
         else:
-            with pytest.raises(ValueError, match="called 2 times"):
+            with pytest.raises(ValueError, match="module with 2 calls"):
                 trace[name]
 
 
@@ -485,7 +485,7 @@ def test_relevance_is_refused_within_a_transform() -> None:
         return dikkat.relevance(Model(), x[None], target=lambda output: output[..., 0])
 
     for transform in (torch.vmap, torch.func.jacrev, torch.func.jacfwd, torch.inference_mode()):
-        with pytest.raises(ValueError, match=r"model: got a call within a transform of torch\.func"):
+        with pytest.raises(ValueError, match=r"model: got a call inside a transform of torch\.func"):
             transform(asked)(X)
 
 

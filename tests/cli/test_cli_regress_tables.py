@@ -74,7 +74,8 @@ def test_every_column_has_a_use_or_a_reason(run, homes):
         f"left out: {name} {reason}" for name, reason in reasons.items()
     }
     refused(
-        run("homes.csv", "--target", "price", "--categorical", "town", *kernel), "kernel: got 'epanechnikov' with categories"
+        run("homes.csv", "--target", "price", "--categorical", "town", *kernel),
+        "kernel: got 'epanechnikov' with categories",
     )
 
 

@@ -393,7 +393,11 @@ def test_a_state_dict_without_attention_is_refused():
         ((rows(), torch.tensor([[3, 14]])), ValueError, r"bag_lens: got shape \(1, 2\); expected \(B,\)"),
         ((rows(), [3, 14]), TypeError, "bag_lens: got list; expected a torch.Tensor"),
         ((rows(), torch.tensor([3, 14], device="meta")), ValueError, "bag_lens: got a tensor on meta; expected cpu"),
-        ((rows(), None, torch.ones(17, dtype=torch.bool)), ValueError, "mask: got a mask with bags .*; expected bag_lens"),
+        (
+            (rows(), None, torch.ones(17, dtype=torch.bool)),
+            ValueError,
+            "mask: got a mask with bags .*; expected bag_lens",
+        ),
         ((rows()[None], torch.tensor([17])), ValueError, "bag_lens: got lengths with bags .*; expected a mask"),
         ((rows()[None], None, torch.ones(17)), TypeError, "mask: got dtype torch.float32; expected torch.bool"),
         ((rows()[None], None, torch.ones(17).bool()), ValueError, r"mask: got shape \(17,\); expected \(1, 17\)"),

@@ -269,7 +269,7 @@ def test_layers_under_autocast() -> None:
         (lambda: dikkat.KernelAttention([1.0, -2.0]), ValueError, r"bandwidth: got \[1.0, -2.0\]"),
         (lambda: dikkat.KernelAttention(torch.ones(2, 2)), ValueError, r"bandwidth: got shape \(2, 2\)"),
         (lambda: dikkat.KernelAttention([1.0, 2.0])(*tensors(3, 3, 3)), ValueError, "got 3 features; expected 2"),
-        (lambda: dikkat.MultiHeadAttention(8, 4).double()(*tensors(8, 8, 7)), ValueError, r"value: got shape .*expected \(\.\.\., 8\)"),
+        (lambda: dikkat.MultiHeadAttention(8, 4).double()(*tensors(8, 8, 7)), ValueError, r"value: .*\(\.\.\., 8\)"),
         (lambda: dikkat.DotProductAttention()(*tensors(8, 8, 8), maks=None), TypeError, "maks: got an unknown"),
         (
             lambda: dikkat.MultiHeadAttention(8, 4)(*tensors(8, 8, 8, torch.float32), key_padding_mask=None),

@@ -104,12 +104,12 @@ def beam_search(
         return []
     # Without attention, no source word can be chosen to replace an unknown token.
     attends = any(model.attends for model in model_list)
-    bits_of_source, slot_bits = dict[int, int](), torch.zeros(vocabulary, dtype=torch.int64, device="cpu")
-    if not search.sample:
-        bits_of_source = {token: 1 << slot for token, slot in slots[0].items() if slot in slots[1].values()}
-        for token, slot in slots[1].items():
-            slot_bits[token] = 1 << slot
-    only_slots = bool(slot_bits[SPECIAL:].all())  # then a translation may be empty
+    source_slots, target_slots = ({}, {}) if search.sample else slots
+    bits_of_source = {token: 1 << slot for token, slot in source_slots.items() if slot in target_slots.values()}
+    slot_bits = torch.zeros(vocabulary, dtype=torch.int64, device="cpu")
+    for token, slot in target_slots.items():
+        slot_bits[token] = 1 << slot
+    only_slots = len(target_slots.keys() - range(SPECIAL)) == vocabulary - SPECIAL  # then a translation may be empty
     sentences = []
     for source in sources:
         fewest, limit = limits(search, len(source))

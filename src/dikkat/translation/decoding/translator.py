@@ -258,7 +258,7 @@ class BaseTranslator(PairScorer):
         slots, count = self.target_tokenizer.slots, len(target.parts)
         indices = [index for index, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
         ids = [hypothesis.ids[index] for index in indices]
-        weights = hypothesis.weights[indices]
+        weights = hypothesis.weights if len(ids) == len(hypothesis.ids) else hypothesis.weights[indices]
         copies = _find_copies(encoded, ids, weights)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         text, labels = self.target_tokenizer.text_and_labels(ids, copies)

@@ -72,6 +72,7 @@ class Shape(NamedTuple):
 
 
 _has_no_slot = frozenset(SLOTS).isdisjoint
+_LETTER = regex.compile(r"\p{L}")
 
 
 class _Span(NamedTuple):
@@ -262,7 +263,7 @@ class Slots:
     def copies(self, text: str) -> bool:
         """Return whether a text with slots has neither letters nor numbers of a learnt shape."""
         names = (name for span in _find_spans(text) for name in (span.shape, *span.coarse))
-        return not regex.search(r"\p{L}", text) and not any(name in self.shapes for name in names)
+        return not _LETTER.search(text) and not any(name in self.shapes for name in names)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values by name, of types that JSON has."""
@@ -329,7 +330,7 @@ def _find_spans(text: str, expression: regex.Pattern[str] = SPAN) -> Iterator[_S
             groups, separators = _DIGITS.findall(match[0]), [mark for mark in _DIGITS.split(match[0]) if mark]
             nines = regex.sub(r"\p{Nd}", "9", match[0])
             shape = f"#{nines.lstrip('9')}" if separators else nines[:_MAX_DIGITS]
-        elif shape == "brace" and not regex.search(r"\p{L}", match[0]):
+        elif shape == "brace" and not _LETTER.search(match[0]):
             shape = "{}"  # without a name that could be translated
         coarse = [coarse_match.expand(name) for pattern, name in _COARSE if (coarse_match := pattern.fullmatch(shape))]
         yield _Span(match.start(), match.end(), shape, coarse, groups, separators)
@@ -391,7 +392,7 @@ def _overlaps(offsets: Offsets, used: Sequence[Offsets]) -> bool:
 
 
 def _blank_slots(text: str) -> str:
-    return text.translate(dict.fromkeys(map(ord, SLOTS), " "))
+    return text if _has_no_slot(text) else text.translate(dict.fromkeys(map(ord, SLOTS), " "))
 
 
 def _mask(text: str, texts: list[str], offsets: list[Offsets]) -> Masked:

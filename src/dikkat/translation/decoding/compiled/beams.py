@@ -106,16 +106,16 @@ class Beams:
         """
         last_steps, steps = self.tables["result_steps"], int(self.state["step"][0])
         lengths = last_steps + 1 - self.tables["result_ended"]  # the end token is not part of the translation
-        ids, rows = (self.call.kept[name][:, :steps] for name in ("result_ids", "result_rows"))
+        totals, ended = self.tables["result_totals"].tolist(), self.tables["result_ended"].tolist()
+        ids, rows = (self.call.kept[name].numpy()[:, :steps] for name in ("result_ids", "result_rows"))
         all_weights = None
-        if len(weights):
-            if isinstance(weights, Tensor):
-                chosen = weights[torch.arange(steps, device="cpu"), rows]
-            else:
-                # A device may have taken steps after the search was over.
-                by_step = zip(weights, rows.T.to(weights[0].device), strict=False)
-                chosen = torch.stack([step_weights[step_rows] for step_weights, step_rows in by_step], 1)
-            all_weights = chosen.float().cpu()
+        if isinstance(weights, Tensor):
+            all_weights = weights.numpy()[np.arange(steps), rows]
+        elif weights:
+            # A device may have taken steps after the search was over.
+            by_step = zip(weights, torch.from_numpy(rows.T).to(weights[0].device), strict=False)
+            chosen = torch.stack([step_weights[step_rows] for step_weights, step_rows in by_step], 1)
+            all_weights = chosen.float().cpu().numpy()
         results: list[list[Hypothesis]] = [[] for _ in self._sentences]
         for hypothesis in (last_steps >= 0).nonzero()[0].tolist():
             sentence, length = hypothesis // self._n_best, int(lengths[hypothesis])
@@ -123,9 +123,12 @@ class Beams:
             if all_weights is None:
                 token_weights = torch.full((length, positions), 1 / positions, device="cpu")
             else:
-                token_weights = all_weights[hypothesis, :length, :positions].clone()  # a view would keep all alive
-            total, ended = (self.tables[name][hypothesis].item() for name in ("result_totals", "result_ended"))
-            results[sentence].append(Hypothesis(ids[hypothesis, :length].tolist(), total, token_weights, ended))
+                # A copy, since a view would keep the weights of all hypotheses alive.
+                token_weights = torch.from_numpy(all_weights[hypothesis, :length, :positions].astype(np.float32))
+            result = Hypothesis(
+                ids[hypothesis, :length].tolist(), totals[hypothesis], token_weights, bool(ended[hypothesis])
+            )
+            results[sentence].append(result)
         return results
 
 

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     )
     from dikkat.bags import AttentionPooling, LengthBatchSampler, PooledBags, collate_bags
     from dikkat.huggingface import register_transformers
-    from dikkat.inspection import Attentions, Inspection, Requesting, Trace, inspect, record, relevance
+    from dikkat.inspection import (
+        Attentions,
+        Changed,
+        Inspection,
+        Requesting,
+        Trace,
+        change,
+        inspect,
+        record,
+        relevance,
+    )
     from dikkat.inspection.output_attentions import attentions
     from dikkat.layers import (
         AdditiveAttention,
@@ -38,10 +48,10 @@ if TYPE_CHECKING:
     from dikkat.state import State, merge
 
 __all__ = [
-    "AdditiveAttention", "AttentionPooling", "Attentions", "BilinearAttention", "DotProductAttention",
+    "AdditiveAttention", "AttentionPooling", "Attentions", "BilinearAttention", "Changed", "DotProductAttention",
     "Implementation", "Inspection", "KernelAttention", "LengthBatchSampler", "Memory", "MultiHeadAttention",
     "PooledBags", "Requesting", "Restricting", "SelfAttention", "State", "Trace", "as_torch_attention", "attend",
-    "attend_memory", "attend_ragged", "attention_state", "attention_weights", "attentions", "check_values",
+    "attend_memory", "attend_ragged", "attention_state", "attention_weights", "attentions", "change", "check_values",
     "collate_bags", "distributed", "implementations", "inspect", "masked_softmax", "merge", "prepare",
     "ragged_state", "record", "register_transformers", "relevance", "scores", "self_attention", "show",
 ]  # fmt: skip

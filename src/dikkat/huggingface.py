@@ -121,7 +121,7 @@ def _forward(
     bias = None if position_bias is None else position_bias.to(query.dtype)
     shape, group_size = query.shape, query.shape[1] // key.shape[1]
     by_head = all(tensor is None or tensor.ndim == 4 for tensor in (attention_mask, bias))
-    if group_size > 1 and shape[2] == 1 and s_aux is None and by_head and not recording_hooks.current_observers():
+    if group_size > 1 and shape[2] == 1 and s_aux is None and by_head and recording_hooks.current_observer() is None:
         # Treat heads that share keys as queries of one head, so that keys need not be repeated for each new token.
         query, attention_mask, bias = (_group_heads(tensor, group_size) for tensor in (query, attention_mask, bias))
         causal = False

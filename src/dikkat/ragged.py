@@ -111,14 +111,12 @@ def attend_ragged(
 
 
 def _run(problem: Problem, query_offsets: Tensor, key_offsets: Tensor, impl: str) -> Result:
-    """Return the result of packed sequences, and pass each sequence to the observers."""
-    observers = recording_hooks.current_observers()
-    with recording_hooks.observed_by():
+    """Return the result of packed sequences, and pass each sequence to the observer."""
+    observer = recording_hooks.current_observer()
+    with recording_hooks.observed_by(None):
         result = dispatch.run_problem(problem, impl)
-        sequences = list(_split(problem, query_offsets, key_offsets)) if observers else []
-        for observer in observers if sequences else ():
-            observer.observe_calls(sequences)
-            observer.observe_output(result.mean)
+        if observer is not None and (sequences := list(_split(problem, query_offsets, key_offsets))):
+            observer.observe_calls(sequences, result.mean)
     return result
 
 
@@ -150,7 +148,7 @@ def _weights(
     weights = []
     for sequence in _split(problem, query_offsets, key_offsets):
         request = sequence.unchecked_copy(dropout=0.0, wants_state=False, wants_weights=True)
-        with recording_hooks.observed_by():
+        with recording_hooks.observed_by(None):
             weights.append(dispatch.run_problem(request, impl).shown_weights().to(dtype))
     return weights
 

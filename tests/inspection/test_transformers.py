@@ -728,3 +728,82 @@ def test_weights_of_a_model_that_draws_keys_are_of_one_run() -> None:
     assert found.source == "returned by the model"
     torch.testing.assert_close([*found, *found.cross_attentions], [*right.decoder_attentions, *right.cross_attentions])
     torch.testing.assert_close([*found.encoder_attentions], [*right.encoder_attentions])
+
+
+# --- changes, beside eager attention whose softmax is edited by hand
+
+SPAN, MASS, FACTOR = slice(1, 4), 0.6, 5.0
+CHANGES: dict[str, dict[str, Any]] = {
+    "cut": {"cut": True},
+    "edges": {"edges": (slice(3, 9), 2)},
+    "mass": {"spans": {"a": SPAN}, "mass": MASS},
+    "scale": {"spans": {"a": SPAN}, "scale": {"a": FACTOR}},
+}
+
+
+def _edit_softmax(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """Edit the weights of heads 0 and 2 within PyTorch's softmax, which "eager" attention calls."""
+    real = nn.functional.softmax
+
+    def softmax(logits: Tensor, dim: int = -1, **options: Any) -> Tensor:
+        weights = real(logits, dim=dim, **options)
+        n, m = weights.shape[-2:]
+        visible = logits > torch.finfo(logits.dtype).min / 2
+        inside = torch.zeros(m, dtype=torch.bool)
+        inside[SPAN] = True
+        new = torch.zeros_like(weights)
+        if change == "edges":
+            query = torch.arange(n)[:, None] + m - n
+            cut = (query >= 3) & (query < 9) & (torch.arange(m) == 2)
+            new = weights.masked_fill(cut, 0.0)
+            new = new / new.sum(-1, keepdim=True)
+        elif change == "scale":
+            new = weights * torch.where(inside, FACTOR, 1.0)
+            new = new / new.sum(-1, keepdim=True)
+        elif change == "mass":
+            span, rest = ((weights * part).sum(-1, keepdim=True) for part in (inside, ~inside))
+            new = torch.where(inside, MASS * weights / span, (1 - MASS) * weights / rest)
+            both = (visible & inside).any(-1, keepdim=True) & (visible & ~inside).any(-1, keepdim=True)
+            new = torch.where(both, new, weights)
+        chosen = torch.tensor([head in (0, 2) for head in range(weights.shape[1])])[:, None, None]
+        return torch.where(chosen, new, weights)
+
+    monkeypatch.setattr(nn.functional, "softmax", softmax)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_logits_are_those_of_an_edited_softmax(kind: str, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "t5" and change == "edges":
+        pytest.skip("the edited softmax does not know the positions of cross attention")
+    given, found = _inputs(kind, "right"), {}
+    for attention in ("eager", "sdpa", "dikkat"):
+        ours = model(kind, attention)
+        with dikkat.change(ours, heads=[0, 2], **CHANGES[change]):
+            found[attention] = ours(**given).logits
+    _edit_softmax(monkeypatch, change)
+    right = model(kind, "eager")(**given).logits
+    real = given["attention_mask"].bool() if kind != "t5" else torch.ones(BATCH, 5, dtype=torch.bool)
+    for attention, logits in found.items():
+        torch.testing.assert_close(logits[real], right[real], rtol=1e-4, atol=1e-4, msg=attention)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("change", ["edges", "mass", "scale"])
+def test_changed_generation_with_a_cache(
+    kind: str, cache: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"input_ids": IDS, "attention_mask": _inputs(kind, "none")["attention_mask"]}
+    more = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None, "output_logits": True}
+    static = {"cache_implementation": "static", "disable_compile": True} if cache == "static" else {}
+    found = []
+    for attention in ("sdpa", "dikkat"):
+        ours = model(kind, attention)
+        with dikkat.change(ours, heads=[0, 2], **CHANGES[change]):
+            found.append(ours.generate(**given, **more, **static, return_dict_in_generate=True))
+    _edit_softmax(monkeypatch, change)
+    right = model(kind, "eager").generate(**given, **more, return_dict_in_generate=True)
+    for each in found:
+        torch.testing.assert_close(torch.stack(each.logits), torch.stack(right.logits), rtol=1e-3, atol=1e-3)
+        assert torch.equal(each.sequences, right.sequences)

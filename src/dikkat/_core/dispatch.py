@@ -60,20 +60,11 @@ class Program(NamedTuple):
         backend, problem = BACKENDS[self.name], self.problem
         if problem.dropout and problem.seeds is None and backend.wants_seeds:
             problem = replace(problem, seeds=validation.draw_seeds(problem.lead, problem.query.device))
-        observers = recording_hooks.current_observers()
-        if not observers:
+        observer = recording_hooks.current_observer()
+        if observer is None:
             return self._run(problem)
-        problem = problem.scaled()
-        with recording_hooks.observed_by():  # nested calls of attention are part of this call
-            *rest, last = observers
-            result = last.compute(self.name, problem)
-            if result is None:
-                rest, result = [*observers], self._run(problem)
-            for observer in rest:
-                observer.observe_calls([problem])
-            for observer in observers:
-                observer.observe_output(result.mean)
-        return result
+        with recording_hooks.observed_by(None):  # nested calls of attention are part of this call
+            return observer.run_call(self.name, problem.scaled(), self._run)
 
     def _run(self, problem: Problem) -> Result:
         if problem.sink is not None:

@@ -1,10 +1,10 @@
-"""The observers of a thread's attention calls; none unless something is being recorded."""
+"""The observer of a thread's attention calls; None unless a model is being recorded or changed."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -17,38 +17,42 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Receives every attention call of a thread."""
 
-    def compute(self, name: str, problem: Problem) -> Result | None:
-        """Run the call and return the result if recording needs another computation; else return None."""
+    def run_call(self, name: str, problem: Problem, run: Callable[[Problem], Result]) -> Result:
+        """Return the result of a call, by `run` of the implementation `name` or changed, and record the call."""
 
-    def observe_calls(self, problems: Sequence[Problem]) -> None:
-        """Record one call, or the calls of packed sequences."""
-
-    def observe_output(self, output: Tensor) -> None:
-        """Record the output (..., n, d_v) of a call."""
+    def observe_calls(self, problems: Sequence[Problem], output: Tensor | None = None) -> None:
+        """Record the calls of packed sequences, or a call over keys of several ranks, and their output."""
 
     def observe_weights(self, weights: Tensor) -> None:
         """Record the weights (..., n, m), before dropout, of a call that computes all of them anyway."""
 
+    @property
+    def changes(self) -> bool:
+        """Whether the observer changes calls."""
+
+    def as_one_call(self) -> AbstractContextManager[None]:
+        """Return a context in which the calls are the steps of one call: they are changed, but not recorded."""
+
 
 class _Thread(threading.local):
     def __init__(self) -> None:  # torch.compile cannot set an attribute that only the class has
-        self.observers: tuple[Observer, ...] = ()
+        self.observer: Observer | None = None
 
 
 _thread = _Thread()
 
 
-def current_observers() -> tuple[Observer, ...]:
-    """Return this thread's observers; none while PyTorch compiles."""
-    return () if torch.compiler.is_compiling() else _thread.observers
+def current_observer() -> Observer | None:
+    """Return this thread's observer; None while PyTorch compiles."""
+    return None if torch.compiler.is_compiling() else _thread.observer
 
 
 @contextmanager
-def observed_by(*observers: Observer) -> Iterator[None]:
-    """Replace this thread's observers within the context; without observers, also disable `__torch_function__`."""
-    before, _thread.observers = _thread.observers, observers
+def observed_by(observer: Observer | None) -> Iterator[None]:
+    """Replace this thread's observer within the context; without an observer, also disable `__torch_function__`."""
+    before, _thread.observer = _thread.observer, observer
     try:
-        with nullcontext() if observers else torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction() if observer is None else nullcontext():
             yield
     finally:
-        _thread.observers = before
+        _thread.observer = before

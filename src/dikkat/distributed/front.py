@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dikkat._core import dispatch, recording_hooks, validation
+from dikkat._core.problem import Problem
 from dikkat._core.arithmetic import derive_seeds
 from dikkat._core.restricting import Restricting, check_names, restrict
 from dikkat.distributed.ranks import Ranks
@@ -120,15 +121,15 @@ def attend_heads_together(
         run = (lambda: _state(shard, score, impl, ranks.rank, first, keys),)
         return {}, torch.func.functional_call(_Wrapper(score), parameters_by_name, run)
 
-    with recording_hooks.observed_by():
+    with recording_hooks.observed_by(None):
         state = ranks.together(compute_state)
     mean, lse, tail = state
     flat = torch.cat([mean, lse[..., None], (torch.zeros_like(lse) if tail is None else tail)[..., None]], -1)
     size = mean.shape[-1]
     states = [State(rank[..., :size], rank[..., size], rank[..., size + 1]) for rank in ranks.gather(flat)]
-    if recording_hooks.current_observers():
+    if (observer := recording_hooks.current_observer()) is not None:
         with torch.no_grad():
-            _notify_observers(ranks, shard, score)
+            observer.observe_calls([_problem_of_all_keys(ranks, shard, score)])
     return reduce(merge, states).mean.to(value.dtype)
 
 
@@ -142,7 +143,7 @@ def _description(shard: _Shard, score: Score) -> dict[str, Any]:
         "value": (*value.shape[:-2], "…", value.shape[-1]),
         "score": f"{type(score).__name__} of {[tuple(parameter.shape) for parameter in parameters]}",
         "heads": None if heads is None else heads.number, "dropout": validation.probability(requested.dropout),
-        "gradients": needs_grad, "recorded": bool(recording_hooks.current_observers()),
+        "gradients": needs_grad, "recorded": recording_hooks.current_observer() is not None,
     }  # fmt: skip
     for name, argument in restrictions.items():
         if argument is not None and name not in _ON_RANKS:
@@ -192,20 +193,18 @@ def _restrict_to_rank(
     return converted
 
 
-def _notify_observers(ranks: Ranks, shard: _Shard, score: Score) -> None:
-    """Pass the queries and all keys, copied to this rank, to the observers, without values."""
+def _problem_of_all_keys(ranks: Ranks, shard: _Shard, score: Score) -> Problem:
+    """Return the call of this rank's queries and all keys, copied to this rank, without values."""
     query, key, value, heads, _, restrictions = shard
     bias = restrictions.get("key_bias")
     rank_bias = None if bias is None else bias.detach().expand(*bias.shape[:-1], key.shape[-2]).cpu()
     shards = ranks.exchange((key.detach().cpu(), rank_bias))
-    # The empty slice tells observers that these keys belong to the same sequence as the rank's keys.
+    # The empty slice tells the observer that these keys belong to the same sequence as the rank's keys.
     keys = torch.cat([key.detach()[..., :0, :].cpu(), *(k for k, _ in shards)], -2).to(key.device)
     if bias is not None:
         restrictions = {**restrictions, "key_bias": torch.cat([b for _, b in shards], -1).to(key.device)}
     empty = value.new_zeros(1).expand(*value.shape[:-2], keys.shape[-2], value.shape[-1])
-    problem = validation.problem_of_call(query, keys, empty, score, validation.Requested(), heads, **restrictions)
-    for observer in recording_hooks.current_observers():
-        observer.observe_calls([problem])
+    return validation.problem_of_call(query, keys, empty, score, validation.Requested(), heads, **restrictions)
 
 
 class _Wrapper(nn.Module):

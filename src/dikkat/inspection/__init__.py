@@ -1,5 +1,6 @@
 """Attention weights and summaries of one call, or of all calls of a running model."""
 
+from dikkat.inspection.changing import Changed, change
 from dikkat.inspection.output_attentions import attentions
 from dikkat.inspection.recording import record
 from dikkat.inspection.relevance import relevance
@@ -8,4 +9,7 @@ from dikkat.inspection.single_call import inspect
 from dikkat.inspection.trace import Attentions, Trace
 from dikkat.show.views import Token
 
-__all__ = ["Attentions", "Inspection", "Requesting", "Token", "Trace", "attentions", "inspect", "record", "relevance"]
+__all__ = [
+    "Attentions", "Changed", "Inspection", "Requesting", "Token", "Trace", "attentions", "change", "inspect", "record",
+    "relevance",
+]  # fmt: skip

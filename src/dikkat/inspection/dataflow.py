@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from dikkat._core.problem import Problem
 from dikkat._engine.pytorch_state import is_transformed
 
 # Names of functions without underscores: "softmax" is `x.softmax`, `F.softmax` and `torch.ops.aten._softmax`.
@@ -48,6 +47,7 @@ class Origin(NamedTuple):
         positions: The position of each element, in the tensor's shape; None if unknown.
         keys: If the tensor has attention weights, the key of each weight, in the tensor's shape.
         weights: The weights before dropout, if the tensor has weights after dropout.
+        logits: The softmax's arguments, if the tensor has its results and `keeps_logits` is set.
         altered: Whether dikkat does not follow how the tensor was computed from weights.
         features: Whether the last dimension has the features that a matrix of the model returns. For weights, whether
             the softmax is over features.
@@ -60,6 +60,7 @@ class Origin(NamedTuple):
     positions: Tensor | None = None
     keys: Tensor | None = None
     weights: Tensor | None = None
+    logits: Tensor | None = None
     altered: bool = False
     features: bool = False
     pools: bool = False
@@ -83,23 +84,33 @@ class Dataflow(TorchFunctionMode):
 
     # Whether to report weights before dropout. If not, the weights belong to the autograd graph of the result.
     before_dropout = True
+    # Whether to keep the arguments of each softmax.
+    keeps_logits = False
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._origins: Any = WeakIdKeyDictionary()
-        # Parameters, buffers and literals, which depend on no input.
-        self._constants: Any = WeakIdKeyDictionary(dict.fromkeys([*model.parameters(), *model.buffers()]))
+        self._constants: Any = WeakIdKeyDictionary()  # parameters, buffers and literals, which depend on no input
         self._products: Any = WeakIdKeyDictionary()  # elementwise products, with their weights and values
         self._sequence_numbers = itertools.count(1)
-        self._last_output: Origin | None = None  # of the last dikkat call
         self._query_positions: dict[int, Tensor | None] = {}  # by the sequence of an output of self-attention
+
+    def add_constants(self, model: nn.Module) -> None:
+        """Register a model's parameters and buffers."""
+        for tensor in (*model.parameters(), *model.buffers()):
+            self._constants[tensor] = True
 
     def call_fused(self, function: Any, arguments: Any, keywords: Any, streams: Streams) -> Any:
         """Call one of PyTorch's attention functions."""
         raise NotImplementedError
 
-    def saw_weights(self, weights: Tensor, arrange: Callable[[Tensor], Tensor], streams: Streams) -> None:
-        """Handle weights that multiply values. `arrange` brings tensors of their shape to (..., n, m)."""
+    def saw_weights(
+        self, weights: Tensor, logits: Tensor | None, arrange: Callable[[Tensor], Tensor], streams: Streams
+    ) -> Tensor | None:
+        """Handle weights that multiply values; return edited weights (..., n, m), or None to keep them.
+
+        `arrange` brings tensors of their shape, such as `logits`, to (..., n, m).
+        """
         raise NotImplementedError
 
     def lose_weights(self) -> None:
@@ -133,17 +144,6 @@ class Dataflow(TorchFunctionMode):
         origins = self.with_positions(query, heads), self.origin(key)
         return *origins, self.output_origin(*origins)
 
-    def streams_of(self, problem: Problem) -> Streams:
-        """Return the origins of a dikkat call's queries, keys and outputs; pass its output to `observe_output` next."""
-        streams = self.streams(problem.query, problem.key)
-        self._last_output = streams[2]
-        return streams
-
-    def observe_output(self, output: Tensor) -> None:
-        """Record the origin of the last dikkat call's output."""
-        if self._last_output is not None:
-            self.follow(output, self._last_output)
-
     def continued_sequence(self, streams: Streams) -> int:
         """Return the number of the sequence that self-attention reads, or −1 if its positions are in another order.
 
@@ -175,21 +175,23 @@ class Dataflow(TorchFunctionMode):
             result = self.call_fused(func, args, keywords, streams)
             self.follow(result[0] if isinstance(result, tuple) else result, streams[2])
             return result
-        transformed = is_transformed()
+        transformed, logits = is_transformed(), None
         if name in _SOFTMAX | _EXPONENTIAL and not in_place and not transformed:
-            logits = next(_tensors((*args, *keywords.values())))
+            given = next(_tensors((*args, *keywords.values())))
+            logits = given if self.keeps_logits and name in _SOFTMAX else None
             result, weights = self.softmax(
-                name, logits, lambda new: func(*_substitute(args, logits, new), **_substitute(keywords, logits, new))
+                name, given, lambda new: func(*_substitute(args, given, new), **_substitute(keywords, given, new))
             )
         else:
             if name == "dropout" and (keywords.get("inplace") or args[3:4] == (True,)):
                 weights = args[0].detach().clone()
             result = func(*args, **keywords)
-        if not transformed:
-            self._follow(func, name, args, keywords, args[0] if name == "setitem" else result, weights)
-        else:
+        if transformed:
             self._follow_transformed(name, [*_tensors((*args, *keywords.values()))], result)
-        return result
+            return result
+        followed = args[0] if name == "setitem" else result
+        edited = self._follow(func, name, args, keywords, followed, weights, logits)
+        return result if edited is None else edited
 
     def _follow_transformed(self, name: str, tensors: list[Tensor], result: Any) -> None:
         """Follow a call in a transform of torch.func, where only products with the model's constants keep weights."""
@@ -205,7 +207,11 @@ class Dataflow(TorchFunctionMode):
             for output in map(_untransformed, _tensors((result,))):
                 self._origins[output] = Origin(next(self._sequence_numbers), altered=True)
 
-    def _follow(self, func: Any, name: str, args: Any, keywords: Any, result: Any, weights: Tensor | None) -> None:
+    def _follow(
+        self, func: Any, name: str, args: Any, keywords: Any, result: Any, weights: Tensor | None,
+        logits: Tensor | None,
+    ) -> Tensor | None:  # fmt: skip
+        """Record the origins of a call's results; return the result with edited weights, or None to keep it."""
         inputs = [*_tensors((*args, *keywords.values()))]
         tensors = [tensor for tensor in inputs if tensor.is_floating_point()]
         outputs = [tensor for tensor in _tensors((result,)) if tensor.is_floating_point()]
@@ -217,17 +223,21 @@ class Dataflow(TorchFunctionMode):
             elif output in self._constants and not constant:  # an in-place write
                 del self._constants[output]
         if not tensors or not outputs:
-            return
+            return None
         main = tensors[1 if name in ("addmm", "baddbmm") and len(tensors) > 1 else 0]
         holders = [tensor for tensor in tensors if self._has_weights(tensor) and name not in _SHAPED_LIKE]
         holder = min(holders, key=lambda tensor: self._origins[tensor].altered, default=None)
         if name == "embedding":
             self._origins.pop(result, None)
             self.with_positions(result)
-        elif (holder is not None and name in _MATRIX and self._follow_product(name, args, tensors, holder, result)) or (
-            name == "sum" and main in self._products and self._follow_sum(args, keywords, main, result)
+        elif holder is not None and name in _MATRIX and (
+            product := self._follow_product(func, name, args, keywords, tensors, holder, result)
         ):
-            pass  # an output of attention
+            return product.edited
+        elif name == "sum" and main in self._products and (
+            product := self._follow_sum(func, args, keywords, main, result)
+        ):
+            return product.edited
         elif name in _CONCATENATE and holder is None:  # an empty cache is no new sequence
             known_origins = [self._origins[tensor] for tensor in tensors if tensor in self._origins]
             latest = max(known_origins, key=_sequence) if known_origins else self.origin(main)
@@ -254,11 +264,14 @@ class Dataflow(TorchFunctionMode):
                 shape = [-1 if k == dim % result.ndim else 1 for k in range(result.ndim)]
                 keys = torch.arange(result.shape[dim], device=result.device).view(shape).expand(result.shape)
                 features = origin.features and dim % result.ndim == result.ndim - 1
-                self._origins[result] = self._origins[result]._replace(keys=keys, weights=weights, features=features)
+                self._origins[result] = self._origins[result]._replace(
+                    keys=keys, weights=weights, logits=logits, features=features
+                )
             elif holder is not None and holder_origin is not None and isinstance(result, Tensor):
                 if holder_origin.weights is None and weights is not None:
                     holder_origin = holder_origin._replace(weights=weights)
                 self._follow_weights(func, name, args, keywords, holder, holder_origin, result)
+        return None
 
     def _has_weights(self, tensor: Tensor) -> bool:
         origin = self._origins.get(tensor)
@@ -278,7 +291,7 @@ class Dataflow(TorchFunctionMode):
     def _rearrange(self, func: Any, name: str, args: Any, keywords: Any, main: Tensor, outputs: list[Tensor]) -> None:
         """Move the positions, keys and weights of a tensor like its elements."""
         origin, moved = self.origin(main), dict[str, list[Tensor]]()
-        for field in ("positions", "keys", "weights"):
+        for field in ("positions", "keys", "weights", "logits"):
             if (tensor := getattr(origin, field)) is not None:
                 result = func(*_substitute(args, main, tensor), **keywords)
                 moved[field] = [result] if isinstance(result, Tensor) else list(result)
@@ -295,7 +308,7 @@ class Dataflow(TorchFunctionMode):
         self, func: Any, name: str, args: Any, keywords: Any, holder: Tensor, origin: Origin, result: Tensor
     ) -> None:
         """Set the origin of a cast, dropped out or rescaled copy of weights, which are still weights."""
-        keys, weights = origin.keys, origin.weights
+        keys, weights, logits = origin.keys, origin.weights, None
         keeps_shape = result.ndim == holder.ndim and result.shape[-2:] == holder.shape[-2:]
         if keys is None or not keeps_shape or name not in _RESCALE | _CAST_OR_DROPOUT | _MATRIX:
             values = [tensor for tensor in _tensors(args) if tensor is not holder]
@@ -308,15 +321,20 @@ class Dataflow(TorchFunctionMode):
             weights = None
         elif name in _CAST_OR_DROPOUT:
             weights = holder if weights is None and result is not holder and self.before_dropout else weights
+            logits = origin.logits
         elif weights is not None:
             before = weights.clone() if result is holder else weights
             after = func(*_substitute(args, holder, before), **_substitute(keywords, holder, before))
             weights = before if after is None else after
         keys = keys.to(result.device).expand(result.shape)
-        self._origins[result] = self._origins[result]._replace(keys=keys, weights=weights, features=origin.features)
+        self._origins[result] = self._origins[result]._replace(
+            keys=keys, weights=weights, logits=logits, features=origin.features
+        )
 
-    def _follow_product(self, name: str, args: Any, tensors: list[Tensor], holder: Tensor, result: Tensor) -> bool:
-        """Return whether a product sums over the keys of weights. Report the weights unless they are a classifier's."""
+    def _follow_product(
+        self, func: Any, name: str, args: Any, keywords: Any, tensors: list[Tensor], holder: Tensor, result: Tensor
+    ) -> "_Pooled | None":
+        """Report the weights of a product over their keys, unless they are a classifier's; None: another product."""
         origin, factors = self.origin(holder), [tensor for tensor in tensors if tensor is not holder]
         index = next(k for k, tensor in enumerate(tensors) if tensor is holder)
         dims = [*range(-1 if holder.ndim == 1 else 0, holder.ndim)]
@@ -332,14 +350,17 @@ class Dataflow(TorchFunctionMode):
             keys = _permute(origin.keys, order)
             row = keys[(0,) * (keys.ndim - 1)] if keys.numel() else keys
             if not keys.numel() or (len(row) > 1 and row[0] == row[-1]):  # the product sums over another dimension
-                return False
+                return None
         by_model = all(tensor in self._constants for tensor in factors)
         self._origins[result] = Origin(origin.sequence, origin.attended, _spread(origin.positions, result))
         if order is None and not by_model:
             self.lose_weights()
         elif order is not None and not (by_model and name == "linear") and not self._is_gate(origin, factors[0], dim):
-            self._report_weights(holder, order, factors[0], result)
-        return True
+            return self._report_weights(
+                holder, order, factors[0], result,
+                lambda new: func(*_substitute(args, holder, new), **_substitute(keywords, holder, new)),
+            )  # fmt: skip
+        return _Pooled(None)
 
     def _is_gate(self, weights: Origin, values: Tensor, dim: int) -> bool:
         """Return whether a softmax over features weights classes or the results of experts, not a sequence."""
@@ -348,21 +369,25 @@ class Dataflow(TorchFunctionMode):
             return weights.features
         return numbers is None or not numbers.numel() or bool((numbers.select(dim, 0) == numbers.select(dim, -1)).all())
 
-    def _follow_sum(self, args: Any, keywords: Any, main: Tensor, result: Tensor) -> bool:
-        """Return whether a sum over elementwise products is over the keys of weights, and report the weights."""
+    def _follow_sum(self, func: Any, args: Any, keywords: Any, main: Tensor, result: Tensor) -> "_Pooled | None":
+        """Report the weights of a sum of elementwise products over their keys; None: another sum."""
         (weights, values), dim = self._products[main], _reduced_dim(args, keywords)
         if dim is None or weights.shape[dim] != main.shape[dim] or values.shape[dim] != main.shape[dim]:
-            return False
+            return None
         dim %= main.ndim
         if self._is_gate(self.origin(weights), values, dim):
-            return False
+            return None
         lead_dims = [k for k in range(main.ndim) if k != dim and weights.shape[k] == main.shape[k]]
         has_queries = bool(lead_dims) and values.shape[lead_dims[-1]] == 1
-        self._report_weights(weights, [*lead_dims, *([] if has_queries else [-1]), dim], values, result)
-        return True
+        return self._report_weights(
+            weights, [*lead_dims, *([] if has_queries else [-1]), dim], values, result,
+            lambda new: func(*_substitute(args, main, new * values), **keywords),
+        )  # fmt: skip
 
-    def _report_weights(self, holder: Tensor, order: list[int], values: Tensor, result: Tensor) -> None:
-        """Report weights, with `order` as their dimensions (..., n, m), and follow the output."""
+    def _report_weights(
+        self, holder: Tensor, order: list[int], values: Tensor, result: Tensor, pool: Callable[[Tensor], Tensor]
+    ) -> "_Pooled":
+        """Report weights, with `order` as their dimensions (..., n, m), and follow the output, by `pool` if edited."""
         origin, key = self.origin(holder), self.origin(values)
         positions = None if origin.positions is None else _permute(origin.positions, order)
         # A pool computes the weight of a key at the key's position.
@@ -379,8 +404,23 @@ class Dataflow(TorchFunctionMode):
             return tensor.unflatten(0, (-1, heads)) if heads else tensor
 
         weights = holder if origin.weights is None else origin.weights
-        self.saw_weights(weights, arrange, (origin._replace(positions=positions, pools=pools), key, output))
+        streams = origin._replace(positions=positions, pools=pools), key, output
+        edited = self.saw_weights(weights, origin.logits, arrange, streams)
+        if edited is not None:
+            with torch._C.DisableTorchFunction():
+                new = _unpermute(edited.flatten(0, 1) if heads else edited, order, holder.ndim)
+                if origin.weights is not None:  # dropout keeps its factors, and rows without an edit stay
+                    factors = torch.where(weights > 0, holder / weights, 1.0)
+                    new = torch.where(new == weights, holder, new * factors)
+                result = pool(new.to(holder.dtype))
         self.follow(result, output)
+        return _Pooled(None if edited is None else result)
+
+
+class _Pooled(NamedTuple):
+    """An output of attention: the result with edited weights; None if the weights are not edited."""
+
+    edited: Tensor | None
 
 
 def _moves_elements(name: str, args: Any, result: Any) -> bool:
@@ -488,3 +528,11 @@ def _permute(tensor: Tensor, order: list[int]) -> Tensor:
     dropped = [dim for dim in range(tensor.ndim) if dim not in order]
     moved = tensor.permute([*dropped, *(dim for dim in order if dim >= 0)])[(0,) * len(dropped)]
     return moved.unsqueeze(-2) if -1 in order else moved
+
+
+def _unpermute(tensor: Tensor, order: list[int], ndim: int) -> Tensor:
+    """Return the tensor of `ndim` dimensions of which `_permute` made this one."""
+    dropped = [dim for dim in range(ndim) if dim not in order]
+    moved = (tensor.squeeze(-2) if -1 in order else tensor)[(None,) * len(dropped)]
+    dims = [*dropped, *(dim for dim in order if dim >= 0)]
+    return moved.permute([dims.index(dim) for dim in range(ndim)])

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from dikkat.inspection.layer_selection import Layers
-from dikkat.inspection.recording import NotSeenError, record
+from dikkat.inspection.observation import NotSeenError
+from dikkat.inspection.recording import record
 from dikkat.inspection.request import Request
 from dikkat.inspection.torch_attention import inspect_weights
 from dikkat.inspection.trace import OWN_SOFTMAX, Attentions

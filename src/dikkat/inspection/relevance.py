@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -147,7 +148,8 @@ class _Dense(Dataflow):
     before_dropout = False
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
+        super().__init__()
+        self.add_constants(model)
         self.weights: list[Tensor] = []
         self.arrangements: list[Callable[[Tensor], Tensor]] = []
         self.chain: list[tuple[int, int]] = []
@@ -157,7 +159,14 @@ class _Dense(Dataflow):
     def softmax(self, name: str, logits: Tensor, function: Callable[[Tensor], Any]) -> tuple[Any, Tensor | None]:
         return function(_with_graph(logits) if logits.is_floating_point() else logits), None
 
-    def saw_weights(self, weights: Tensor, arrange: Callable[[Tensor], Tensor], streams: Streams) -> None:
+    changes = False
+
+    def as_one_call(self) -> AbstractContextManager[None]:
+        return recording_hooks.observed_by(None)
+
+    def saw_weights(
+        self, weights: Tensor, logits: Tensor | None, arrange: Callable[[Tensor], Tensor], streams: Streams
+    ) -> None:
         is_cross = streams[0].sequence != streams[1].sequence
         if streams[0].pools and not is_cross:  # a pool relates no positions to each other
             return
@@ -173,7 +182,7 @@ class _Dense(Dataflow):
 
         def attend(*inputs: Any, **options: Any) -> Tensor:
             result, weights = self._attend(*inputs, **options)
-            self.saw_weights(weights, _unchanged, streams)
+            self.saw_weights(weights, None, _unchanged, streams)
             return result
 
         if function is not F.multi_head_attention_forward:
@@ -202,20 +211,22 @@ class _Dense(Dataflow):
         weights = torch.softmax(logits.masked_fill(blind, 0.0), -1).masked_fill(blind, 0.0)
         return F.dropout(weights, dropout_p) @ value, weights
 
-    def compute(self, name: str, problem: Problem) -> Result | None:
-        streams = self.streams_of(problem)
-        with recording_hooks.observed_by(), torch._C.DisableTorchFunction():
+    def run_call(self, name: str, problem: Problem, run: Callable[[Problem], Result]) -> Result:
+        """Compute the weights of a call in the graph."""
+        streams = self.streams(problem.query, problem.key)
+        with torch._C.DisableTorchFunction():
             problem = replace(problem, query=_with_graph(problem.query), kept=None)
             full = run_problem(replace(problem, wants_weights=True), "reference")
         if full.weights is not None:
-            self.saw_weights(full.weights, _unchanged, streams)
+            self.saw_weights(full.weights, None, _unchanged, streams)
+        self.follow(full.mean, streams[2])
         return full._replace(weights=full.weights if problem.wants_weights else None)
 
-    def observe_calls(self, problems: Sequence[Problem]) -> None:
-        """Raise an error for packed sequences, the only calls that `compute` does not run."""
+    def observe_calls(self, problems: Sequence[Problem], output: Tensor | None = None) -> None:
+        """Raise an error for packed sequences, the only calls that `run_call` does not run."""
         raise ValueError("relevance: got a call of packed sequences (attend_ragged); expected a padded batch")
 
     def observe_weights(self, weights: Tensor) -> None:
         """Note the weights of a recurrence."""
         unknown = Origin(-1)
-        self.saw_weights(weights, _unchanged, (unknown, Origin(0), unknown))
+        self.saw_weights(weights, None, _unchanged, (unknown, Origin(0), unknown))

@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from dikkat._core.implementations.reference import pair_scores
 from dikkat._core.problem import Problem
 from dikkat._core.summary import Asked, Summary, cell_edges, cell_sizes
 from dikkat._engine.addresses import on_cpu
@@ -146,3 +147,22 @@ def select_rows(problem: Problem, rows: Tensor) -> Problem:
     starts, exclude = (t if t is None or t.shape[-1] == 1 else t[..., rows] for t in (old.starts, old.exclude))
     new = replace(old, queries=len(rows), causal=False, lens=lens, starts=starts, mask=mask, bias=bias, exclude=exclude)
     return replace(problem, query=problem.query[..., rows, :], restrictions=new)
+
+
+def select_heads(problem: Problem, heads: Tensor) -> Problem:
+    """Restrict a call to some of its heads, the last leading dimension."""
+    dim = len(problem.lead) - 1
+    tensors = {
+        name: tensor if tensor.shape[dim] == 1 else tensor.index_select(dim, heads)
+        for name, tensor in problem.tensors().items()
+    }
+    return problem.unchecked_copy(**tensors, lead=torch.Size((*problem.lead[:-1], len(heads))), kept=None)
+
+
+def row_logits(problem: Problem) -> Tensor:
+    """Return the scores (..., n, m) with all biases, −∞ for hidden pairs, in plain PyTorch."""
+    restrictions = problem.restrictions
+    visible = restrictions.visible()
+    scores = pair_scores(problem, visible if problem.records and restrictions.vary_by_row() else None)
+    scores = restrictions.biased(scores).expand(*problem.lead, -1, -1)
+    return scores if visible is None else scores.masked_fill(~visible, -math.inf)

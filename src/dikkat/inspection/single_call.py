@@ -12,14 +12,22 @@ from torch.nn import functional as F
 from dikkat._core import dispatch, recording_hooks, validation
 from dikkat._core.implementations import choose
 from dikkat._core.implementations.numba import launch
-from dikkat._core.implementations.reference import pair_scores
 from dikkat._core.implementations.triton import summaries
 from dikkat._core.problem import Problem
 from dikkat._core.restricting import Restricting, check_names
 from dikkat._core.summary import Asked, Summary
 from dikkat._engine.addresses import on_cpu
+from dikkat.inspection.edits import Edits, edited_weights_of_rows
 from dikkat.inspection.request import Inspection, Request, Requesting
-from dikkat.inspection.row_blocks import compute_all_rows, compute_rows, numbers_of_a_row, select_rows, summarise
+from dikkat.inspection.row_blocks import (
+    compute_all_rows,
+    compute_rows,
+    numbers_of_a_row,
+    row_logits,
+    select_heads,
+    select_rows,
+    summarise,
+)
 from dikkat.scores import Score
 
 _LARGE = 2**19  # pairs from which compiled summaries are faster than blocks of rows (not for the output only)
@@ -93,9 +101,14 @@ def _pick(arguments: Inspecting, keywords: type) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name in keywords.__annotations__}
 
 
-def inspect_problem(problem: Problem, request: Request, impl: str = "auto", *, pools: bool = False) -> Inspection:
+def inspect_problem(
+    problem: Problem, request: Request, impl: str = "auto", *, pools: bool = False, edits: Edits = ()
+) -> Inspection:
     """Return the requested summaries of a checked call; with `pools`, also its output in the computing dtype."""
+    count = problem.lead[-1] if len(problem.lead) > 1 else 1
     problem, heads, query_indices = select_part(problem, request)
+    if edits:
+        return _inspect_edited(problem, request, edits, heads, query_indices, count)
     full_problem = replace(problem, wants_state=True, wants_weights=True)
     problem = replace(full_problem, value=_placeholder_values(problem.value, problem.lead))
     queries, keys, device = problem.restrictions.queries, problem.restrictions.keys, problem.query.device
@@ -114,17 +127,33 @@ def inspect_problem(problem: Problem, request: Request, impl: str = "auto", *, p
     return replace(make_inspection(summary, request, rows), heads=heads, queries=query_indices, shape=shape)
 
 
+def _inspect_edited(
+    problem: Problem, request: Request, edits: Edits, heads: Tensor | None, queries: Tensor | None, count: int
+) -> Inspection:
+    """Return the requested summaries of edited weights, in blocks of rows."""
+    size, keys, device = problem.restrictions.queries, problem.restrictions.keys, problem.query.device
+    numbers, row_size = torch.arange(size, device=device) if queries is None else queries, numbers_of_a_row(problem)
+
+    def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
+        return edited_weights_of_rows(select_rows(problem, rows), edits, heads, numbers[rows], count)
+
+    if request.weights:
+        result = summarise_weights(*compute_all_rows(compute, size, row_size, device), request)
+    else:
+        rows, row_indices = None, request.row_indices(size, device)
+        if row_indices is not None:
+            rows = compute_rows(lambda block: compute(block)[1], row_indices, row_size)
+        spec = request.summary_spec(size, keys)
+        result = make_inspection(summarise(compute, size, keys, row_size, spec, device), request, rows)
+    return replace(result, heads=heads, queries=queries, shape=(*problem.lead, size, keys))
+
+
 def select_part(problem: Problem, request: Request) -> tuple[Problem, Tensor | None, Tensor | None]:
     """Return the call of the selected heads and queries, and the indices of both; None for all."""
     lead = problem.lead
     heads, query_indices = request.selection(lead, problem.restrictions.queries, problem.query.device)
     if heads is not None and len(lead) > 1:
-        dim = len(lead) - 1
-        tensors = {
-            name: tensor if tensor.shape[dim] == 1 else tensor.index_select(dim, heads)
-            for name, tensor in problem.tensors().items()
-        }
-        problem = problem.unchecked_copy(**tensors, lead=torch.Size((*lead[:-1], len(heads))), kept=None)
+        problem = select_heads(problem, heads)
     return problem if query_indices is None else select_rows(problem, query_indices), heads, query_indices
 
 
@@ -202,9 +231,7 @@ def _mean(problem: Problem, name: str) -> Tensor:
 
 def _compute_at_once(problem: Problem, sees_keys: bool) -> tuple[Tensor, Tensor]:
     """Return the log-sum-exp and the weights of all rows; with `sees_keys`, every query sees a key."""
-    visible = problem.restrictions.visible()
-    scores = problem.restrictions.biased(pair_scores(problem, None)).expand(*problem.lead, -1, -1)
-    scores = scores if visible is None else scores.masked_fill(~visible, -math.inf)
+    scores = row_logits(problem)
     peak, weights = scores.amax(-1), torch.softmax(scores, -1)
     if sees_keys:
         return peak - weights.amax(-1).log(), weights

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat._core import validation
+from dikkat._core.problem import Problem
 from dikkat.inspection.request import Inspection, Request
-from dikkat.inspection.single_call import inspect_problem, summarise_weights
+from dikkat.inspection.single_call import summarise_weights
 from dikkat.scores import Dot
 
 
@@ -30,13 +31,13 @@ def inspect_weights(weights: Tensor, request: Request, lse: Tensor | None = None
     return replace(inspection, lse=lse, heads=heads, queries=query_indices, shape=tuple(wide_weights.shape))
 
 
-def inspect_fused(
-    request: Request, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Inspection:  # fmt: skip
-    """Return the requested summaries of a call of `torch.nn.functional.scaled_dot_product_attention`."""
+def problem_of_fused(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *, pools: bool = False,
+) -> Problem:  # fmt: skip
+    """Return a call of `torch.nn.functional.scaled_dot_product_attention` as dikkat's; with its values if it `pools`."""
     if enable_gqa:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], dim=-3) for t in (key, value))
     dtype = torch.promote_types(query.dtype, torch.float32)
     query = query.to(dtype) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     (queries, keys), lead = (query.shape[-2], key.shape[-2]), torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
@@ -44,11 +45,11 @@ def inspect_fused(
     if is_causal and queries != keys:  # PyTorch aligns the diagonal with the first key
         lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
     problem = validation.problem_of_call(
-        query, key.to(dtype), query.new_zeros(*key.shape[:-1], 1), Dot(),
-        validation.Requested(wants_state=True, wants_weights=True), valid_lens=lens, causal=is_causal and lens is None,
+        query, key.to(dtype), value.to(dtype) if pools else query.new_zeros(*key.shape[:-1], 1), Dot(),
+        validation.Requested(), valid_lens=lens, causal=is_causal and lens is None,
         mask=None if is_bias else attn_mask, bias=attn_mask.to(dtype) if attn_mask is not None and is_bias else None,
     )  # fmt: skip
-    return inspect_problem(problem, request)
+    return replace(problem, dropout=dropout_p if pools else 0.0)
 
 
 _MULTI_HEAD = F.multi_head_attention_forward

@@ -96,12 +96,19 @@ class _Attentional(StackedCells):
             factors = sequence.draw_factors(self, inputs, memory.key.shape[-2], self.dropout, self.weight_dropout)
         memory = self._freeze(memory)
         memory.check_recorded(self, inputs, state_before[0])
-        observers = recording_hooks.current_observers()
-        fused = choose_implementation(impl, sequence.find_obstacles(self, inputs, memory, *state_before)) == "numba"
-        with recording_hooks.observed_by() if observers else nullcontext():  # all steps are one call
-            run = sequence.run_fused if fused else sequence.run_in_steps
-            results = run(self, inputs, memory, Operands(inputs, *state_before, *factors), lengths)
-            for observer in observers:
+        observer = recording_hooks.current_observer()
+        changes = observer is not None and observer.changes
+        obstacles = ["its attention is changed"] if changes else []
+        obstacles += sequence.find_obstacles(self, inputs, memory, *state_before)
+        fused = choose_implementation(impl, obstacles) == "numba"
+        operands = Operands(inputs, *state_before, *factors)
+        with nullcontext() if observer is None else observer.as_one_call():
+            if fused:
+                results = sequence.run_fused(self, inputs, memory, operands, lengths)
+            else:
+                results = sequence.run_in_steps(self, inputs, memory, operands, lengths, calls_attention=changes)
+        if observer is not None:
+            with recording_hooks.observed_by(None):
                 observer.observe_weights(cast(Tensor, results.weights))
         last_state = results.state if results.cell is None else (results.state, results.cell)
         weights = results.weights if return_weights else None

@@ -118,9 +118,13 @@ def run_fused(
 
 
 def run_in_steps(
-    cells: StackedCells, inputs: Tensor, memory: Memory, initial: Operands, lengths: Tensor | None
-) -> Results:
-    """Take one step after the other in PyTorch's operations, with the arguments of `run_fused`."""
+    cells: StackedCells, inputs: Tensor, memory: Memory, initial: Operands, lengths: Tensor | None,
+    calls_attention: bool = False,
+) -> Results:  # fmt: skip
+    """Take one step after the other in PyTorch's operations, with the arguments of `run_fused`.
+
+    With `calls_attention`, each step calls `attend_memory`, which an observer may change.
+    """
     device, state_dtype = inputs.device, initial.state.dtype
     (batch, steps), dtype, in_sequence = inputs.shape[:2], find_dtype(inputs), None
     for name, tensor in {"memory.key": memory.key, "memory.value": memory.value}.items():
@@ -131,7 +135,7 @@ def run_in_steps(
         inputs = torch.where(in_sequence, inputs, 0.0)
     look = None
     # A score without a matrix for queries; or one step, for which attention has a faster kernel.
-    if find_score_obstacles(memory.score) or (steps == 1 and inputs.is_cpu):
+    if calls_attention or find_score_obstacles(memory.score) or (steps == 1 and inputs.is_cpu):
         look = partial(_attend, memory)
     operands, layers, visible = prepare_operands(cells, memory, batch, dtype, one_step=steps == 1, maps=look is None)
     converted = {

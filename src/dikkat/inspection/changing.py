@@ -1,0 +1,301 @@
+"""Changes attention weights of a model while it runs."""
+
+import difflib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dikkat.inspection.dataflow import Streams
+from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, Mass, Scale
+from dikkat.inspection.layer_selection import LayerChoice, Layers, select_layers
+from dikkat.inspection.observation import Changing, NotSeenError, no_call_message, observing
+from dikkat.inspection.trace import Trace
+
+Position = int | str | slice
+Pair = tuple[Position, Position]
+Span = slice | Sequence[int]
+
+
+class Changed:
+    """What a change did so far.
+
+    Attributes:
+        calls: How many calls were changed.
+    """
+
+    def __init__(self) -> None:
+        self.calls, self._unchanged = 0, list[Tensor]()
+
+    def count(self, rows: Tensor) -> None:
+        """Add to the number of queries that kept their weights."""
+        self._unchanged.append(rows.detach())
+
+    @property
+    def unchanged_queries(self) -> int:
+        """How many queries kept their weights, counted for each head and element of the batch.
+
+        With `mass`, these are the queries that see no key of a span, or no key outside the spans.
+        """
+        self._unchanged = [sum(self._unchanged)] if self._unchanged else []  # type: ignore[list-item]
+        return int(self._unchanged[0]) if self._unchanged else 0
+
+    def __repr__(self) -> str:
+        return f"{self.calls} calls changed, of which {self.unchanged_queries} queries could not be changed"
+
+
+@contextmanager
+def change(
+    model: nn.Module,
+    *,
+    layers: Layers | None = None,
+    heads: int | Sequence[int] | Sequence[tuple[int, int]] | None = None,
+    cut: bool = False,
+    mean: bool = False,
+    edges: Pair | Sequence[Pair] | Tensor | None = None,
+    spans: Mapping[str, Span] | None = None,
+    mass: float | Mapping[str, float] | None = None,
+    scale: Mapping[str, float] | None = None,
+    weights: Trace | Tensor | None = None,
+    tokens: Sequence[str] | None = None,
+) -> Iterator[Changed]:
+    r"""Change attention weights of a model while it runs, with the model's own fast path for all other heads.
+
+    Exactly one of `cut`, `edges`, `mass`, `scale` and `weights` says what to change. With weights w of a query and the
+    keys S of a span, the changed weights w' are
+
+    $$ \text{edges: } w'_j \propto [j \text{ not cut}]\, w_j \qquad
+       \text{scale: } w'_j \propto c^{[j \in S]}\, w_j \qquad
+       \text{mass: } w'_j = \psi \frac{w_j}{\sum_{l \in S} w_l} \text{ in } S,\quad
+       (1 - \psi) \frac{w_j}{\sum_{l \notin S} w_l} \text{ elsewhere} $$
+
+    Changes see the same calls as `dikkat.record`, also in `generate` with a cache, in training and under autocast.
+    Gradients flow. Changes nest: the outer change applies first. A recording shows the changed weights, whether it
+    begins before or after the change. Only changed heads and queries are computed again, some rows at a time. Compiled
+    models run uncompiled in all threads within the block. If a model uses gradient checkpointing, call `backward`
+    within the block, on a CPU. Dropout is drawn anew in changed heads.
+
+    Positions count from the first token of the text, also in `generate`; padding on the left counts. In cross
+    attention, keys are positions in the encoder's text.
+
+    Args:
+        model: The model.
+        layers: The changed layers, as in `dikkat.record`; all by default.
+        heads: The changed heads, or pairs (layer, head) without `layers`; all by default.
+        cut: Whether to set the output of the heads to 0; with `mean`, to its mean over the text's queries.
+        mean: See `cut`.
+        edges: A pair (query, key) that the heads cannot see, a list of such pairs, or a boolean tensor (n, m) with True
+            for each hidden pair. A query or key is a position, a slice of positions, or one of the `tokens`.
+        spans: Keys by name: a slice of positions, or a list of positions.
+        mass: The weight that each query gives to the span, 0 to 1; with several spans, a dictionary. A query that sees
+            no key of a span, or no key outside, keeps its weights.
+        scale: The factor of the odds of each span, 0 or more.
+        weights: The weights to use: a trace of `record(model, weights=True)`, whose modules make the same calls, or a
+            tensor that broadcasts to (..., n, m) with rows that sum to 1.
+        tokens: The tokens of the text, if `edges` names some. A token stands for all its positions.
+
+    Yields:
+        A `Changed` with the number of changed calls and of queries that could not be changed.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: None or several changes are requested; a layer, head, span, pair or token does not exist; masses
+            are outside 0 to 1 or sum to more than 1; spans overlap; weights do not fit; a call cannot be changed (the
+            message names its module); or, at the end, no call was changed.
+        RuntimeError: `change` is called inside `torch.compile`.
+
+    Source:
+        Cut heads: Michel et al. 2019, "Are sixteen heads really better than one?". Edges: Geva et al. 2023, "Dissecting
+        recall of factual associations". Weights of spans: Zhang et al. 2024, "Tell your model where to attend".
+
+    Example:
+        >>> import torch, dikkat
+        >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        >>> x = torch.randn(1, 5, 8)
+        >>> with dikkat.change(model, spans={"start": slice(0, 2)}, mass=0.4), dikkat.record(model, weights=True) as trace:
+        ...     _ = model(x, x, x, need_weights=False)
+        >>> trace[""].weights[..., :2].sum(-1).mean()
+        tensor(0.4000)
+    """
+    if torch.compiler.is_compiling():
+        raise RuntimeError("change: got a call inside torch.compile; call change outside the compiled function")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: got {type(model).__name__}; expected a torch.nn.Module")
+    requested = {"cut": cut or None, "edges": edges, "mass": mass, "scale": scale, "weights": weights}
+    names = [name for name, value in requested.items() if value is not None]
+    if len(names) != 1:
+        raise ValueError(f"change: got {' and '.join(names) or 'no change'}; expected one of {', '.join(requested)}")
+    if mean and not cut:
+        raise ValueError("mean: got True without cut=True; expected cut=True, whose output `mean` replaces")
+    if spans is not None and mass is None and scale is None:
+        raise ValueError("spans: got spans without mass or scale; expected one of them")
+    heads_of_layers = _split_heads(layers, heads)
+    choices: dict[Any, LayerChoice] = {}
+    for entry in heads_of_layers:
+        choices |= select_layers(model, entry)
+    edits = {
+        entry: _make_edit(group, mean, edges, spans, mass, scale, weights, tokens)
+        for entry, group in heads_of_layers.items()
+    }
+    parts = []
+    for entry, edit in edits.items():
+        parts += [(choice, edit) for choice in select_layers(model, entry).values()]
+    changer = _Changer(model, parts)
+    with observing(model, changer):
+        yield changer.changed
+    if not changer.changed.calls:
+        entry, choice = next(iter(choices.items()))
+        raise NotSeenError(no_call_message(model, entry, choice, changer.layers))
+    for edit in edits.values():
+        edit.check_applied()
+
+
+class _Part(NamedTuple):
+    """The modules that an edit changes."""
+
+    choice: LayerChoice
+    edit: Edit
+
+
+class _Changer(Changing):
+    """Edits the calls of selected modules."""
+
+    def __init__(self, model: nn.Module, parts: Sequence[tuple[LayerChoice, Edit]]) -> None:
+        super().__init__(model, [choice for choice, _ in parts])
+        self._parts, self.changed = [_Part(*part) for part in parts], Changed()
+        self._counts = Counter[str]()
+
+    def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
+        module = self.running[-1]
+        first_query, first_key = self.find_positions(streams, queries, keys)
+        call, bound = self._counts[module.name], list[BoundEdit]()
+        self._counts[module.name] += 1
+        for choice, edit in self._parts:
+            if choice.includes(module.name, module.layer):
+                try:
+                    edit = edit.of_call(module.name, call)
+                except ValueError as error:
+                    raise ValueError(f"{error} (changing {module.name!r})") from error
+                bound.append(BoundEdit(edit, first_query + (step or 0), max(0, first_key), self.changed.count))
+        self.changed.calls += bool(bound)
+        return bound
+
+    def reject(self, reason: str) -> None:
+        name = self.running[-1].name
+        raise ValueError(f"change: got {reason} in {name!r}, which dikkat cannot change; expected dikkat.attend, "
+                         "scaled_dot_product_attention, or a softmax whose result multiplies values")  # fmt: skip
+
+
+def _split_heads(layers: Layers | None, heads: Any) -> dict[Any, tuple[int, ...] | None]:
+    """Return the changed heads for each entry of `layers`."""
+    if heads is None or type(heads) is int:
+        return {_hashable(layers): None if heads is None else (heads,)}
+    if not isinstance(heads, Sequence) or isinstance(heads, str) or not heads:
+        raise TypeError(f"heads: got {heads!r}; expected a whole number, a list of them, or of pairs (layer, head)")
+    if all(type(head) is int for head in heads):
+        return {_hashable(layers): tuple(heads)}
+    if layers is not None:
+        raise ValueError(f"heads: got pairs (layer, head) and layers={layers!r}; expected only the pairs")
+    by_layer: dict[Any, tuple[int, ...]] = {}
+    for pair in heads:
+        if not isinstance(pair, tuple) or len(pair) != 2 or any(type(number) is not int for number in pair):
+            raise TypeError(f"heads: got {pair!r}; expected a pair (layer, head) of whole numbers")
+        by_layer[pair[0]] = (*by_layer.get(pair[0], ()), pair[1])
+    return dict(by_layer)
+
+
+def _hashable(layers: Layers | None) -> Any:
+    return tuple(layers) if isinstance(layers, Sequence) and not isinstance(layers, str) else layers
+
+
+def _make_edit(
+    heads: tuple[int, ...] | None, mean: bool, edges: Any, spans: Any, mass: Any, scale: Any, weights: Any, tokens: Any
+) -> Edit:
+    if edges is not None:
+        return _make_edges(heads, edges, tokens)
+    if mass is not None or scale is not None:
+        return _make_spans(heads, spans, mass, scale)
+    if weights is None:
+        return Gate(heads, mean)
+    if isinstance(weights, Trace):
+        return Given(heads, trace=weights)
+    table = torch.as_tensor(weights)
+    if table.ndim < 2 or not table.is_floating_point():
+        raise TypeError(f"weights: got {tuple(table.shape)} {table.dtype}; expected weights (..., n, m), floating point")
+    sums = table.sum(-1)
+    if bool((table < 0).any()) or not bool((((sums - 1).abs() < 1e-3) | (sums == 0)).all()):
+        raise ValueError("weights: got a negative weight or a row whose sum is neither 1 nor 0; expected weights of keys")
+    return Given(heads, table)
+
+
+def _make_edges(heads: tuple[int, ...] | None, edges: Any, tokens: Sequence[str] | None) -> Edges:
+    if isinstance(edges, Tensor):
+        if edges.dtype != torch.bool or edges.ndim != 2:
+            raise TypeError(f"edges: got {tuple(edges.shape)} {edges.dtype}; expected booleans (n, m)")
+        return Edges(heads, mask=edges.cpu())
+    pairs = [edges] if isinstance(edges, tuple) and len(edges) == 2 and not isinstance(edges[0], tuple) else edges
+    if not isinstance(pairs, Sequence) or not pairs or any(not isinstance(p, tuple) or len(p) != 2 for p in pairs):
+        raise TypeError(f"edges: got {edges!r}; expected a pair (query, key), a list of pairs, or booleans (n, m)")
+    return Edges(heads, tuple((_positions(query, tokens), _positions(key, tokens)) for query, key in pairs))
+
+
+def _positions(position: Any, tokens: Sequence[str] | None) -> Tensor:
+    if type(position) is int and position >= 0:
+        return torch.tensor([position])
+    if isinstance(position, slice):
+        return _range("edges", position)
+    if isinstance(position, str):
+        if tokens is None:
+            raise ValueError(f"edges: got the token {position!r}; expected tokens=, the tokens of the text, too")
+        found = [index for index, token in enumerate(tokens) if position in (token, token.strip(" Ġ▁·"))]
+        if not found:
+            near = difflib.get_close_matches(position, tokens, n=1, cutoff=0.0)
+            hint = f", such as {near[0]!r}" if near else ""
+            raise ValueError(f"edges: got the token {position!r}; expected one of the {len(tokens)} tokens{hint}")
+        return torch.tensor(found)
+    raise TypeError(f"edges: got {position!r}; expected a position from 0, a slice of positions, or a token")
+
+
+def _range(name: str, positions: slice) -> Tensor:
+    start, stop, step = positions.start or 0, positions.stop, positions.step or 1
+    if type(start) is not int or type(stop) is not int or type(step) is not int or not 0 <= start < stop or step < 1:
+        raise ValueError(f"{name}: got {positions}; expected a slice with 0 <= start < stop, both positions of the text")
+    return torch.arange(start, stop, step)
+
+
+def _make_spans(heads: tuple[int, ...] | None, spans: Any, mass: Any, scale: Any) -> Edit:
+    if not isinstance(spans, Mapping) or not spans:
+        raise TypeError(f"spans: got {spans!r}; expected keys by name, such as {{'question': slice(0, 12)}}")
+    found: list[tuple[str, Tensor]] = []
+    for name, span in spans.items():
+        if isinstance(span, slice):
+            positions = _range("spans", span)
+        elif isinstance(span, Sequence) and span and all(type(index) is int and index >= 0 for index in span):
+            positions = torch.tensor(sorted(set(span)))
+        else:
+            raise ValueError(f"spans: got {span!r} for {name!r}; expected a slice, or a list of positions from 0")
+        found.append((name, positions))
+    what = "scale" if mass is None else "mass"
+    numbers: Any = scale if mass is None else mass
+    if isinstance(numbers, int | float):
+        if mass is None or len(found) > 1:
+            raise ValueError(f"{what}: got {numbers} for {len(found)} spans; expected a dictionary with a number for each")
+        numbers = {found[0][0]: numbers}
+    if not isinstance(numbers, Mapping) or numbers.keys() != spans.keys():
+        raise ValueError(f"{what}: got {numbers!r}; expected a number for each of {', '.join(map(repr, spans))}")
+    for name, number in numbers.items():
+        if not isinstance(number, int | float) or not 0 <= number < math.inf or (what == "mass" and number > 1):
+            raise ValueError(f"{what}: got {number} for {name!r}; expected a number {'0 to 1' if mass is not None else '≥ 0'}")
+    values = tuple(float(numbers[name]) for name, _ in found)
+    if mass is None:
+        return Scale(heads, tuple(found), values)
+    if math.fsum(values) > 1:
+        raise ValueError(f"mass: got a sum of {math.fsum(values):.4g}; expected at most 1")
+    counts = torch.cat([positions for _, positions in found]).unique(return_counts=True)[1]
+    if int(counts.max()) > 1:
+        raise ValueError("spans: got spans that overlap; expected spans without common positions")
+    return Mass(heads, tuple(found), values)

@@ -1,0 +1,461 @@
+"""Edits of attention weights. Each edit is one function on rows of logits, for outputs and for recordings."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from dikkat._core.arithmetic import dropout_scale, pool
+from dikkat._core.problem import Problem, Result
+from dikkat._core.softmax import softmax_weights
+from dikkat._engine.addresses import exact
+from dikkat.inspection.row_blocks import blocks, numbers_of_a_row, row_logits, select_heads, select_rows
+
+# The position of a sink's column, which is no key.
+_SINK = -1
+
+
+class Edit:
+    """A change of the weights of some heads.
+
+    Attributes:
+        heads: The edited heads, counted from 0, or from the end if negative; None for all.
+    """
+
+    heads: tuple[int, ...] | None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether a recording shows the edit."""
+        return True
+
+    def rows(self, queries: Tensor) -> Tensor:
+        """Return which queries are edited, (r,) booleans, by their positions."""
+        return torch.ones(len(queries), dtype=torch.bool)
+
+    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the logits (..., r, m) of the edited weights, and which rows could not be edited (..., r).
+
+        Logits are −∞ for hidden pairs. The positions of queries (r,) and keys (m,) are on the CPU.
+        """
+        raise NotImplementedError
+
+    def of_call(self, name: str, call: int) -> "Edit":
+        """Return the edit for a module's call, counted from 0."""
+        return self
+
+    def check_applied(self) -> None:
+        """Raise `ValueError` if no call had what the edit names."""
+
+
+@dataclass(frozen=True)
+class Gate(Edit):
+    """Multiplies the output of heads by a factor between the output itself (1) and 0, or with `mean` its mean (0).
+
+    Attributes:
+        mean: Whether the mean over the text's queries replaces the output.
+        factors: Returns the factors (B or 1, H) of a call with H heads; None: 0 for the edited heads.
+    """
+
+    heads: tuple[int, ...] | None
+    mean: bool = False
+    factors: Callable[[int], Tensor] | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        """No weights of one row have a mean output, or an output times a factor of any size."""
+        return not self.mean and self.factors is None
+
+    def rows(self, queries: Tensor) -> Tensor:
+        """No row needs other weights."""
+        return torch.zeros(len(queries), dtype=torch.bool)
+
+    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the logits unchanged, since `gated` edits outputs and weights."""
+        return logits, None
+
+
+def gated(tensor: Tensor, edits: "Edits", count: int, live: Callable[[], Tensor]) -> Tensor:
+    """Return outputs or weights (..., H, n, d) after all gates; `live()` is which queries count in means, (..., n)."""
+    for edit, *_ in edits:
+        if not isinstance(edit, Gate):
+            continue
+        numbers, base = head_numbers(edit, count), torch.zeros((), dtype=tensor.dtype, device=tensor.device)
+        if edit.factors is not None:
+            factor = edit.factors(count)
+        elif numbers is None:
+            factor = torch.zeros(1, count)
+        else:
+            factor = torch.tensor([[float(head not in numbers) for head in range(count)]])
+        factor = factor.to(tensor)[..., None, None] if tensor.ndim > 3 else factor.to(tensor)[..., None]
+        if edit.mean:
+            share = live().to(tensor.dtype).unsqueeze(-1).expand(*tensor.shape[:-1], 1)
+            base = (tensor * share).sum(-2, keepdim=True) / share.sum(-2, keepdim=True).clamp(min=1)
+        tensor = torch.where(factor == 0, base, tensor * factor + (1 - factor) * base)
+    return tensor
+
+
+@dataclass(frozen=True)
+class Edges(Edit):
+    """Hides pairs: each query in `pairs[k][0]` from each key in `pairs[k][1]`, or the pairs in `mask` (n, m)."""
+
+    heads: tuple[int, ...] | None
+    pairs: tuple[tuple[Tensor, Tensor], ...] = ()
+    mask: Tensor | None = None
+    _applied: set[int] = field(default_factory=set)
+
+    def rows(self, queries: Tensor) -> Tensor:
+        if self.mask is not None:
+            return queries < len(self.mask)
+        return torch.isin(queries, torch.cat([query for query, _ in self.pairs]))
+
+    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        hidden = torch.zeros(len(queries), len(keys), dtype=torch.bool)
+        if self.mask is not None:
+            (n, m), real = self.mask.shape, keys != _SINK
+            if len(queries) and (int(queries.max()) >= n or int(keys.max()) >= m):
+                raise ValueError(
+                    f"edges: got a mask of {n} queries and {m} keys for a call of query {int(queries.max())} and key "
+                    f"{int(keys.max())}; expected a mask with all queries and keys of the text"
+                )
+            hidden[:, real] = self.mask[queries][:, keys[real]]
+        for index, (query, key) in enumerate(self.pairs):
+            pair = torch.isin(queries, query)[:, None] & torch.isin(keys, key)
+            hidden |= pair
+            if bool(pair.any()):
+                self._applied.add(index)
+        return logits.masked_fill(_on(logits, hidden), -math.inf), None
+
+    def check_applied(self) -> None:
+        for index, (query, key) in enumerate(self.pairs):
+            if index not in self._applied:
+                raise ValueError(
+                    f"edges: got query {query.tolist()} and key {key.tolist()}, which no changed call has; expected "
+                    "positions of the text"
+                )
+
+
+@dataclass(frozen=True)
+class Mass(Edit):
+    """Gives each span of keys its mass: the weights within a span, and within the rest, keep their proportions."""
+
+    heads: tuple[int, ...] | None
+    spans: tuple[tuple[str, Tensor], ...]
+    masses: tuple[float, ...]
+
+    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        inside = [_find_keys(name, positions, keys) for name, positions in self.spans]
+        masses, rest_mass = [*self.masses], max(0.0, 1 - math.fsum(self.masses))
+        inside.append(~torch.stack(inside).any(0) & (keys != _SINK))
+        masses.append(rest_mass)
+        seen = [(logits > -math.inf).logical_and(_on(logits, group)).any(-1, keepdim=True) for group in inside]
+        needed = [see for see, mass, name in zip(seen, masses, [*self.spans, None], strict=True) if name or mass > 0]
+        can_edit = torch.stack(needed).all(0)
+        safe = torch.where(can_edit, logits, 0.0)  # without rows whose gradient would be NaN
+        share = torch.log_softmax(safe, -1)
+        if bool((keys == _SINK).any()):
+            keys_share = share.masked_fill(_on(share, keys == _SINK), -math.inf).logsumexp(-1, keepdim=True)
+        else:
+            keys_share = safe.new_zeros(())
+        edited = share
+        for group, mass in zip(inside, masses, strict=True):
+            mask = _on(logits, group)
+            if mass == 0 or not bool(group.any()):
+                edited = edited.masked_fill(mask, -math.inf)
+                continue
+            of_group = torch.log_softmax(safe.masked_fill(~mask, -math.inf), -1)
+            edited = torch.where(mask, of_group + math.log(mass) + keys_share, edited)
+        return torch.where(can_edit, edited, logits), ~can_edit.squeeze(-1)
+
+
+@dataclass(frozen=True)
+class Scale(Edit):
+    """Multiplies the odds of spans of keys: adds the logarithm of a factor to their logits."""
+
+    heads: tuple[int, ...] | None
+    spans: tuple[tuple[str, Tensor], ...]
+    factors: tuple[float, ...]
+
+    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        bias = torch.zeros(len(keys), dtype=torch.float64)
+        for (name, positions), factor in zip(self.spans, self.factors, strict=True):
+            inside = _find_keys(name, positions, keys)
+            bias[inside] += math.log(factor) if factor else -math.inf
+        return logits + bias.to(logits), None
+
+
+@dataclass(frozen=True)
+class Given(Edit):
+    """Uses the weights of `table` (..., n, m), or of the same call in a `trace`."""
+
+    heads: tuple[int, ...] | None
+    table: Tensor | None = None
+    trace: "object | None" = None
+
+    def of_call(self, name: str, call: int) -> Edit:
+        if self.trace is None:
+            return self
+        try:
+            inspection = self.trace[name, call]  # type: ignore[index]
+        except (KeyError, IndexError) as error:
+            raise ValueError(f"weights: got a trace without call {call} of {name!r}; expected the same calls") from error
+        if inspection.weights is None or inspection.queries is not None or inspection.heads is not None:
+            raise ValueError("weights: got a trace without all weights; expected one of record(model, weights=True)")
+        return replace(self, table=inspection.weights, trace=None)
+
+    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        table, real = self.table, keys != _SINK
+        assert table is not None  # `of_call` has found it
+        n, m = table.shape[-2:]
+        if len(queries) and (int(queries.max()) >= n or int(keys.max()) >= m):
+            raise ValueError(
+                f"weights: got {n} queries and {m} keys for a call of query {int(queries.max())} and key "
+                f"{int(keys.max())}; expected weights of a text of the same length"
+            )
+        rows = table[..., queries, :][..., keys[real]].to(logits)
+        if rows.shape[:-2] != logits.shape[:-2]:
+            rows = rows.expand(*logits.shape[:-2], *rows.shape[-2:])
+        if bool((rows > 0).logical_and(logits[..., real] == -math.inf).any()):
+            raise ValueError("weights: got a weight above 0 for a key that the model hides from the query; expected 0")
+        edited = logits.new_full(logits.shape, -math.inf)
+        edited[..., real] = rows.log()
+        if not bool(real.all()):
+            edited[..., ~real] = (1 - rows.sum(-1, keepdim=True)).clamp(min=0).log()
+        return edited, None
+
+
+class BoundEdit(NamedTuple):
+    """An edit of one call, whose first query and key have these positions in the text.
+
+    `count` receives how many rows could not be edited.
+    """
+
+    edit: Edit
+    first_query: int
+    first_key: int
+    count: Callable[[Tensor], None]
+
+
+Edits = Sequence[BoundEdit]
+
+
+def edited_logits(
+    logits: Tensor, edits: Edits, rows: Tensor, heads: Tensor | None, count: int, *, sink: bool, counts: bool = False
+) -> Tensor:
+    """Return the logits (..., H, r, m) of some rows after all edits; with `counts`, count the rows without an edit.
+
+    `heads` are the heads that the logits have, None for all `count` heads. The last column is a sink's with `sink`.
+    """
+    rows = rows.cpu()
+    for edit, first_query, first_key, count_rows in edits:
+        keys = first_key + torch.arange(logits.shape[-1])
+        if sink:
+            keys[-1] = _SINK
+        selected, positions = _select_heads(edit, heads, count), first_query + rows
+        if selected is None:
+            logits, missed = edit.apply(logits, positions, keys)
+        else:
+            index = selected.to(logits.device)
+            part, missed = edit.apply(logits.index_select(-3, index), positions, keys)
+            logits = logits.index_copy(-3, index, part)
+        if counts and missed is not None:
+            count_rows(missed.sum())
+    return logits
+
+
+def _select_heads(edit: Edit, heads: Tensor | None, count: int) -> Tensor | None:
+    """Return the indices of an edit's heads among `heads`; None for all."""
+    numbers = head_numbers(edit, count)
+    if numbers is None:
+        return None
+    available = list(range(count)) if heads is None else heads.tolist()
+    indices = [index for index, head in enumerate(available) if head in numbers]
+    return None if len(indices) == len(available) else torch.tensor(indices, dtype=torch.int64)
+
+
+def head_numbers(edit: Edit, count: int) -> set[int] | None:
+    """Return an edit's heads of a call with `count` heads, counted from 0; None for all."""
+    if edit.heads is None:
+        return None
+    for head in edit.heads:
+        if not -count <= head < count:
+            raise ValueError(f"heads: got {head}; expected {-count} to {count - 1}, since the call has {count} heads")
+    return {head % count for head in edit.heads}
+
+
+def edit_result(problem: Problem, run: Callable[[], Result], edits: Edits) -> Result:
+    """Return the result of a call with edited weights.
+
+    `run` returns the result without edits, for the heads and rows that no edit changes.
+    """
+    if problem.wants_state:
+        raise ValueError("change: got a call that returns a state, which dikkat cannot change; expected attend")
+    count, queries = problem.lead[-1] if len(problem.lead) > 1 else 1, problem.restrictions.queries
+    _check_means(edits, queries, problem.restrictions.keys)
+    part, heads, rows = _edited_part(problem, edits, count)
+    if heads is None and 0 < len(rows) == queries and not problem.wants_weights:
+        result = Result(edited_rows(part, edits, heads, rows, count), None, None)
+    else:
+        result = run()
+        if len(rows):
+            outputs = edited_rows(part, edits, heads, rows, count).to(result.mean.dtype)
+            result = result._replace(mean=_put(result.mean, outputs, heads, rows))
+        if result.weights is not None:
+            with exact(problem.query.device.type):
+                _, weights = edited_weights_of_rows(problem, edits, None, torch.arange(queries), count)
+            result = result._replace(weights=weights.to(result.weights.dtype))
+    return result._replace(mean=gated(result.mean, edits, count, lambda: _text_queries(problem)))
+
+
+def _text_queries(problem: Problem) -> Tensor:
+    """Return which queries see a key and are no padding, (..., n) booleans."""
+    live = problem.restrictions.live_queries()
+    if problem.restrictions.queries == problem.restrictions.keys:
+        live = live & problem.restrictions.seen_keys()
+    return live
+
+
+def _check_means(edits: Edits, queries: int, keys: int) -> None:
+    if queries == 1 < keys and any(isinstance(edit, Gate) and edit.mean for edit, *_ in edits):
+        raise ValueError(
+            "mean: got a call of one query, as in `generate`, whose output has no mean; expected a call with all "
+            "queries of the text, or mean=False"
+        )
+
+
+def _edited_part(problem: Problem, edits: Edits, count: int) -> tuple[Problem, Tensor | None, Tensor]:
+    """Return the call of all edited heads, these heads (None for all), and the edited rows."""
+    heads, rows = set[int](), torch.zeros(problem.restrictions.queries, dtype=torch.bool)
+    for edit, first_query, *_ in edits:
+        edit_rows = edit.rows(first_query + torch.arange(len(rows)))
+        if bool(edit_rows.any()):
+            numbers = head_numbers(edit, count)
+            heads |= set(range(count)) if numbers is None else numbers
+            rows |= edit_rows
+    row_indices = rows.nonzero().squeeze(-1)
+    if len(heads) == count or len(problem.lead) < 2:
+        return problem, None, row_indices
+    index = torch.tensor(sorted(heads), dtype=torch.int64, device=problem.query.device)
+    return select_heads(problem, index), index, row_indices
+
+
+def edited_rows(problem: Problem, edits: Edits, heads: Tensor | None, rows: Tensor, count: int) -> Tensor:
+    """Return the outputs (..., r, d_v) of some rows with edited weights, computed in blocks."""
+    has_sink, device = problem.sink is not None, problem.query.device
+
+    def compute(block: Tensor) -> Tensor:
+        repeats = torch._C._current_graph_task_id() != -1  # of a checkpoint, in the backward pass
+        with torch._C.DisableTorchFunction(), exact(device.type):
+            part = select_rows(problem, block).in_wide_dtype()
+            logits = _with_sink(row_logits(part), part.sink)
+            logits = edited_logits(logits, edits, block, heads, count, sink=has_sink, counts=not repeats)
+            weights = _weights(logits, has_sink)
+            visible = (logits[..., :-1] if has_sink else logits) > -math.inf
+            scale = dropout_scale(problem, block)
+            if scale is not None:
+                weights = weights * scale
+            elif problem.dropout:
+                weights = F.dropout(weights, problem.dropout)
+            return pool(weights, part.value, visible if problem.restrictions.may_hide() else None)
+
+    slices = list(blocks(len(rows), numbers_of_a_row(problem), device))
+    if problem.records and len(slices) > 1:  # so that the backward pass keeps no map of all weights
+        outputs = [checkpoint(compute, rows[block].to(device), use_reentrant=False) for block in slices]
+    else:
+        outputs = [compute(rows[block].to(device)) for block in slices]
+    return torch.cat(outputs, -2)
+
+
+def edited_weights_of_rows(
+    problem: Problem, edits: Edits, heads: Tensor | None, rows: Tensor, count: int
+) -> tuple[Tensor, Tensor]:
+    """Return the log-sum-exp (..., r) and the edited weights (..., r, m) of a call of these rows and heads."""
+    has_sink = problem.sink is not None
+    problem = problem.in_wide_dtype()
+    logits = _with_sink(row_logits(problem), problem.sink)
+    logits = edited_logits(logits, edits, rows, heads, count, sink=has_sink)
+    weights = _weights(logits, has_sink)
+    for edit, *_ in edits:
+        if isinstance(edit, Gate):
+            weights = _cut_rows(weights, _select_heads(edit, heads, count))
+    return logits.logsumexp(-1), weights
+
+
+def edit_weights(weights: Tensor, logits: Tensor | None, edits: Edits) -> Tensor:
+    """Return edited weights (..., n, m) of a model's own softmax.
+
+    `logits` (..., n, m) are the softmax's arguments if they are known: their smallest numbers hide a pair. Weights whose
+    sum is below 1 have a sink.
+    """
+    wide = torch.promote_types(weights.dtype, torch.float32)
+    if logits is not None:
+        hidden = logits <= torch.finfo(logits.dtype).min / 2
+        logits = logits.to(wide).masked_fill(hidden, -math.inf)
+    else:
+        logits = weights.to(wide).clamp(min=torch.finfo(wide).tiny).log().masked_fill(weights <= 0, -math.inf)
+    missing = 1 - weights.detach().to(wide).sum(-1, keepdim=True)
+    blind = (logits == -math.inf).all(-1, keepdim=True)
+    has_sink = bool((missing.masked_fill(blind, 0.0) > 16 * torch.finfo(weights.dtype).eps).any())
+    with_sink = logits
+    if has_sink:
+        with_sink = weights.to(wide).clamp(min=torch.finfo(wide).tiny).log().masked_fill(logits == -math.inf, -math.inf)
+        with_sink = torch.cat([with_sink, missing.clamp(min=0).log()], -1)
+    count, rows = weights.shape[-3] if weights.ndim > 3 else 1, torch.arange(weights.shape[-2])
+    edited = edited_logits(with_sink, edits, rows, None, count, sink=has_sink, counts=True)
+    _check_means(edits, weights.shape[-2], weights.shape[-1])
+    result = torch.where(blind, weights, _weights(edited, has_sink).to(weights.dtype))
+
+    def live() -> Tensor:
+        queries = ~blind.squeeze(-1)
+        return queries & (logits > -math.inf).any(-2) if weights.shape[-2] == weights.shape[-1] else queries
+
+    return gated(result, edits, count, live)
+
+
+def _cut_rows(weights: Tensor, heads: Tensor | None) -> Tensor:
+    if heads is None:
+        return torch.zeros_like(weights)
+    return weights.index_fill(-3, heads.to(weights.device), 0.0)
+
+
+def _with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:
+    if sink is None:
+        return logits
+    column = sink.to(logits.dtype)[..., None, None].expand(*logits.shape[:-1], 1)
+    return torch.cat([logits, column], -1)
+
+
+def _weights(logits: Tensor, has_sink: bool) -> Tensor:
+    weights = softmax_weights(logits, logits > -math.inf)
+    return weights[..., :-1] if has_sink else weights
+
+
+def _put(tensor: Tensor, part: Tensor, heads: Tensor | None, rows: Tensor) -> Tensor:
+    """Return (..., H, n, d) with some heads and rows replaced."""
+    if heads is None and len(rows) == tensor.shape[-2]:
+        return part
+    index = rows.to(tensor.device)
+    if heads is None:
+        return tensor.index_copy(-2, index, part)
+    old = tensor.index_select(-3, heads)
+    return tensor.index_copy(-3, heads, old.index_copy(-2, index, part))
+
+
+def _find_keys(name: str, positions: Tensor, keys: Tensor) -> Tensor:
+    """Return which keys are in a span, (m,) booleans."""
+    last = int(keys.max()) if len(keys) else -1
+    if len(positions) and int(positions.max()) > last:
+        raise ValueError(
+            f"spans: got {name!r} up to position {int(positions.max())}; expected at most {last}, the last key of the "
+            "text"
+        )
+    return torch.isin(keys, positions)
+
+
+def _on(tensor: Tensor, mask: Tensor) -> Tensor:
+    return mask.to(tensor.device)

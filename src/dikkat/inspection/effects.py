@@ -1,0 +1,303 @@
+"""Effects: how much a result changes if each head of a model is cut."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dikkat._engine.pytorch_state import is_transformed
+from dikkat.inspection.dataflow import Streams
+from dikkat.inspection.edits import BoundEdit, Gate
+from dikkat.inspection.layer_selection import LayerChoice, Layers, list_entries, select_layers
+from dikkat.inspection.observation import Changing, observing
+from dikkat.inspection.recording import record
+from dikkat.inspection.tables import make_frame, scores_table
+from dikkat.inspection.trace import Trace
+from dikkat.show.views import Tokens
+
+# A call: the name of its module, and how many calls the module made before.
+Key = tuple[str, int]
+
+# The largest number of batch elements in one run with cut heads.
+_ELEMENTS = 16
+# By how much the target may differ between two runs of an unchanged model, relative to its size.
+_SAME = 1e-3
+
+
+def effects(
+    model: nn.Module,
+    *arguments: Any,
+    target: int | Callable[[Any], Any],
+    mean: bool = False,
+    exact: bool = True,
+    layers: Layers | None = None,
+    tokens: Tokens | None = None,
+    **inputs: Any,
+) -> Any:
+    r"""Return a table of the heads with the change of a result if each head is cut.
+
+    $$ \text{effect}_h = f(\text{output with head } h \text{ cut}) - f(\text{output}), \qquad
+       \text{estimate}_h = -\sum_i \Big\langle \frac{\partial f}{\partial z_{hi}},\ z_{hi} - \bar z_h \Big\rangle $$
+
+    where z are the head's outputs and z̄ is 0, or with `mean` their mean over the text. The estimate of all heads takes
+    one forward and one backward pass. Each effect is a run of the layers from the head on: dikkat reuses the results of
+    the layers before. If `target` returns a number per element, several heads share a run.
+
+    Args:
+        model: A model in evaluation mode, of which `dikkat.change` can change the attention.
+        *arguments: The model's inputs.
+        target: A function of the model's output that returns a number, or a number for each element of the batch, whose
+            mean is the result; or the index of a class or token, whose logit is the result (of the last position, if
+            the logits are (B, n, classes)).
+        mean: Whether a cut head's output becomes its mean over the text instead of 0.
+        exact: Whether to compute `effect`, or only `estimate`.
+        layers: The layers, as in `dikkat.record`; all by default.
+        tokens: The tokens, for the patterns in `looks`, as in `Trace.tokens`.
+        **inputs: The model's inputs by name.
+
+    Returns:
+        The table of `Trace.scores` with two more columns, `effect` and `estimate`, in the unit of the target: a
+        `pandas.DataFrame`, or a NumPy record array if pandas is not installed.
+
+    Raises:
+        TypeError: `target` is neither a function nor an index, or does not return numbers.
+        ValueError: As in `dikkat.change`; the target does not depend on attention; or two runs of the model differ, as
+            with dropout.
+
+    Source:
+        Cut heads: Michel et al. 2019, "Are sixteen heads really better than one?", section 2 (effect) and 4
+        (estimate).
+
+    Example:
+        >>> import dikkat
+        >>> model, words = dikkat.show.example_model(), "a rose is a rose is a".split()
+        >>> table = dikkat.effects(model, words, target=lambda logits: logits[0, -1].max(), tokens=words)
+        >>> sorted(table.columns)[:3]
+        ['effect', 'estimate', 'evenly']
+    """
+    if not callable(target) and type(target) is not int:
+        raise TypeError(f"target: got {type(target).__name__}; expected a function of the output, or a logit's index")
+    if is_transformed() or torch.is_inference_mode_enabled():
+        raise ValueError("model: got a call inside a transform of torch.func, or in inference mode; expected one outside")
+    choices = list(select_layers(model, layers).values())
+    run = _Runs(model, choices, arguments, inputs, target, mean)
+    trace, estimates = run.estimate(layers)
+    columns: dict[str, list[float]] = {"effect": [], "estimate": []}
+    counts = Counter[str]()
+    exact_effects = run.exact({key: gate.shape[-1] for key, gate in estimates.items()}) if exact else {}
+    for call, _ in trace.calls():
+        key = call.name, counts[call.name]
+        counts[call.name] += 1
+        columns["estimate"] += estimates[key].tolist()
+        columns["effect"] += exact_effects[key] if exact else [float("nan")] * estimates[key].shape[-1]
+    if tokens is not None:
+        trace.tokens = tokens
+    table = scores_table(trace.calls(), 0, trace.tokens)
+    values = {name: np.asarray(table[name]) for name in (getattr(table, "columns", None) or table.dtype.names)}
+    return make_frame({**values, **{name: np.asarray(column) for name, column in columns.items()}})
+
+
+class _Gates(Changing):
+    """Multiplies the outputs of heads by gates: ones with a gradient, or those of one call."""
+
+    def __init__(self, model: nn.Module, choices: list[LayerChoice], mean: bool) -> None:
+        super().__init__(model, choices)
+        self._mean, self._counts = mean, Counter[str]()
+        self.gates: dict[Key, Tensor] = {}  # by call; made at the first use in an estimate
+        self.only: Key | None = None  # the call with a gate; None for all
+
+    def restart(self) -> None:
+        self._counts.clear()
+
+    def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
+        name = self.running[-1].name
+        self.find_positions(streams, queries, keys)
+        key = name, self._counts[name]
+        self._counts[name] += not step
+        if step:
+            key = name, self._counts[name] - 1
+        if self.only not in (None, key):
+            return []
+
+        def factors(count: int) -> Tensor:
+            return self.gates.setdefault(key, torch.ones(1, count, requires_grad=True))
+
+        return [BoundEdit(Gate(None, self._mean, factors), 0, 0, lambda _: None)]
+
+    def reject(self, reason: str) -> None:
+        raise ValueError(f"effects: got {reason} in {self.running[-1].name!r}, which dikkat cannot cut")
+
+
+class _Runs:
+    """Runs of a model on one input, with gates on its heads."""
+
+    def __init__(
+        self, model: nn.Module, choices: list[LayerChoice], arguments: Any, inputs: Any, target: Any, mean: bool
+    ) -> None:
+        self._model, self._arguments, self._inputs, self._target = model, arguments, inputs, target
+        self._gates, self._blocks = _Gates(model, choices, mean), _Blocks(model)
+        self._base = 0.0
+        self._elements: int | None = None  # how many numbers the target returns; None for one number
+
+    def _result(self, arguments: Any, inputs: Any) -> Tensor:
+        """Return the target, (B,) or a number."""
+        self._gates.restart()
+        output = self._model(*arguments, **inputs)
+        if callable(self._target):
+            result = self._target(output)
+        else:
+            logits = output if isinstance(output, Tensor) else output.logits
+            result = (logits[:, -1] if logits.ndim > 2 else logits)[..., self._target]
+        result = torch.as_tensor(result)
+        if not result.is_floating_point() or result.ndim > 1:
+            raise TypeError(
+                f"target: got {tuple(result.shape)} {result.dtype} from the function; expected a floating-point number, "
+                "or one for each element of the batch"
+            )
+        return result
+
+    def estimate(self, layers: Layers | None) -> tuple[Trace, dict[Key, Tensor]]:
+        """Return a trace of the unchanged model and the estimates (H,) of each call."""
+        with (
+            torch.enable_grad(),
+            observing(self._model, self._gates),
+            record(self._model, layers=layers, top_k=8) as trace,
+            self._blocks.noted(),
+        ):
+            result = self._result(self._arguments, self._inputs)
+            self._base, self._elements = float(result.mean()), len(result) if result.ndim else None
+            gates = list(self._gates.gates.values())
+            gradients = torch.autograd.grad(result.mean(), gates, allow_unused=True) if result.requires_grad else ()
+        if all(gradient is None for gradient in gradients):
+            raise ValueError("target: got a result that depends on no head; expected a function of the model's output")
+        return trace, {
+            key: torch.zeros(gate.shape[-1]) if gradient is None else -gradient.squeeze(0)
+            for (key, gate), gradient in zip(self._gates.gates.items(), gradients, strict=True)
+        }
+
+    @torch.no_grad()
+    def exact(self, sizes: dict[Key, int]) -> dict[Key, list[float]]:
+        """Return the effects of each call's heads."""
+        with observing(self._model, self._gates):
+            self._gates.only = ("", -1)  # no call
+            again = float(self._result(self._arguments, self._inputs).mean())
+            self._check_same(again)
+            together = self._count_together()
+            return {key: self._effects_of(key, heads, together) for key, heads in sizes.items()}
+
+    def _check_same(self, again: float) -> None:
+        if abs(again - self._base) > _SAME * max(1.0, abs(self._base)):
+            raise ValueError(
+                f"model: got the target {self._base:.6g}, and {again:.6g} from a second run; expected equal results. "
+                "Call model.eval(), since dropout makes runs differ"
+            )
+        self._base = again
+
+    def _count_together(self) -> int:
+        """Return how many heads share a run: 1 if the target is one number or the model does not repeat its inputs."""
+        if self._elements is None:
+            return 1
+        together = max(1, _ELEMENTS // self._elements)
+        try:
+            result = self._result(*self._repeated(together))
+        except (RuntimeError, ValueError, IndexError):
+            return 1
+        same = result.ndim == 1 and len(result) == together * self._elements
+        if not same or bool(((result.view(together, -1).mean(1) - self._base).abs() > _SAME * max(1, abs(self._base))).any()):
+            return 1
+        return together
+
+    def _repeated(self, times: int) -> tuple[Any, Any]:
+        elements = self._elements or 1
+        return _repeat(self._arguments, elements, times), _repeat(self._inputs, elements, times)
+
+    def _effects_of(self, key: Key, heads: int, together: int) -> list[float]:
+        found, self._gates.only = list[float](), key
+        for first in range(0, heads, together):
+            group = range(first, min(first + together, heads))
+            gates = torch.ones(len(group), heads)
+            gates[range(len(group)), group] = 0
+            self._gates.gates[key] = gates.repeat_interleave(self._elements or 1, 0)
+            arguments, inputs = self._repeated(len(group)) if len(group) > 1 else (self._arguments, self._inputs)
+            with self._blocks.skipped(key[0], self._elements or 1, len(group)):
+                result = self._result(arguments, inputs)
+            found += [float(value) - self._base for value in result.reshape(len(group), -1).mean(1)]
+        return found
+
+
+class _Blocks:
+    """The entries of a model's outermost lists of modules, and their results in an unchanged run."""
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = dict(model.named_modules())
+        self._modules = {name: modules[name] for name in list_entries(list(modules)) if name in modules}
+        self._results: dict[str, Any] = {}
+        self._begun: dict[str, int] = {}  # how many entries had ended when an entry began
+        self._ended: dict[str, int] = {}
+        self._can_skip = True
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note the results of the entries that run."""
+        handles = []
+        for name, module in self._modules.items():
+
+            def begin(*_: Any, name: str = name) -> None:
+                self._can_skip = self._can_skip and name not in self._begun
+                self._begun[name] = len(self._ended)
+
+            def end(_: nn.Module, __: Any, result: Any, *, name: str = name) -> None:
+                self._ended[name] = len(self._ended)
+                self._results[name] = result
+
+            handles += [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._results = {name: _detached(result) for name, result in self._results.items()}
+            self._can_skip = self._can_skip and all(result is not None for result in self._results.values())
+
+    @contextmanager
+    def skipped(self, name: str, elements: int, times: int) -> Iterator[None]:
+        """Let the entries that ended before the entry of a module began return their results, for repeated inputs."""
+        root = next((entry for entry in self._begun if name == entry or name.startswith(f"{entry}.")), None)
+        skipped = [
+            entry for entry, end in self._ended.items() if root is not None and self._can_skip and end < self._begun[root]
+        ]
+        try:
+            for entry in skipped:
+                result = _repeat(self._results[entry], elements, times)
+                self._modules[entry].forward = lambda *_, result=result, **__: result  # type: ignore[method-assign]
+            yield
+        finally:
+            for entry in skipped:
+                del self._modules[entry].forward
+
+
+def _detached(result: Any) -> Any:
+    """Return a result without its graph; None if it has parts other than tensors."""
+    if isinstance(result, Tensor):
+        return result.detach()
+    if isinstance(result, tuple | list) and type(result) in (tuple, list):
+        parts = [_detached(part) for part in result]
+        return None if any(part is None for part in parts) else type(result)(parts)
+    return None
+
+
+def _repeat(values: Any, elements: int, times: int) -> Any:
+    """Repeat the batch in all tensors whose first dimension has `elements`."""
+    if times == 1:
+        return values
+    if isinstance(values, Tensor):
+        return torch.cat([values] * times) if values.ndim and len(values) == elements else values
+    if isinstance(values, dict):
+        return {name: _repeat(value, elements, times) for name, value in values.items()}
+    if isinstance(values, tuple | list) and type(values) in (tuple, list):
+        return type(values)(_repeat(value, elements, times) for value in values)
+    return values

@@ -1,0 +1,478 @@
+"""Watches the attention calls of a running model, for recordings and changes, with one mode for each thread."""
+
+import math
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._higher_order_ops import flex_attention
+from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
+
+from dikkat._core import recording_hooks
+from dikkat._core.dispatch import run_problem
+from dikkat._core.problem import Problem, Result
+from dikkat._engine.pytorch_state import is_transformed, uncompiled
+from dikkat.inspection.dataflow import Dataflow, Streams
+from dikkat.inspection.edits import BoundEdit, Edits, edit_result, edit_weights
+from dikkat.inspection.layer_selection import LayerChoice, Numbering
+from dikkat.inspection.request import Inspection, Request
+from dikkat.inspection.single_call import inspect_problem
+from dikkat.inspection.torch_attention import (
+    call_multi_head,
+    inspect_weights,
+    multi_head_arguments,
+    problem_of_fused,
+)
+from dikkat.inspection.trace import OWN_SOFTMAX
+
+class RunningModule(NamedTuple):
+    """A running module, its layer (−1 for none), and the length of its cache (None if unknown)."""
+
+    name: str
+    module: nn.Module
+    layer: int
+    cached: int | None
+
+
+class Watcher:
+    """Follows which selected modules of a model run in this thread, and where their calls are in the text."""
+
+    def __init__(self, model: nn.Module, choices: list[LayerChoice]) -> None:
+        self._choices = choices
+        self._modules = {name: module for choice in choices for name, module in choice.modules.items()}
+        self._numbering = Numbering(list(self._modules))
+        self._thread, self.running, self._watched_depth = threading.get_ident(), list[RunningModule](), 0
+        self.run_count, self.layers = 0, 0  # how often the model ran, and how many numbered layers ran
+        # By the sequence that a self-attention returns: the sequence that it reads, and its first position.
+        self.parents: dict[int, tuple[int, int]] = {}
+        self.query_sequences, self.key_sequences = set[int](), set[int]()  # of cross attention
+        self._last_calls: dict[tuple[str, int], tuple[int, int]] = {}  # by module: end and keys of the last call
+        self._call_counts = Counter[tuple[int, str]]()
+        self.on_toggle: Callable[[], None] = lambda: None
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a selected module is running."""
+        return self._watched_depth > 0
+
+    def stop(self) -> None:
+        """Stop watching, until a selected module starts again."""
+        self._watched_depth = 0
+        self.on_toggle()
+
+    def entered(self, name: str) -> None:
+        """Handle the start of a selected module."""
+
+    @contextmanager
+    def hooked(self, model: nn.Module) -> Iterator[None]:
+        """Count the calls of the model in `run_count` and keep its running modules in `running`, innermost last."""
+
+        def count_run(*_: Any) -> None:
+            if threading.get_ident() == self._thread:
+                self.run_count += 1
+                self._numbering.restart()
+
+        with ExitStack() as stack:
+            if not _gets_no_hooks(model):
+                stack.callback(model.register_forward_pre_hook(count_run).remove)
+            for name, module in self._modules.items():
+                if not _gets_no_hooks(module):
+                    for handle in self._hooks(name, module):
+                        stack.callback(handle.remove)
+            yield
+
+    def _hooks(self, name: str, module: nn.Module) -> Iterator[RemovableHandle]:
+        def enter(_: nn.Module, arguments: Any, keywords: Any) -> None:
+            if threading.get_ident() == self._thread:
+                layer, cached = self._numbering.enter(name), _cached_length(module, (*arguments, *keywords.values()))
+                if self.running:
+                    layer = self.running[-1].layer if layer < 0 else layer
+                    cached = self.running[-1].cached if cached is None else cached
+                self.layers = max(self.layers, layer + 1)
+                self.running.append(RunningModule(name, module, layer, cached))
+                if any(choice.includes(name, layer) for choice in self._choices):
+                    self.entered(name)
+                    if not self._watched_depth:
+                        self._watched_depth = len(self.running)
+                        self.on_toggle()
+
+        def leave(*_: Any) -> None:
+            # Another hook may have raised before `enter`, or an interrupt may have skipped `leave` of inner modules.
+            if threading.get_ident() == self._thread and any(running.name == name for running in self.running):
+                while self.running.pop().name != name:
+                    pass
+                if len(self.running) < self._watched_depth:
+                    self.stop()
+
+        yield module.register_forward_pre_hook(enter, with_kwargs=True)
+        # Nested recordings close in reverse order.
+        yield module.register_forward_hook(leave, always_call=True, prepend=True)
+
+    def find_positions(self, streams: Streams, queries: int, keys: int) -> tuple[int, int]:
+        """Return the positions of the first query and key of a call; −1 for keys of another sequence."""
+        name, (query, key, output) = self.running[-1].name, streams
+        if query.sequence != key.sequence:
+            self.query_sequences.add(query.sequence)
+            self.key_sequences.add(key.sequence)
+            return self.parents.get(query.sequence, (0, 0))[1], -1
+        slot = name, self._call_counts[self.run_count, name]
+        self._call_counts[self.run_count, name] += 1
+        last_end, last_keys = self._last_calls.get(slot, (0, 0))
+        cached = self.running[-1].cached
+        if cached is None:
+            cached = max(keys - queries, last_end if keys >= last_keys else 0) if keys > queries else 0
+        self._last_calls[slot] = cached + queries, keys
+        self.parents[output.sequence] = query.sequence, cached
+        return cached, max(0, cached + queries - keys) if keys >= queries else -1
+
+
+class Recording(Watcher):
+    """A watcher that records calls."""
+
+    def compute(self, name: str, problem: Problem, streams: Streams) -> Result | None:
+        """Return the result of a dikkat call if the requested summaries are a by-product of it, else None."""
+        raise NotImplementedError
+
+    def add(
+        self, inspect: Callable[[Request], Inspection], streams: Streams, queries: int, keys: int, source: str = ""
+    ) -> None:
+        """Record a call, of which `inspect` returns the requested summaries."""
+        raise NotImplementedError
+
+    def lose_weights(self) -> None:
+        """Handle weights that multiply values in an unsupported way."""
+        raise NotImplementedError
+
+    def saw_softmax(self) -> None:
+        """Handle a softmax in the running module."""
+        raise NotImplementedError
+
+
+class Changing(Watcher):
+    """A watcher that edits the weights of calls."""
+
+    def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
+        """Return the edits of a call; `step` is the number of its query in a recurrence."""
+        raise NotImplementedError
+
+    def reject(self, reason: str) -> None:
+        """Raise an error if a selected module makes a call that cannot be changed."""
+        raise NotImplementedError
+
+
+class Observation(Dataflow):
+    """Passes the attention calls of this thread to its watchers, the outermost first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watchers: list[Watcher] = []
+        self._observed = ExitStack()
+        self._is_observing = False
+        self._logits: Tensor | None = None  # of the last softmax
+        self._step: int | None = None  # of a recurrence that is changed
+
+    def update(self) -> None:
+        """Receive dikkat's calls if a watcher's selected module is running."""
+        watches = any(watcher.is_watching for watcher in self.watchers)
+        if watches and not self._is_observing:
+            self._observed.enter_context(recording_hooks.observed_by(self))
+        elif self._is_observing and not watches:
+            self._observed.close()
+        self._is_observing = watches
+
+    def _watching(self) -> list[Watcher]:
+        return [watcher for watcher in self.watchers if watcher.is_watching and watcher.running]
+
+    def _recordings(self) -> list[Recording]:
+        # In a backward, a checkpoint repeats calls that are recorded already.
+        if self._step is not None or torch._C._current_graph_task_id() != -1:
+            return []
+        return [watcher for watcher in self._watching() if isinstance(watcher, Recording)]
+
+    def _changings(self) -> list[Changing]:
+        return [watcher for watcher in self._watching() if isinstance(watcher, Changing)]
+
+    def _edits(self, streams: Streams, queries: int, keys: int) -> Edits:
+        changings = self._changings()
+        if changings and is_transformed():
+            self._reject("a call inside a transform of torch.func (vmap, grad ...)")
+        return [edit for watcher in changings for edit in watcher.edits_of(streams, queries, keys, self._step)]
+
+    def _reject(self, reason: str) -> None:
+        for watcher in self._changings():
+            watcher.reject(reason)
+
+    @property
+    def changes(self) -> bool:
+        """Whether a selected module of a change is running."""
+        return bool(self._changings())
+
+    @property
+    def keeps_logits(self) -> bool:  # type: ignore[override]
+        """Whether to keep the arguments of each softmax."""
+        return self.changes
+
+    # --- dikkat's calls
+
+    def run_call(self, name: str, problem: Problem, run: Callable[[Problem], Result]) -> Result:
+        """Run a dikkat call, edited if a change is active, and record it."""
+        streams, restrictions = self.streams(problem.query, problem.key), problem.restrictions
+        edits, recordings = self._edits(streams, restrictions.queries, restrictions.keys), self._recordings()
+        if self._step is not None:
+            self._step += 1
+        result = None
+        if edits:
+            result = edit_result(problem, lambda: run(problem), edits)
+        elif len(recordings) == 1:
+            result = recordings[0].compute(name, problem, streams)
+            recordings = [] if result is not None else recordings
+        if result is None:
+            result = run(problem)
+        for recording in recordings:
+            recording.add(*_inspection_of(problem, streams, edits))
+        self.follow(result.mean, streams[2])
+        return result
+
+    def observe_calls(self, problems: Sequence[Problem], output: Tensor | None = None) -> None:
+        """Record the calls of packed sequences, or a call over keys of several ranks."""
+        self._reject("a call of packed sequences (attend_ragged) or of keys on several ranks")
+        longest = max(problem.restrictions.queries for problem in problems)
+        for problem in problems:
+            streams = self.streams(problem.query, problem.key)
+            for recording in self._recordings():
+                recording.add(*_inspection_of(problem, streams, longest=longest or math.inf))
+            if output is not None:
+                self.follow(output, streams[2])
+
+    def observe_weights(self, weights: Tensor) -> None:
+        """Record the weights of a recurrence."""
+        query, key = (self.origin(weights.new_zeros(())) for _ in range(2))
+        for recording in self._recordings():
+            recording.add(partial(inspect_weights, weights), (query, key, query), *weights.shape[-2:])
+
+    @contextmanager
+    def as_one_call(self) -> Iterator[None]:
+        """Edit the calls within the context as steps of one call, and do not record them."""
+        self._step = 0
+        try:
+            with nullcontext() if self.changes else recording_hooks.observed_by(None):
+                yield
+        finally:
+            self._step = None
+
+    # --- PyTorch's functions
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is flex_attention:
+            self._reject("flexible attention")
+            self.lose_weights()
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def call_fused(self, function: Any, arguments: Any, keywords: Any, streams: Streams) -> Any:
+        """Call one of PyTorch's attention functions, edited if a change is active, and record the call."""
+        if recording_hooks.current_observer() is not self:
+            return function(*arguments, **keywords)
+        if function is F.multi_head_attention_forward:
+            return self._call_multi_head(function, arguments, keywords, streams)
+        query, inputs = arguments[0] if arguments else keywords["query"], _group_heads(
+            streams[0].query_positions, *arguments, **keywords
+        )
+        queries, keys = (inputs[name].shape[-2] for name in ("query", "key"))
+        edits = self._edits(streams, queries, keys)
+        if edits:
+            shape = (*query.shape[:-1], inputs["value"].shape[-1])
+            result = self._edited(inputs, edits, lambda: function(*arguments, **keywords)).reshape(shape)
+        else:
+            result = function(*arguments, **keywords)
+        for recording in self._recordings():
+            recording.add(partial(_inspect_fused, inputs, edits), streams, queries, keys)
+        return result
+
+    def _edited(self, inputs: dict[str, Any], edits: Edits, run: Callable[[], Tensor]) -> Tensor:
+        query = inputs["query"]
+        with recording_hooks.observed_by(None):
+            problem = problem_of_fused(**inputs, pools=True)
+            shape = torch.Size((*problem.lead, query.shape[-2], inputs["value"].shape[-1]))
+            result = edit_result(problem, lambda: Result(run().reshape(shape), None, None), edits)
+        return result.mean.to(query.dtype)
+
+    def _call_multi_head(self, function: Any, arguments: Any, keywords: Any, streams: Streams) -> Any:
+        bound = multi_head_arguments(*arguments, **keywords)
+        changes, unbatched, weights = self.changes, bound["query"].ndim == 2, list[Tensor]()
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> Tensor:
+            inputs = dict(zip(_FUSED, (query, key, value, *options), strict=False))
+            edits = self._edits(streams, query.shape[-2], key.shape[-2])
+            for recording in self._recordings():
+                inspect = partial(_inspect_fused, inputs, edits, unbatched=unbatched)
+                recording.add(inspect, streams, query.shape[-2], key.shape[-2])
+            if not changes:
+                return query
+            if bound["need_weights"]:
+                with recording_hooks.observed_by(None):
+                    wanted = problem_of_fused(**inputs, pools=True).unchecked_copy(wants_weights=True)
+                    result = edit_result(wanted, lambda: run_problem(wanted), edits)
+                weights.append(result.shown_weights().to(query.dtype))
+                return result.mean.to(query.dtype)
+            return self._edited(inputs, edits, lambda: F.scaled_dot_product_attention(query, key, value, *options))
+
+        if not changes:
+            result = function(*arguments, **keywords)
+            with torch.no_grad():
+                call_multi_head(attend, bound)
+            return result
+        output = call_multi_head(attend, bound)
+        if not bound["need_weights"]:
+            return output, None
+        shown = weights[0].mean(1) if bound["average_attn_weights"] else weights[0]
+        return output, shown[0] if unbatched else shown
+
+    # --- the model's own softmax
+
+    def softmax(self, name: str, logits: Tensor, function: Callable[[Tensor], Any]) -> tuple[Any, Tensor | None]:
+        """Return the result, and weights with 0 for queries that see no key ("eager" returns uniform weights)."""
+        result = function(logits)
+        if "softmax" not in name:
+            return result, None
+        self._logits = logits
+        observes = recording_hooks.current_observer() is self
+        if not observes or not logits.is_floating_point() or logits.ndim < 2:
+            return result, None
+        for recording in self._recordings():
+            recording.saw_softmax()
+        blind = (logits.detach() <= torch.finfo(logits.dtype).min / 2).all(-1, keepdim=True)
+        if not bool(blind.any()):
+            return result, None
+        return result, (result if self.changes else result.detach()).masked_fill(blind, 0.0)
+
+    def lose_weights(self) -> None:
+        """Handle weights that multiply values in an unsupported way."""
+        if recording_hooks.current_observer() is self:
+            self._reject("weights that multiply values in a way that dikkat does not follow")
+            for recording in self._recordings():
+                recording.lose_weights()
+
+    def saw_weights(
+        self, weights: Tensor, logits: Tensor | None, arrange: Callable[[Tensor], Tensor], streams: Streams
+    ) -> Tensor | None:
+        """Record weights, and return them edited if a change is active."""
+        if recording_hooks.current_observer() is not self:
+            return None
+        last_logits, self._logits, edited = self._logits, None, None
+        logits = None if logits is None or logits.shape != weights.shape else arrange(logits)
+        weights = arrange(weights)
+        if edits := self._edits(streams, weights.shape[-2], weights.shape[-1]):
+            with torch._C.DisableTorchFunction():
+                edited = edit_weights(weights, logits, edits)
+        shown = edited if edited is not None and all(bound.edit.is_shown for bound in edits) else weights
+        for recording in self._recordings():
+            sinks = getattr(recording.running[-1].module, "sinks", None)
+            if sinks is not None and last_logits is not None and last_logits.shape == weights.shape:
+                # Granite's sinks scale the output afterwards. Other models' sinks have a column in the softmax.
+                shown = shown * (last_logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
+            recording.add(partial(inspect_weights, shown), streams, *weights.shape[-2:], OWN_SOFTMAX)
+        return edited
+
+
+class NotSeenError(ValueError):
+    """No call of attention was recorded or changed."""
+
+
+def no_call_message(model: nn.Module, entry: int | str | None, choice: LayerChoice, layer_count: int) -> str:
+    if choice.counted and layer_count:
+        return f"layers: got {entry}; expected {-layer_count} to {layer_count - 1}"
+    kinds = sorted({type(module).__name__ for module in choice.modules.values()})
+    subject = f"model: got {type(model).__name__}" if entry is None else f"layers: got {entry!r}"
+    attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    hint = "" if attention in (None, "dikkat", "sdpa", "eager") else f" (this model has {attention!r}: load it again)"
+    return (
+        f"{subject}, in which no attention ran within the `with` block; expected dikkat's layers, "
+        "torch.nn.MultiheadAttention, scaled_dot_product_attention, a softmax that multiplies values, or a Hugging "
+        f"Face model loaded with attn_implementation='dikkat', 'sdpa' or 'eager'{hint}. Call the model there. "
+        "To draw weights that you already have, call dikkat.show.weights. "
+        f"The modules: {', '.join(kinds)}"
+    )
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def observing(model: nn.Module, watcher: Watcher) -> Iterator[Observation]:
+    """Let a watcher see the attention calls of a model in this thread; compiled models run uncompiled."""
+    outer: Observation | None = getattr(_thread, "observation", None)
+    with ExitStack() as stack:
+        stack.enter_context(uncompiled())
+        observation = Observation() if outer is None else outer
+        observation.add_constants(model)
+        observation.watchers.append(watcher)
+        stack.callback(observation.watchers.remove, watcher)
+        watcher.on_toggle = observation.update
+        stack.callback(watcher.stop)
+        stack.enter_context(watcher.hooked(model))
+        if outer is None:
+            _thread.observation = observation
+            stack.callback(setattr, _thread, "observation", None)
+            stack.enter_context(observation)
+        yield observation
+
+
+def _inspection_of(
+    problem: Problem, streams: Streams, edits: Edits = (), longest: float = 0
+) -> tuple[Callable[[Request], Inspection], Streams, int, int]:
+    """Return the arguments of `Recording.add` for a dikkat call."""
+
+    edits = [bound for bound in edits if bound.edit.is_shown]
+
+    def inspect(request: Request) -> Inspection:
+        request = replace(request, longest=longest or problem.restrictions.queries or math.inf)
+        return inspect_problem(replace(problem, dropout=0.0, seeds=None), request, edits=edits)
+
+    return inspect, streams, problem.restrictions.queries, problem.restrictions.keys
+
+
+def _inspect_fused(inputs: dict[str, Any], edits: Edits, request: Request, *, unbatched: bool = False) -> Inspection:
+    edits = [bound for bound in edits if bound.edit.is_shown]
+    inspection = inspect_problem(problem_of_fused(**inputs), request, edits=edits)
+    return inspection.of_element(0) if unbatched else inspection
+
+
+def _gets_no_hooks(module: nn.Module) -> bool:
+    """Return whether a module gets no hooks: a TorchScript module or one of PyTorch's leaf layers.
+
+    Recurrences and scores run in compiled code only if their layers have no hooks.
+    """
+    is_leaf = type(module).__module__.startswith("torch.nn.modules.") and not module._modules
+    return is_leaf or isinstance(module, torch.jit.ScriptModule)
+
+
+def _cached_length(module: nn.Module, arguments: tuple[Any, ...]) -> int | None:
+    """Return the length of a transformers cache among the arguments, for the module's layer; None without a cache."""
+    layer = getattr(module, "layer_idx", None)
+    cache = next((arg for arg in arguments if hasattr(arg, "get_seq_length")), None) if type(layer) is int else None
+    try:
+        return None if cache is None else int(cache.get_seq_length(layer))
+    except (TypeError, ValueError):  # another kind of layer or cache
+        return None
+
+
+def _group_heads(rows: Tensor | None, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+    """Return arguments by name. Queries (B, H', g, d) of one position, as in `rows` (B, g), become H' · g heads."""
+    inputs = dict(zip(_FUSED, arguments, strict=False)) | keywords
+    if rows is not None and rows.ndim == 2 and rows.shape[1] > 1 and bool((rows == rows[:, :1]).all()):
+        inputs["enable_gqa"] = True
+        for name in ("query", "attn_mask"):
+            if isinstance(inputs.get(name), Tensor) and inputs[name].shape[1] != 1:
+                inputs[name] = inputs[name].flatten(1, 2)[:, :, None]
+    return inputs
+
+
+_FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # arguments by position

@@ -23,7 +23,7 @@ from versions import ROOT, VERSIONS, constraints
 
 FEWEST_EXAMPLES = 3
 LARGEST = 2_000_000  # bytes of the wheel
-_BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?<!skip: next -->\n)^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CLONE = "'.["
 

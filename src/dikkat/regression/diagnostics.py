@@ -54,6 +54,7 @@ _FALSE_ALARM = 0.01  # the probability of a false alarm if the means of blocks a
 _MAX_NEIGHBORS, _MIN_STEP, _MIN_PLACES = 25, 5.5, 5  # rows at a place; median of the largest steps; places
 _SEPARATION = 8.0  # minimum of (distance between places / distance of neighbours in a place) ** dimensions
 _RARE_GAP = 2.0  # evenly spread rows in one dimension have exp(-2) gaps that count as gaps between places
+_SAMPLE = 2000  # rows whose neighbours tell whether the rows may form places
 _QUANTILE = 0.15  # the quantile of rows' radii that separates places; larger radii join places
 _MOST_FOLDS = 60  # folds that leave out places, at most
 _MIN_RATIO = 1.3  # minimum of the mean squared error at new places over that with known repeats
@@ -333,27 +334,40 @@ def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
     if len(x) < _MIN_ROWS // 2:
         return None
     neighbors, tree = min(_MAX_NEIGHBORS, len(x) - 2), cKDTree(x)
-    distances = tree.query(x, neighbors + 2)[0][:, 1:]
+
+    def distances_of(rows: Array) -> Array:
+        """Return the distances of rows to their nearest other rows."""
+        return np.asarray(tree.query(rows, neighbors + 2)[0][:, 1:])
+
+    # A part of the rows tells whether they may form places: the distances of 10,000 rows take a quarter of a fit.
+    distances = distances_of(x[:: -(-len(x) // _SAMPLE)])
     with np.errstate(divide="ignore", invalid="ignore"):
         steps = np.nan_to_num(np.log(distances[:, 1:] / distances[:, :-1]), posinf=np.inf) * np.arange(1, neighbors + 1)
         steps *= min(dimensions, np.log(2) / np.median(steps))  # fewer if rows lie near a line or a plane
-    row, largest = np.arange(len(x)), steps.argmax(1)
-    inside = distances[row, largest]
+    row, largest = np.arange(len(steps)), steps.argmax(1)
+    inside, nearest = distances[row, largest], np.median(distances[:, 0])
     if np.median(steps[row, largest]) >= _MIN_STEP:
         radius = np.quantile((inside + distances[row, largest + 1]) / 2, _QUANTILE) if np.median(inside) > 0 else 0.0
         size_factor = 2
-    elif dimensions == 1 and (nearest := np.median(distances[:, 0])) > 0:
+    elif dimensions == 1 and nearest > 0:
         radius = (np.log(len(x)) + _RARE_GAP) * nearest * 2 / np.log(2)
         size_factor = _MIN_PLACES  # rows around a few centers are not places
     else:
         return None
-    pairs = tree.query_pairs(radius, output_type="ndarray")
-    count, place_ids = connected_components(coo_array((np.ones(len(pairs)), pairs.T), (len(x), len(x))))
-    sizes, gaps = np.bincount(place_ids), np.full(count, np.inf)
-    np.minimum.at(gaps, place_ids, np.where(distances > radius, distances, np.inf).min(1))
+    if x.shape[1] == 1:
+        order = np.argsort(x[:, 0])
+        place_ids = np.empty(len(x), np.intp)
+        place_ids[order] = np.concatenate([[0], np.cumsum(np.diff(x[order, 0]) > radius)])
+        count = int(place_ids[order[-1]]) + 1
+    else:
+        pairs = tree.query_pairs(radius, output_type="ndarray")
+        count, place_ids = connected_components(coo_array((np.ones(len(pairs)), pairs.T), (len(x), len(x))))
+    sizes = np.bincount(place_ids)
     too_few = count < _MIN_PLACES or len(x) ** 2 < size_factor * (sizes**2).sum()
     if too_few or (sizes[place_ids] > 1).mean() < 0.5:
         return None
+    distances, gaps = distances_of(x), np.full(count, np.inf)
+    np.minimum.at(gaps, place_ids, np.where(distances > radius, distances, np.inf).min(1))
     return place_ids if np.median(gaps) > _SEPARATION ** (1 / dimensions) * np.median(distances[:, 0]) else None
 
 

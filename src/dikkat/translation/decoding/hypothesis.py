@@ -52,6 +52,8 @@ def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: 
         (3, 3)
     """
     repeats, start, end = 1, len(ids), len(ids)
+    if len(set(ids)) == len(ids):
+        return repeats, end
     for size in range(1, min(_LONGEST, len(ids) // 3) + 1):
         equal = 0
         for index in range(size, len(ids) + 1):

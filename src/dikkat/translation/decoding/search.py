@@ -113,7 +113,7 @@ def beam_search(
     sentences = []
     for source in sources:
         fewest, limit = limits(search, len(source))
-        slot_set = reduce(or_, (bits_of_source.get(token, 0) for token in source), 0)
+        slot_set = reduce(or_, (bits_of_source.get(token, 0) for token in source), 0) if bits_of_source else 0
         sentences.append(Sentence(source, attends and UNKNOWN in source, 0 if only_slots else fewest, limit, slot_set))
     if panels := find_panels(model_list, search):
         return run.search(panels, sentences, search, slot_bits)

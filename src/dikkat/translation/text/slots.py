@@ -203,8 +203,10 @@ class Slots:
             Both texts with slots.
         """
         source, translation = _blank_slots(source), _blank_slots(target or "")
+        if not self.most:
+            return Masked(source, [], []), Masked(translation, [], [])
         source_slots, target_slots, texts = list[Offsets](), list[Offsets](), list[str]()
-        for span in _find_spans(source) if self.most else ():
+        for span in _find_spans(source):
             written = self._written(span)
             if written is None or len(source_slots) == self.most:
                 continue

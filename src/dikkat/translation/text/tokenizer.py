@@ -223,7 +223,10 @@ class Tokenizer:
         replacements = replace or [None] * len(ids)
         labels = [word or self._label(number) for number, word in zip(ids, replacements, strict=True)]
         (raw, text), end = self._texts(ids, replace), 0
+        last_change = max((index for index, (a, b) in enumerate(zip(raw, text, strict=False)) if a != b), default=-1)
         for index, label in enumerate(labels):
+            if end > last_change:
+                break
             if (letters := _LETTERS.search(label)) and (start := raw.find(letters[0], end)) >= 0:
                 end = start + len(letters[0])
                 labels[index] = label.replace(letters[0], text[start:end], 1)

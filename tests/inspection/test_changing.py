@@ -148,7 +148,7 @@ def test_a_recurrence_changes_each_step():
     from dikkat.recurrent import AttentionalGRU
 
     torch.manual_seed(0)
-    decoder = AttentionalGRU(3, 5, 4, dikkat.scores.Additive(5, 4, 7))
+    decoder = AttentionalGRU(3, 5, 4, dikkat.scores.Additive(4, 5, 7))
     memory, inputs = decoder.prepare(torch.randn(2, 6, 4), torch.tensor([6, 4])), torch.randn(2, 3, 3)
     start = torch.zeros(1, 2, 5)
     with dikkat.change(decoder, spans={"a": slice(0, 2)}, mass=0.7), dikkat.record(decoder, weights=True) as trace:
@@ -238,14 +238,28 @@ def test_attention_that_cannot_be_changed_is_named():
         def forward(self, x):
             return dikkat.attend_ragged(x, x, x, torch.tensor([0, 2, 5]), score=dikkat.scores.Dot())
 
-    class Lost(nn.Module):
+    class LostAttention(nn.Module):
         def forward(self, x):
             return torch.cumsum((x @ x.T).softmax(-1)[..., None] * x, -2).sum(-2)
 
+    class Product(nn.Module):
+        def forward(self, x):
+            return torch.tensordot((x @ x.T).softmax(-1), x, 1)
+
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lost = LostAttention()
+
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x, x, x) + self.lost(x)
+
     x = torch.randn(5, 4)
-    for model in (Packed(), Lost()):
-        with pytest.raises(ValueError, match="change: got"), dikkat.change(model, cut=True):
+    for model, message in ((Packed(), "packed sequences"), (Product(), "does not follow"), (Beside(), "in 'lost'")):
+        with pytest.raises(ValueError, match=message), dikkat.change(model, cut=True):
             model(x)
+    with pytest.raises(ValueError, match="no attention ran"), dikkat.change(LostAttention(), cut=True) as _:
+        pass
     with pytest.raises(ValueError, match="no attention ran"), dikkat.change(nn.Linear(4, 4), cut=True):
         pass
 

@@ -97,7 +97,7 @@ def test_what_is_not_chosen_runs_untouched(layers: Any, names: list[str]) -> Non
     model, told = Model().eval(), []
     for name, module in model.named_modules():
         module.register_forward_pre_hook(
-            lambda *_, name=name: told.append((name, bool(recording_hooks.current_observers())))
+            lambda *_, name=name: told.append((name, recording_hooks.current_observer() is not None))
         )
     before = model(X, LENS)
     told.clear()
@@ -384,7 +384,7 @@ def nothing_is_left(model: nn.Module, fused: Callable[..., Tensor]) -> bool:
         not any(hooks)
         and stance == "default"
         and not modes
-        and not recording_hooks.current_observers()
+        and recording_hooks.current_observer() is None
         and (F.scaled_dot_product_attention is fused)
     )
 

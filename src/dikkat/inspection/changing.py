@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dikkat.inspection.dataflow import Streams
 from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, Mass, Scale
-from dikkat.inspection.layer_selection import LayerChoice, Layers, select_layers
+from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, select_layers
 from dikkat.inspection.observation import Changing, NotSeenError, no_call_message, observing
 from dikkat.inspection.trace import Trace
 
@@ -150,6 +150,12 @@ def change(
     if not changer.changed.calls:
         entry, choice = next(iter(choices.items()))
         raise NotSeenError(no_call_message(model, entry, choice, changer.layers))
+    lost = sorted(name for name in changer.softmaxes if not any(is_within(call, name) for call in changer.counts))
+    if lost:
+        raise ValueError(
+            f"change: got a softmax in {', '.join(map(repr, lost))}, whose weights dikkat does not follow to values, so "
+            "that these modules ran unchanged; expected weights that multiply values, or other `layers`"
+        )
     for edit in edits.values():
         edit.check_applied()
 
@@ -167,13 +173,13 @@ class _Changer(Changing):
     def __init__(self, model: nn.Module, parts: Sequence[tuple[LayerChoice, Edit]]) -> None:
         super().__init__(model, [choice for choice, _ in parts])
         self._parts, self.changed = [_Part(*part) for part in parts], Changed()
-        self._counts = Counter[str]()
+        self.counts = Counter[str]()  # of changed calls by module
 
     def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
         module = self.running[-1]
         first_query, first_key = self.find_positions(streams, queries, keys)
-        call, bound = self._counts[module.name], list[BoundEdit]()
-        self._counts[module.name] += 1
+        call, bound = self.counts[module.name], list[BoundEdit]()
+        self.counts[module.name] += 1
         for choice, edit in self._parts:
             if choice.includes(module.name, module.layer):
                 try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -56,12 +57,18 @@ class Watcher:
         self.query_sequences, self.key_sequences = set[int](), set[int]()  # of cross attention
         self._last_calls: dict[tuple[str, int], tuple[int, int]] = {}  # by module: end and keys of the last call
         self._call_counts = Counter[tuple[int, str]]()
+        self.softmaxes = set[str]()  # modules with attention in their class name that called softmax
         self.on_toggle: Callable[[], None] = lambda: None
 
     @property
     def is_watching(self) -> bool:
         """Whether a selected module is running."""
         return self._watched_depth > 0
+
+    def saw_softmax(self) -> None:
+        """Note a module with attention in its class name: its softmax may be attention that dikkat does not find."""
+        if re.search(r"att(entio)?n", type(self.running[-1].module).__name__, re.IGNORECASE):
+            self.softmaxes.add(self.running[-1].name)
 
     def stop(self) -> None:
         """Stop watching, until a selected module starts again."""
@@ -149,10 +156,6 @@ class Recording(Watcher):
 
     def lose_weights(self) -> None:
         """Handle weights that multiply values in an unsupported way."""
-        raise NotImplementedError
-
-    def saw_softmax(self) -> None:
-        """Handle a softmax in the running module."""
         raise NotImplementedError
 
 
@@ -274,6 +277,9 @@ class Observation(Dataflow):
         if func is flex_attention:
             self._reject("flexible attention")
             self.lose_weights()
+        if func in _BACKWARD and any(isinstance(watcher, Changing) for watcher in self.watchers):
+            with self:  # a checkpoint repeats calls in the backward pass, which the change must change too
+                return _BACKWARD[func](*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
 
     def call_fused(self, function: Any, arguments: Any, keywords: Any, streams: Streams) -> Any:
@@ -346,8 +352,8 @@ class Observation(Dataflow):
         observes = recording_hooks.current_observer() is self
         if not observes or not logits.is_floating_point() or logits.ndim < 2:
             return result, None
-        for recording in self._recordings():
-            recording.saw_softmax()
+        for watcher in (*self._recordings(), *self._changings()):
+            watcher.saw_softmax()
         blind = (logits.detach() <= torch.finfo(logits.dtype).min / 2).all(-1, keepdim=True)
         if not bool(blind.any()):
             return result, None
@@ -402,6 +408,15 @@ def no_call_message(model: nn.Module, entry: int | str | None, choice: LayerChoi
     )
 
 
+def _without_dispatch(function: Any) -> Any:
+    """Return a copy of one of PyTorch's functions that passes its call to no mode, so that the mode stays active."""
+    never = {"has_torch_function": lambda _: False, "has_torch_function_unary": lambda _: False}
+    copy = FunctionType(function.__code__, {**function.__globals__, **never}, None, function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_BACKWARD = {function: _without_dispatch(function) for function in (torch.autograd.grad, Tensor.backward)}
 _thread = threading.local()
 
 

@@ -1,6 +1,5 @@
 """Records the attention weights of a model while it runs."""
 
-import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -111,7 +110,6 @@ class _Recorder(Recording):
         self.trace, self._request = Trace(), request
         self._kinds, self._returns_known = find_kinds(model)
         self._entered = set[str]()  # modules that ran and whose weights the model returns
-        self._softmaxes = set[str]()  # modules with attention in their class name that called softmax
         self.lost = set[str]()  # modules with flexible attention, or whose weights dikkat does not follow
 
     def entered(self, name: str) -> None:
@@ -145,7 +143,7 @@ class _Recorder(Recording):
         slot_counts = Counter(slot for slot, _ in slots)
         repeated = {name for slot, name in slots if slot_counts[slot] > 1}
         missing = self._entered - {root for _, root in calls if root}
-        missing |= {name for name in self._softmaxes if not any(is_within(call.name, name) for call, _ in calls)}
+        missing |= {name for name in self.softmaxes if not any(is_within(call.name, name) for call, _ in calls)}
         if calls and (silent := sorted(missing | self.lost)):
             reason = "flexible attention, or weights that dikkat does not follow to the values"
             message = f"{', '.join(map(repr, silent))}: not recorded: {reason}"
@@ -189,11 +187,6 @@ class _Recorder(Recording):
     def lose_weights(self) -> None:
         """Handle weights that multiply values in an unsupported way."""
         self.lost.add(self.running[-1].name)
-
-    def saw_softmax(self) -> None:
-        """Note a module with attention in its class name: its softmax may be attention that dikkat does not find."""
-        if re.search(r"att(entio)?n", type(self.running[-1].module).__name__, re.IGNORECASE):
-            self._softmaxes.add(self.running[-1].name)
 
     def add(
         self, inspect: Callable[[Request], Inspection], streams: Streams, queries: int, keys: int, source: str = ""

@@ -88,7 +88,7 @@ def inspect(
     request = Request(**_pick(call_and_request, Requesting))
     validation.check_score(score)
     validation.check_features("key", key)
-    with torch.no_grad(), recording_hooks.observed_by():
+    with torch.no_grad(), recording_hooks.observed_by(None):
         problem = validation.problem_of_call(
             query, key, _placeholder_values(key, key.shape[:-2]) if value is None else value, score,
             validation.Requested(wants_state=True, wants_weights=True), **_pick(call_and_request, Restricting),

@@ -41,13 +41,16 @@ def problem_of_fused(
     dtype = torch.promote_types(query.dtype, torch.float32)
     query = query.to(dtype) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     (queries, keys), lead = (query.shape[-2], key.shape[-2]), torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    lens, is_bias = None, attn_mask is not None and attn_mask.dtype != torch.bool
+    lens, bias, mask = None, None, attn_mask
+    if attn_mask is not None and attn_mask.dtype != torch.bool:  # the smallest numbers hide a pair too
+        bias, mask = attn_mask.to(dtype), None
+        bias = bias.masked_fill(attn_mask <= torch.finfo(attn_mask.dtype).min / 2, -math.inf)
     if is_causal and queries != keys:  # PyTorch aligns the diagonal with the first key
         lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
     problem = validation.problem_of_call(
         query, key.to(dtype), value.to(dtype) if pools else query.new_zeros(*key.shape[:-1], 1), Dot(),
         validation.Requested(), valid_lens=lens, causal=is_causal and lens is None,
-        mask=None if is_bias else attn_mask, bias=attn_mask.to(dtype) if attn_mask is not None and is_bias else None,
+        mask=mask, bias=bias,
     )  # fmt: skip
     return replace(problem, dropout=dropout_p if pools else 0.0)
 

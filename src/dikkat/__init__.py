@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Requesting,
         Trace,
         change,
+        effects,
         inspect,
         record,
         relevance,
@@ -52,7 +53,7 @@ __all__ = [
     "Implementation", "Inspection", "KernelAttention", "LengthBatchSampler", "Memory", "MultiHeadAttention",
     "PooledBags", "Requesting", "Restricting", "SelfAttention", "State", "Trace", "as_torch_attention", "attend",
     "attend_memory", "attend_ragged", "attention_state", "attention_weights", "attentions", "change", "check_values",
-    "collate_bags", "distributed", "implementations", "inspect", "masked_softmax", "merge", "prepare",
+    "collate_bags", "distributed", "effects", "implementations", "inspect", "masked_softmax", "merge", "prepare",
     "ragged_state", "record", "register_transformers", "relevance", "scores", "self_attention", "show",
 ]  # fmt: skip
 

@@ -368,11 +368,12 @@ def test_what_is_noted_of_a_tensor_lies_on_its_device() -> None:
     """On the meta device, whose tensors a CPU's indices and places cannot be mixed with."""
 
     class Noted(Dataflow):
-        def saw_weights(self, weights: Tensor, arrange: Callable[[Tensor], Tensor], streams: Streams) -> None:
+        def saw_weights(self, weights: Tensor, logits: Tensor | None, arrange: Callable[[Tensor], Tensor], streams: Streams) -> None:
             pass
 
     model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.LayerNorm(SIZE)).to("meta")
-    with Noted(model) as flow:
+    with Noted() as flow:
+        flow.add_constants(model)
         x = model(X.to("meta"))
         weights = (x @ x.mT).softmax(-1)[..., torch.arange(LENGTH - 1, device="meta")]
         notes = [flow.origin(each) for each in (x, weights, weights.double(), x[:, :2])]

@@ -1,6 +1,7 @@
 """Attention weights and summaries of one call, or of all calls of a running model."""
 
 from dikkat.inspection.changing import Changed, change
+from dikkat.inspection.effects import effects
 from dikkat.inspection.output_attentions import attentions
 from dikkat.inspection.recording import record
 from dikkat.inspection.relevance import relevance
@@ -10,6 +11,6 @@ from dikkat.inspection.trace import Attentions, Trace
 from dikkat.show.views import Token
 
 __all__ = [
-    "Attentions", "Changed", "Inspection", "Requesting", "Token", "Trace", "attentions", "change", "inspect", "record",
+    "Attentions", "Changed", "Inspection", "Requesting", "Token", "Trace", "attentions", "change", "effects", "inspect", "record",
     "relevance",
 ]  # fmt: skip

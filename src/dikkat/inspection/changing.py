@@ -149,7 +149,7 @@ def change(
         yield changer.changed
     if not changer.changed.calls:
         entry, choice = next(iter(choices.items()))
-        raise NotSeenError(no_call_message(model, entry, choice, changer.layers))
+        raise NotSeenError(no_call_message("change", model, entry, choice, changer.layers))
     lost = sorted(name for name in changer.softmaxes if not any(is_within(call, name) for call in changer.counts))
     if lost:
         raise ValueError(

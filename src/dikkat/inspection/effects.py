@@ -15,7 +15,7 @@ from dikkat.inspection.edits import BoundEdit, Gate
 from dikkat.inspection.layer_selection import LayerChoice, Layers, list_entries, select_layers
 from dikkat.inspection.observation import Changing, observing
 from dikkat.inspection.recording import record
-from dikkat.inspection.tables import make_frame, scores_table
+from dikkat.inspection.tables import make_frame, scores_columns
 from dikkat.inspection.trace import Trace
 from dikkat.show.views import Tokens
 
@@ -83,6 +83,9 @@ def effects(
         raise TypeError(f"target: got {type(target).__name__}; expected a function of the output, or a logit's index")
     if is_transformed() or torch.is_inference_mode_enabled():
         raise ValueError("model: got a call inside a transform of torch.func, or in inference mode; expected one outside")
+    dropping = [name for name, module in model.named_modules() if module.training and _dropout_of(module)]
+    if dropping:
+        raise ValueError(f"model: got dropout in {dropping[0]!r}, which makes runs differ; expected model.eval()")
     choices = list(select_layers(model, layers).values())
     run = _Runs(model, choices, arguments, inputs, target, mean)
     trace, estimates = run.estimate(layers)
@@ -96,9 +99,8 @@ def effects(
         columns["effect"] += exact_effects[key] if exact else [float("nan")] * estimates[key].shape[-1]
     if tokens is not None:
         trace.tokens = tokens
-    table = scores_table(trace.calls(), 0, trace.tokens)
-    values = {name: np.asarray(table[name]) for name in (getattr(table, "columns", None) or table.dtype.names)}
-    return make_frame({**values, **{name: np.asarray(column) for name, column in columns.items()}})
+    scores = scores_columns(trace.calls(), 0, trace.tokens)
+    return make_frame(scores | {name: np.asarray(column) for name, column in columns.items()})
 
 
 class _Gates(Changing):
@@ -169,7 +171,7 @@ class _Runs:
             self._blocks.noted(),
         ):
             result = self._result(self._arguments, self._inputs)
-            self._base, self._elements = float(result.mean()), len(result) if result.ndim else None
+            self._base, self._elements = float(result.detach().mean()), len(result) if result.ndim else None
             gates = list(self._gates.gates.values())
             gradients = torch.autograd.grad(result.mean(), gates, allow_unused=True) if result.requires_grad else ()
         if all(gradient is None for gradient in gradients):
@@ -278,6 +280,10 @@ class _Blocks:
         finally:
             for entry in skipped:
                 del self._modules[entry].forward
+
+
+def _dropout_of(module: nn.Module) -> float:
+    return float(getattr(module, "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout", 0) or 0)
 
 
 def _detached(result: Any) -> Any:

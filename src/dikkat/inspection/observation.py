@@ -234,9 +234,9 @@ class Observation(Dataflow):
         result = None
         if edits:
             result = edit_result(problem, lambda: run(problem), edits)
-        elif len(recordings) == 1:
-            result = recordings[0].compute(name, problem, streams)
-            recordings = [] if result is not None else recordings
+        elif recordings:
+            result = recordings[-1].compute(name, problem, streams)
+            recordings = recordings if result is None else recordings[:-1]
         if result is None:
             result = run(problem)
         for recording in recordings:
@@ -392,7 +392,10 @@ class NotSeenError(ValueError):
     """No call of attention was recorded or changed."""
 
 
-def no_call_message(model: nn.Module, entry: int | str | None, choice: LayerChoice, layer_count: int) -> str:
+def no_call_message(
+    what: str, model: nn.Module, entry: int | str | None, choice: LayerChoice, layer_count: int
+) -> str:
+    """Return the message for `what`, "recording" or "change", in which no attention ran."""
     if choice.counted and layer_count:
         return f"layers: got {entry}; expected {-layer_count} to {layer_count - 1}"
     kinds = sorted({type(module).__name__ for module in choice.modules.values()})
@@ -400,10 +403,10 @@ def no_call_message(model: nn.Module, entry: int | str | None, choice: LayerChoi
     attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
     hint = "" if attention in (None, "dikkat", "sdpa", "eager") else f" (this model has {attention!r}: load it again)"
     return (
-        f"{subject}, in which no attention ran within the `with` block; expected dikkat's layers, "
+        f"{subject}, in which no attention ran during the {what}; expected dikkat's layers, "
         "torch.nn.MultiheadAttention, scaled_dot_product_attention, a softmax that multiplies values, or a Hugging "
-        f"Face model loaded with attn_implementation='dikkat', 'sdpa' or 'eager'{hint}. Call the model there. "
-        "To draw weights that you already have, call dikkat.show.weights. "
+        f"Face model loaded with attn_implementation='dikkat', 'sdpa' or 'eager'{hint}. Call the model inside the "
+        "`with` block. To draw weights that you already have, call dikkat.show.weights. "
         f"The modules: {', '.join(kinds)}"
     )
 

@@ -97,7 +97,7 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
         if not any(choice.includes(call.name, call.layer) for call, _ in recorder.trace.calls()):
             lost = ", ".join(map(repr, sorted(recorder.lost)))
             reason = f". Weights of {lost} multiply values in a way that dikkat does not follow" if lost else ""
-            raise NotSeenError(no_call_message(model, entry, choice, recorder.layers) + reason)
+            raise NotSeenError(no_call_message("recording", model, entry, choice, recorder.layers) + reason)
 
 
 class _Recorder(Recording):

@@ -35,8 +35,8 @@ def key_tokens(known: KnownWeights, kind: str, tokens: Mapping[str, list[Token]]
     return labels_of(tokens, kind, end, end)[1]
 
 
-def scores_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]]) -> Any:
-    """Return a table with a row for each head: its scores and its main pattern."""
+def scores_columns(calls: Calls, element: int, tokens: Mapping[str, list[Token]]) -> dict[str, Any]:
+    """Return the columns of a table with a row for each head: its scores and its main pattern."""
     table: dict[str, list[Any]] = {}
     for call, known, heads in _known_calls(calls, element):
         scores = compute_scores(known, key_tokens(known, call.kind, tokens))
@@ -46,7 +46,7 @@ def scores_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]]) 
                    "looks": scores.patterns[index], **shares, "queries": scores.query_counts[index]}  # fmt: skip
             for column, value in row.items():
                 table.setdefault(column, []).append(value)
-    return make_frame({name: np.asarray(values) for name, values in table.items()})
+    return {name: np.asarray(values) for name, values in table.items()}
 
 
 def weights_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]]) -> Any:

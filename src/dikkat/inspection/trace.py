@@ -18,7 +18,7 @@ from dikkat.inspection.heads import compute_scores
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import summarise_weights
-from dikkat.inspection.tables import key_tokens, known_weights, scores_table, weights_table
+from dikkat.inspection.tables import key_tokens, known_weights, make_frame, scores_columns, weights_table
 from dikkat.show.views import CELLS, TOP, Layer, Token, Tokens, tokens_of, views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
@@ -324,7 +324,7 @@ class Trace:
         Source:
             Previous, first and same: Clark et al. 2019, section 3; induction: Olsson et al. 2022.
         """
-        return scores_table(self._calls, element, self._tokens_of(element))
+        return make_frame(scores_columns(self._calls, element, self._tokens_of(element)))
 
     def frame(self, *, element: int = 0) -> Any:
         """Return a table of all recorded weights above 0.

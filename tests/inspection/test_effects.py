@@ -1,0 +1,113 @@
+"""`dikkat.effects` beside separate cuts, and its estimates where they are exact."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import dikkat
+import kit
+
+SIZE, HEADS, LAYERS, TOKENS, BATCH = 12, 3, 4, 7, 2
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map, self.out, self.mix = nn.Linear(SIZE, 3 * SIZE), nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in self.map(x).chunk(3, -1))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2))
+        return x + self.mix(x).relu()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.runs = 0
+        self.blocks, self.head = nn.ModuleList(Block() for _ in range(LAYERS)), nn.Linear(SIZE, 5)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+TARGETS = {
+    "per element": lambda logits: logits[:, -1, 2].tanh(),
+    "a number": lambda logits: logits.logsumexp(-1).mean(),
+    "an index": 3,
+}
+
+
+def value(target, output):
+    return float((target(output) if callable(target) else output[:, -1, target]).mean())
+
+
+@kit.each("mean", [False, True])
+@kit.each("target", TARGETS)
+def test_effects_are_those_of_separate_cuts(target, mean):
+    model, x = Model().eval(), torch.randn(BATCH, TOKENS, SIZE)
+    wanted = TARGETS[target]
+    table = dikkat.effects(model, x, target=wanted, mean=mean)
+    with torch.no_grad():
+        base, true = value(wanted, model(x)), []
+        for layer in range(LAYERS):
+            for head in range(HEADS):
+                with dikkat.change(model, heads=[(layer, head)], cut=True, mean=mean):
+                    true.append(value(wanted, model(x)) - base)
+    assert list(zip(table["layer"], table["head"], strict=True)) == [(k, h) for k in range(LAYERS) for h in range(HEADS)]
+    np.testing.assert_allclose(table["effect"], true, atol=1e-6)
+    assert {"looks", "estimate"} <= {*table.columns}
+
+
+def test_estimates_are_exact_where_the_target_is_linear():
+    model, x = Model().eval(), torch.randn(BATCH, TOKENS, SIZE)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.mix.weight.zero_()
+    table = dikkat.effects(model, x, target=1, layers=-1)
+    np.testing.assert_allclose(table["estimate"], table["effect"], atol=1e-6)
+    assert float(np.abs(table["effect"]).min()) > 1e-3
+
+
+def test_earlier_layers_run_once_and_heads_share_a_run():
+    model, x, runs = Model().eval(), torch.randn(BATCH, TOKENS, SIZE), []
+    for index, block in enumerate(model.blocks):
+        original = block.map.forward
+        block.map.forward = lambda t, original=original, index=index: runs.append(index) or original(t)
+    dikkat.effects(model, x, target=0)
+    # The estimate, two runs for checks, and one for the three heads of each layer, which starts there.
+    assert [runs.count(index) for index in range(LAYERS)] == [3 + index + 1 for index in range(LAYERS)]
+    dikkat.effects(model, x, target=0, exact=False)
+    assert len(runs) == sum(4 + index for index in range(LAYERS)) + LAYERS
+
+
+def test_what_cannot_be_measured():
+    model, x = Model(), torch.randn(BATCH, TOKENS, SIZE)
+    for target, error, message in (
+        ("first", TypeError, "target: got str"),
+        (lambda output: output.argmax(), TypeError, "a floating-point number"),
+        (lambda output: output, TypeError, "a floating-point number"),
+        (lambda output: x.sum(), ValueError, "depends on no head"),
+    ):
+        with pytest.raises(error, match=message):
+            dikkat.effects(model, x, target=target)
+    random = nn.Sequential(model, nn.Dropout(0.5))
+    with pytest.raises(ValueError, match="got dropout in '1'"):
+        dikkat.effects(random.train(), x, target=0)
+
+    class Drops(nn.Module):
+        def forward(self, x):
+            return F.dropout(x, 0.5)
+
+    with pytest.raises(ValueError, match="dropout makes runs differ"):
+        dikkat.effects(nn.Sequential(model, Drops()), x, target=torch.sum)
+    with pytest.raises(ValueError, match="no attention ran"):
+        dikkat.effects(nn.Linear(SIZE, 2), x, target=0)
+    assert not any(math.isnan(p) for p in dikkat.effects(model.eval(), x, target=0, exact=False)["estimate"])

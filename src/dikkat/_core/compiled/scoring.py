@@ -1,7 +1,8 @@
 """Numbers of pair functions and log-kernels, and ranges of exponentials, shared by several kernels.
 
-`RANGES` determines where tanh replaces exponentials in `numba/scores.py` (forward), `numba/additive_pairs.py` (backward)
-and `recurrent/fused/attending.py`. For the same switch, `numba/few.py` has `_EXPONENT_LIMITS`, and Triton `ranges.py`.
+`RANGES` limits the exponentials of `numba/scores.py` (forward), `numba/additive_pairs.py` (backward) and
+`recurrent/fused/attending.py`: beyond it, they compute tanh. For the same switch, `numba/few.py` has
+`_EXPONENT_LIMITS`, and Triton `ranges.py`.
 """
 
 from typing import NamedTuple, get_args

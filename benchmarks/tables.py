@@ -19,19 +19,18 @@ def _start_rows(runs: list[Run]) -> Iterable[Row]:
         results = run.results
         if run.name == "core":
             yield ["`import torch`", spread(results["import seconds"]["torch"])]
-            yield ["`import dikkat` beyond that", spread(results["import seconds"]["beyond torch"])]
+            beyond = spread(results["import seconds"]["beyond torch"])
+            yield ["additional time of `import dikkat` (noise can make it negative)", beyond]
         elif run.name == "host":
             cold, warm = results["seconds"]["cold"], results["seconds"]["warm"]
-            yield ["a process's first additive call", f"{warm['forward']:.2f}"]
-            yield [
-                "… where no kernel was ever compiled; its backward",
-                f"{cold['forward']:.0f}; {cold['backward']:.0f}",
-            ]
+            yield ["a process's first additive call, forward", f"{warm['forward']:.2f}"]
+            for stage in ("forward", "backward"):
+                yield [f"… {stage}, kernels not yet compiled", f"{cold[stage]:.0f}"]
         else:
             warm = run.first(what="warm")
-            yield ["`dikkat translate`, a new process, to the answer", spread(warm["seconds"])]
-            yield ["… of which `import torch`", spread(warm["torch_alone"])]
-            yield ["… where no kernel was ever compiled", number(run.first(what="cold")["seconds"])]
+            yield ["`dikkat translate` in a new process, until the translation", spread(warm["seconds"])]
+            yield ["… only `import torch`, on the same machine", spread(warm["torch_alone"])]
+            yield ["… kernels not yet compiled", number(run.first(what="cold")["seconds"])]
 
 
 def _shape(record: Record) -> tuple[int, ...]:
@@ -124,17 +123,24 @@ def _small(runs: list[Run]) -> Iterable[Row]:
         yield [name, *(cell for run in runs for cell in (f"{run.results['layers'][name]['ratio']:.2f}", ""))]
 
 
+_RELATIVE = "time relative to no recording"
+
+
 def _models(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
         results = run.results
         if run.name == "recording-layer":
-            yield ["GPT-2's shape, 4,096 tokens, one layer recorded: time beside none", _format_ratio(results["ratio"])]
+            yield [f"GPT-2's shape, 4,096 tokens, one layer recorded: {_RELATIVE}", _format_ratio(results["ratio"])]
             share = results["growth of memory, bytes"] / results["bytes of all maps"]
-            yield ["… memory that this adds, of all maps'", f"{100 * share:.1f} %"]
+            yield ["… additional memory, as a share of all attention maps", f"{100 * share:.1f} %"]
+        elif run.name == "recording-generate":
+            yield [f"Llama's shape, 200 new tokens, two heads recorded: {_RELATIVE}", _format_ratio(results["ratio"])]
         else:
+            record = run.first(section="recording")
+            alone, recorded = (record[name]["ms"]["median"] for name in ("alone", "recorded"))
             yield [
-                "Llama's shape, 200 new tokens, two heads recorded: time beside none",
-                _format_ratio(results["ratio"]),
+                f"GPT-2's shape in bfloat16 on an H200, 4,096 tokens, one layer recorded: {_RELATIVE}",
+                f"{record['ratio']:.2f} ({alone:.1f} ms without recording, {recorded:.1f} ms with)",
             ]
 
 
@@ -147,7 +153,8 @@ def _regression(runs: list[Run]) -> Iterable[Row]:
         if run.name == "regression-bandwidth":
             for ours in run.find(who="dikkat", points=10_000):
                 peer = run.first(who="statsmodels", points=10_000, curve=ours["curve"])
-                task = f"leave-one-out bandwidth, 10,000 points, {ours['curve']}"
+                function = "the textbook's function" if ours["curve"] == "textbook" else ours["curve"]
+                task = f"leave-one-out bandwidth, 10,000 points, {function}"
                 yield _contest_row(task, ours, {"statsmodels": peer})
         elif run.name == "regression-dense":
             by_name = {record["who"]: record for record in run.find(what="speed")}
@@ -157,7 +164,7 @@ def _regression(runs: list[Run]) -> Iterable[Row]:
             yield from _peer_rows(run)
         else:
             for record in run.results:
-                suffix = f", of {record['neighbours']:,.0f} neighbours" if "neighbours" in record else ""
+                suffix = f", each from {record['neighbours']:,.0f} rows on average" if "neighbours" in record else ""
                 yield _contest_row(f"a million rows: {record['what']}, {record['kernel']}{suffix}", record, {})
 
 
@@ -183,13 +190,16 @@ def _errors(runs: list[Run]) -> Iterable[Row]:
         cases = list(dict.fromkeys((r["d"], r["range_over_bandwidth"]) for r in records))
         for who in dict.fromkeys(r["who"] for r in records):
             by_case = {(r["d"], r["range_over_bandwidth"]): r for r in records if r["who"] == who}
-            yield [who, *(_error(by_case[case]) for case in cases)]
+            label = "PyTorch, from the differences x − y" if who == "plain differences" else who
+            yield [label, *(_error(by_case[case]) for case in cases)]
 
 
 def _error(record: Record) -> str:
     if "not_run" in record:
         return str(record["not_run"])
-    return f"{record['error']:.0e}" if record["error"] is not None else f"{record['not_finite']} not finite"
+    if record["error"] is None:
+        return f"{record['not_finite']} of {record['queries']} are NaN or infinite"
+    return f"{record['error']:.0e}"
 
 
 def _methods(runs: list[Run]) -> Iterable[Row]:
@@ -214,16 +224,13 @@ def _coverage(runs: list[Run]) -> Iterable[Row]:
             rows = run.find(method=method)
             coverages = [r["coverage"] for r in rows]
             low_count = sum(share < 0.85 for share in coverages)
-            relative_width = statistics.mean(r["width"] / r["ours"] for r in rows) if "ours" in rows[0] else None
             yield [
                 method,
                 f"{statistics.mean(coverages):.3f}",
                 f"{min(coverages):.2f}",
                 f"{low_count} of {len(coverages)}",
                 f"{statistics.mean(r['width'] for r in rows if r['width'] is not None):.2f}",
-                f"{relative_width:.3f} × jackknife+'s"
-                if relative_width
-                else f"{statistics.mean(r['infinite'] for r in rows):.3f}",
+                f"{statistics.mean(r['infinite'] for r in rows):.3f}",
             ]
 
 
@@ -249,11 +256,11 @@ def _scores(runs: list[Run]) -> Iterable[Row]:
                 "the phrasebook's 997 held-out pairs, greedy",
                 bleu,
                 chrf,
-                f"{spread(results['seconds'])} s, all of the demo",
+                f"{spread(results['seconds'])} s for the complete demo",
             ]
             continue
         training = results["training"]
-        minutes = f"{training['minutes']:.0f} minutes; {training['note'].partition('; trained')[0]}"
+        minutes = f"{training['minutes']:.0f} minutes"
         best = results["val, by length penalty"][str(results["length penalty chosen on val"])]
         for split, scores in (("val", best), ("test 2016", results["test_2016_flickr"])):
             yield [f"{run.name}, {split}, beam 5", f"{scores['bleu']:.2f}", f"{scores['chrf']:.2f}", minutes]
@@ -271,42 +278,48 @@ def _pages(runs: list[Run]) -> Iterable[Row]:
         if run.name == "maps":
             opening = run.first(part="opening")
             milliseconds = spread(opening["milliseconds"]["whole"])
-            yield [f"a map of {opening['side']:,} × {opening['side']:,} until it stands, ms", milliseconds]
+            yield [f"a map of {opening['side']:,} × {opening['side']:,} until it is completely drawn, ms", milliseconds]
             rate = min(record["frames_per_second"]["median"] for record in run.find(part="panning"))
             longest = max(record["longest_frame_milliseconds"]["max"] for record in run.find(part="panning"))
             yield [
-                "… dragged, at three enlargements: frames a second; longest frame, ms",
+                "… while you drag it, at three zoom levels: frames per second; longest frame, ms",
                 f"{number(rate)}; {number(longest)}",
             ]
             continue
-        yield ["a translator of Multi30k: the file", f"{run.first(part='file')['megabytes']:.2f} MB"]
+        yield ["a translator of Multi30k: size of the file", f"{run.first(part='file')['megabytes']:.2f} MB"]
         equal = [f"beam {r['beam']}: {r['equal']} of {r['sentences']}" for r in run.find(part="tokens")]
-        yield ["… sentences whose tokens and text are those of Python's int8 search", "; ".join(equal)]
+        yield ["… sentences with the same tokens and text as from Python's int8 search", "; ".join(equal)]
         rates = [f"beam {r['beam']}: {spread(r['tokens_per_second'])}" for r in run.find(part="speed")]
-        yield ["… tokens a second in Node, one sentence after the other", "; ".join(rates)]
+        yield ["… tokens per second in Node, one sentence after the other", "; ".join(rates)]
         waits = run.first(part="browser")["milliseconds"]
         yield ["… from opening the file to the first translation with its pictures, ms", spread(waits["opening"])]
-        yield ["… from a weight to the new text with its pictures, beam 5, ms", spread(waits["pinning"])]
+        yield [
+            "… from the change of an attention weight to the new translation and pictures, beam 5, ms",
+            spread(waits["pinning"]),
+        ]
 
 
 SHAPES = ("(batch, queries, keys, features), ms", "`auto`", "eager PyTorch", "fastest peer", "record")
-SMALL = ("plain PyTorch's time over ours", "one thread", "below 0.9", "two threads", "below 0.9")
+SMALL = ("time of plain PyTorch divided by dikkat's time", "one thread", "below 0.9", "two threads", "below 0.9")
 ERRORS = ("largest error", "d = 3, range/σ = 10", "d = 3, range/σ = 1,000", "d = 1, range/σ = 1,000")
-METHODS = ("", "mean rank", "d ≤ 2", "d 3–6", "d ≥ 7", "mean, at least −1", "least", "CPU s of a fit")
-COVERAGE = ("90 % intervals", "mean share held", "least", "tables below .85", "mean width, sd of y", "infinite")
+METHODS = ("", "mean rank", "d ≤ 2", "d 3–6", "d ≥ 7", "mean score, at least −1", "lowest score", "CPU s of a fit")
+COVERAGE = (
+    "90 % intervals", "mean coverage", "lowest coverage", "data sets below 0.85",
+    "mean width in standard deviations of y", "share of infinite intervals",
+)  # fmt: skip
 TABLES = [
     Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _start_rows),
-    Table("attention", ("cpu", "additive-shapes", "additive-eager", "distance-sdpa"), SHAPES, _attention),
+    Table("attention", ("cpu", "additive-shapes"), SHAPES, _attention),
     Table("memory", ("additive-eager", "distance-sdpa", "cpu"), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
     Table(
         "gpu",
         ("calls-nvidia-h200",),
-        ("additive, ms: forward; with gradients", "`auto`", "its kernels", EAGER, "torch.compile"),
+        ("additive, ms: forward; forward and backward", "`auto`", "GPU time of `auto`", EAGER, "torch.compile"),
         _gpu,
     ),
     Table("small", ("small-1", "small-2"), SMALL, _small),
-    Table("models", ("recording-layer", "recording-generate"), ("", ""), _models),
-    Table("int8", ("sentence-quality",), ("BLEU on val, float32", "int8", "size of int8's folder"), _int8),
+    Table("models", ("recording-layer", "recording-generate", "recording-nvidia-h200"), ("", ""), _models),
+    Table("int8", ("sentence-quality",), ("BLEU on val, float32", "int8", "size of the int8 folder"), _int8),
     Table("scores", ("phrasebook", "multi30k-en-fr", "multi30k-en-de"), ("", "BLEU", "chrF2", "training"), _scores),
     Table("pages", ("page", "maps"), ("", "measured"), _pages),
     Table(

@@ -229,7 +229,7 @@ def show_mistakes() -> None:
     torch.manual_seed(7)
     layer = dikkat.SelfAttention(embed_dim=8, key_dim=8, value_dim=8, num_heads=2)
     x = torch.randn(4, 8)
-    ways = {"scaled after the softmax": {"scaled_late": True}, "heads cut flat": {"cut_flat": True}, "right": {}}
+    ways = {"scaled after the softmax": {"scaled_late": True}, "heads by reshape only": {"cut_flat": True}, "right": {}}
     for name, mistake in ways.items():
         with torch.no_grad():
             output, weights = by_hand(layer, x, **mistake)

@@ -165,7 +165,7 @@ def test_self_attention_in_pictures(run, tmp_path):
     }
     # Each token's weights sum to 1/√4, and of four tokens one half lies in each half of the memory.
     assert mistakes["scaled after the softmax"][:2] == [0.5, 4]
-    assert mistakes["heads cut flat"][:2] == [1, 2]
+    assert mistakes["heads by reshape only"][:2] == [1, 2]
     assert mistakes["right"] == [1, 4, 0]
     for name, numbers in mistakes.items():
         assert name == "right" or numbers[2] > 0.1

@@ -602,13 +602,13 @@ def guarded(job: Callable[[], dict[str, Any]], seconds: int) -> dict[str, Any]:
 
 
 ORDER = {
-    "equal": 'Equal to "eager" in all that was compared.',
-    "as sdpa": 'Equal to "sdpa" where transformers\' own "eager" and "sdpa" differ.',
-    "rounding": 'Equal in double precision; in single precision, where "sdpa" differs as much, rounding is magnified.',
-    "refused": "Refused by name.",
+    "equal": 'Equal to "eager" in all comparisons.',
+    "as sdpa": 'Equal to "sdpa", which differs from "eager" for this model.',
+    "rounding": 'Equal in double precision. In single precision, "sdpa" and dikkat differ from "eager" by rounding.',
+    "refused": "dikkat raises an error that names the model or the reason.",
     "WRONG": "Different.",
-    "asks for no attention": "Served, but no layer asked for attention with these inputs.",
-    "could not be made": 'Neither rules nor its own defaults made a model that runs with "eager": nothing is known.',
+    "asks for no attention": "The model ran, but no layer called attention with these inputs.",
+    "could not be made": 'The test could not create a model that runs with "eager", so it compared nothing.',
 }
 
 

@@ -1,4 +1,9 @@
-"""Numbers of pair functions and log-kernels, and ranges of exponentials, shared by several kernels."""
+"""Numbers of pair functions and log-kernels, and ranges of exponentials, shared by several kernels.
+
+`RANGES` limits the exponentials of `numba/scores.py` (forward), `numba/additive_pairs.py` (backward) and
+`recurrent/fused/attending.py`: beyond it, they compute tanh. For the same switch, `numba/few.py` has
+`_EXPONENT_LIMITS`, and Triton `ranges.py`.
+"""
 
 from typing import NamedTuple, get_args
 

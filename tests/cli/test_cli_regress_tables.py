@@ -157,7 +157,7 @@ def test_a_column_that_is_named_is_what_it_holds_or_refused(run, homes, tmp_path
     homes.drop(columns="tags").to_csv("homes.csv", index=False)
     homes.to_parquet("homes.parquet")
     for table, name, message in (
-        ("homes.csv", "id", "column 'id' holds text ('home 0' in row 1); expected numbers, dates or few different"),
+        ("homes.csv", "id", "column 'id' holds text ('home 0' in row 1); expected numbers, dates, or text with few"),
         ("homes.csv", "day", "column 'day' holds dates that can be read in two ways ('01/02/2020')"),
         ("homes.parquet", "tags", "column 'tags' holds list"),
     ):

@@ -483,7 +483,8 @@ def classes(case):
     slow, model = case.slow, case.models["fitted"]
     if model.order == "linear":
         plane = model._plane
-        prior = softmax((model._query(case.query) - plane.center) / plane.spread @ plane.slope + plane.height, 1)
+        query = model._query_coordinates(case.query)
+        prior = softmax((query - plane.center) / plane.spread @ plane.slope + plane.height, 1)
     else:
         prior = np.tile((slow.weight @ slow.y + 1) / (slow.weight.sum() + 2), (QUERIES, 1))
     mass = np.array([slow.weight * slow.near(place, slow.sigma) for place in slow.at(case.q)])

@@ -62,7 +62,7 @@ class Column(NamedTuple):
         """True for a number that was True or False in fit."""
         return self.kind == "number" and self.origin == "bool"
 
-    def shown(self, value: float) -> str:
+    def cell_text(self, value: float) -> str:
         """Convert an encoded number back to the text of its table cell; "" for NaN."""
         if np.isnan(value):
             return ""
@@ -70,7 +70,7 @@ class Column(NamedTuple):
             return str(self.levels[round(value)])
         if self.kind == "date":
             return str(self.moment(value).astype("datetime64[m]")).removesuffix("T00:00")
-        return str(self.cell(value)) if self.is_flag and value in (0, 1) else written(value)
+        return str(self.cell(value)) if self.is_flag and value in (0, 1) else format_number(value)
 
     def cell(self, value: float) -> Any:
         """Convert an encoded number back to its table cell, such as a category or a date; NaN or NaT if missing."""
@@ -475,8 +475,8 @@ def _is_missing(value: object) -> bool:
     return value is None or (not isinstance(value, np.ndarray) and bool(value != value))
 
 
-def written(value: float) -> str:
-    """Return a number as text with four digits, or a larger one rounded to an integer, with an exponent from 10¹²."""
+def format_number(value: float) -> str:
+    """Return a number as text: four digits, from 10⁴ on rounded to an integer, and from 10¹² on with an exponent."""
     if not 1e4 <= abs(value) < 1e12:
         return f"{value:.4g}"
     return f"{value if value == round(value) else float(f'{value:.4g}'):,.0f}"
@@ -496,5 +496,5 @@ def _label(j: int, names: Sequence[str] | None) -> str:
 
 
 def listed(levels: Sequence[object]) -> str:
-    """Return the first levels or names, for a message."""
+    """Return the first few levels or names as text, for a message."""
     return ", ".join(reprlib.repr(level) for level in levels[:_NAMED]) + (", …" if len(levels) > _NAMED else "")

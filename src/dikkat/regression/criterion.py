@@ -57,7 +57,7 @@ from dikkat.regression.local import (
     RIDGE,
     Points,
     Trend,
-    fits,
+    fit_queries,
     parts,
     points_of,
     ridge_at,
@@ -141,7 +141,7 @@ class Criterion:
         self.joined, self.profile, self.degree = joined, profile, degree
         self.ridge, self.kind = ridge, kind
         self.variance, self.total = joined.variance(), float(joined.weight.sum())
-        self.spread = torch.tensor(joined.spread())[: joined.numbers]
+        self.spread = torch.tensor(joined.spread())[: joined.num_numeric]
         self.points = points_of(joined, torch.float64)
         value, weight = self.points.value, self.points.weight[:, None]
         self.max_freedom = freedom_per_row * max(len(joined.x), self.total)
@@ -175,7 +175,7 @@ class Criterion:
         window, pieces = self.window(t), []
         for rows in parts(len(self.row_index), self.points.columns(self.degree)):
             penalty, excluded = (self._ridge(t, window), self._trend_slopes(window, rows)), self.row_index[rows]
-            lse, fit = fits(self.points.key[rows], self.points, window, *penalty, exclude=excluded, ordered=True)
+            lse, fit = fit_queries(self.points.key[rows], self.points, window, *penalty, exclude=excluded, ordered=True)
             pieces.append((lse, fit.row, fit.theta))
         lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True)) if len(pieces) > 1 else pieces[0]
         return lse, row, theta
@@ -313,9 +313,9 @@ class Fold(NamedTuple):
     y: Array
     weight: Array
 
-    def in_unit(self, unit: float) -> Fold:
-        """Return the fold with values divided by a unit."""
-        return self._replace(learned=self.learned.in_unit(unit), y=self.y / unit)
+    def divide_y(self, divisor: float) -> Fold:
+        """Return the fold with y divided by `divisor`."""
+        return self._replace(learned=self.learned.divide_y(divisor), y=self.y / divisor)
 
 
 def membership(splits: Iterable[tuple[Any, Any]], count: int) -> Membership:
@@ -342,18 +342,17 @@ def folds_of(rows: Rows, joined: Joined) -> list[Fold] | None:
     """
     if rows.folds is None:
         return None
-    counted, folds = joined.inverse >= 0, []
+    counted, folds = joined.unique_index >= 0, []
     coordinates, y = rows.coding.coordinates(rows.x), rows.y.reshape(len(rows.y), -1)
     for roles in rows.folds:
         learned, tested = (np.flatnonzero((roles == role) & counted) for role in (LEARNED, TESTED))
         if not (len(learned) and len(tested)):
             continue
-        joined_rows = rows.take(learned).joined(rows.unit)
+        joined_rows = rows.take(learned).joined(rows.unit_weight)
         joined_rows = joined_rows._replace(y=joined_rows.y + (joined_rows.origin - joined.origin), origin=joined.origin)
-        weight = rows.weight[tested].astype(np.float64) / rows.unit
-        folds.append(
-            Fold(joined_rows, tested, joined.inverse[tested], coordinates[tested], y[tested] - joined.origin, weight)
-        )
+        weight = rows.weight[tested].astype(np.float64) / rows.unit_weight
+        unique, offset_y = joined.unique_index[tested], y[tested] - joined.origin
+        folds.append(Fold(joined_rows, tested, unique, coordinates[tested], offset_y, weight))
     if not folds:
         raise ValueError(
             f"cv: got {len(rows.folds)} splits, none with rows of positive weight both to learn from and to test; "
@@ -412,7 +411,7 @@ class HeldOut(Criterion):
         points, pieces, window = self._points[k], [], self.window(t)
         ridge, target = self._ridge(t, window), self._fold_slopes(k, window)
         for rows in parts(len(query), points.columns(self.degree)):
-            lse_piece, fit = fits(query[rows], points, window, ridge, target)
+            lse_piece, fit = fit_queries(query[rows], points, window, ridge, target)
             pieces.append((lse_piece, fit.row, fit.theta))
         lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True))
         isolated = ~(torch.isfinite(theta[:, 0]).all(1) & torch.isfinite(lse))

@@ -15,13 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import dask, diagnostics, effects, files, intervals, report, validation
 from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths
-from dikkat.regression.base import KernelModel, check_in_memory, history_of
+from dikkat.regression.base import KernelModel, check_in_memory, make_history
 from dikkat.regression.columns import names_of, refilled
 from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
-from dikkat.regression.summary import Summary, summarised
+from dikkat.regression.summary import Summary, summarise
 from dikkat.regression.validation import Order
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         frame: Any = X
         labels = frame.index.to_numpy() if hasattr(X, "iloc") else None
         target = name if isinstance(name, str) else None
-        return self._learn(X, y, sample_weight, groups, target_name_=target, row_labels_=labels)
+        return self._fit_in_place(X, y, sample_weight, groups, target_name_=target, row_labels_=labels)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -204,9 +204,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             check_is_fitted(self)
             result: Array | tuple[Array, Array] = dask.predict(self, X, return_std)
             return result
-        return self._answer(self._cells(X, warns=return_std), return_std)
+        return self._estimate(self._query_cells(X, warns=return_std), return_std)
 
-    def _answer(self, x: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
+    def _estimate(self, x: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Return the estimates, and with `return_std` the deviations, at rows like `X_train_`."""
         query, smoother = self._coordinates(x), self._smoother
         mean, reached = smoother.estimate(query)
@@ -256,7 +256,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         check_is_fitted(self)
         if return_std and self.metric_ is not None:
             raise ValueError("return_std: got True with metric='linear'; expected False, or metric='diagonal'")
-        return effects.by_columns(self, self._cells(X, warns=return_std), return_std)
+        return effects.by_columns(self, self._query_cells(X, warns=return_std), return_std)
 
     def confidence_interval(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         r"""Return pointwise confidence intervals for the regression function.
@@ -287,7 +287,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
             (True, [0.2, 8.2])
         """
-        return self._interval(self._cells(X, warns=True), validation.checked_share("level", level, example=0.95))
+        return self._interval(self._query_cells(X, warns=True), validation.checked_share("level", level, example=0.95))
 
     def _interval(self, x: Array, level: float = 0.95) -> tuple[Array, Array]:
         confidence, reached = self._smoother.confidence(self._coordinates(x))
@@ -342,7 +342,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         if method not in get_args(intervals.Method):
             raise ValueError(f"method: got {method!r}; expected one of {get_args(intervals.Method)}")
         share = validation.checked_share("coverage", coverage)
-        x = self._cells(X, warns=True)
+        x = self._query_cells(X, warns=True)
         weight = validation.checked_precisions(self, sample_weight, x)
         lower, upper = intervals.interval(self, x, share, method, random_state, weight)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
@@ -371,7 +371,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         levels = np.asarray(q, np.float64)
         if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"q: got {q!r}; expected a list of numbers between 0 and 1, such as [0.1, 0.5, 0.9]")
-        return intervals.quantiles(self, self._cells(X, warns=True), levels).astype(self.X_train_.dtype)
+        return intervals.quantiles(self, self._query_cells(X, warns=True), levels).astype(self.X_train_.dtype)
 
     def sample(self, X: ArrayLike, n_samples: int = 1, random_state: object = None) -> Array:
         """Draw random target values for each query, from the distribution whose quantiles `predict_quantiles` returns.
@@ -393,7 +393,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             (2, 3)
         """
         validation.check_count("n_samples", n_samples)
-        drawn = intervals.sample(self, self._cells(X, warns=True), int(n_samples), check_random_state(random_state))
+        x, random = self._query_cells(X, warns=True), check_random_state(random_state)
+        drawn = intervals.sample(self, x, int(n_samples), random)
         return drawn.astype(self.X_train_.dtype)
 
     def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes | Figure:
@@ -422,7 +423,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         if self.metric_ is None:
             return names_of(self)
         coding = self._rows.coding
-        directions = [f"direction {number}" for number in range(1, coding.numbers + 1)]
+        directions = [f"direction {number}" for number in range(1, coding.num_numeric + 1)]
         return [*directions, *(names_of(self)[j] for j in coding.coded)]
 
     def summary(self, folds: int = 5) -> Summary:
@@ -444,7 +445,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             rows: 50
         """
         check_is_fitted(self)
-        return summarised(self, folds)
+        return summarise(self, folds)
 
     def nearest(self, X: ArrayLike, k: int = 5) -> DataFrame:
         """Return the training rows of the largest weights at each query.
@@ -558,15 +559,15 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """Return an estimator with the fitted kernel and order, and the rest learned from `rows`."""
         x, columns = refilled(rows.x, rows.columns, rows.weight)
         model: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        return model._fit_rows(rows._replace(x=x, columns=columns, metric=None))
+        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None))
 
-    def _find_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+    def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         coding, checked = rows.coding, validation.checked_bandwidth(self.bandwidth, rows.columns)
         is_fixed, degree = bool(rows.columns) and not isinstance(checked, str), int(self.order == "linear")
-        bandwidth, folds = coding.widths(checked) if is_fixed else checked, folds_of(rows, joined)
+        bandwidth, folds = coding.to_sigma(checked) if is_fixed else checked, folds_of(rows, joined)
         chosen = chosen_bandwidths(joined, bandwidth, self.ridge, self.kernel, degree, folds)
-        widths = checked if is_fixed else coding.bandwidths(chosen.bandwidth)
-        return {"bandwidth_": widths, "ridge_": chosen.ridge, "history_": history_of(coding, chosen.steps)}
+        widths = checked if is_fixed else coding.to_bandwidth(chosen.bandwidth)
+        return {"bandwidth_": widths, "ridge_": chosen.ridge, "history_": make_history(coding, chosen.steps)}
 
     def _output(self, answer: Array) -> Array:
         shaped = answer[:, 0] if self.y_train_.ndim == 1 else answer

@@ -72,7 +72,7 @@ def load_model(kind: type[Any], path: str | os.PathLike[str]) -> Any:
     model.periodic_features = periods or None
     model.n_features_in_ = rows.x.shape[1] - sum(column.is_gap for column in rows.columns)
     model.target_name_, model.row_labels_ = saved.target, None
-    return model._fit_rows(rows, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
+    return model._fit_copy(rows, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
 
 
 def _settings_of(model: Any) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def _parse(metadata: dict[str, str]) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"its metadata are not JSON ({error}). Save the model again") from error
     check_header(content, FORMAT, (VERSION,), "fit again")
-    settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
-    if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
-        raise ValueError("settings, feature_names or history are missing or of a wrong type. Save the model again")
+    types: dict[str, Any] = {"settings": dict, "feature_names": list | None, "history": list}
+    if faults := [name for name, kind in types.items() if not isinstance(content.get(name), kind)]:
+        raise ValueError(f"{', '.join(faults)}: missing or of a wrong type. Save the model again")
     ridge = content.get("ridge", "nothing")
     if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
         raise ValueError(f"ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")

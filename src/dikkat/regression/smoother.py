@@ -196,7 +196,7 @@ class Smoother:
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             queries, nearest = chunk.chunk(2, 1)
             window = self._window(queries)
-            offset = ((nearest - queries) / window.bandwidth)[:, : self.joined.numbers]
+            offset = ((nearest - queries) / window.bandwidth)[:, : self.joined.num_numeric]
             return self._deviation(nearest, _unknown_slope(offset, self._ridge(window)).square().sum(1, keepdim=True))
 
         return self._in_chunks(np.hstack([query, self.nearest(query) @ self.joined.x]), self._double, work)
@@ -279,10 +279,10 @@ class Smoother:
 
     def _slope_shares(self, state: Moments, fit: LocalFit, window: Window) -> Tensor:
         """Return z − Σ_j l_j z_j, (n, p): the derivative of an estimate by each slope of the plane."""
-        numbers, size = slice(self.joined.numbers), len(self.trend.spread)
+        numbers, size = slice(self.joined.num_numeric), len(self.trend.spread)
         offset = state.offset[:, :size, None]
         spread = state.spread[:, :size, numbers] - offset @ state.offset[:, None, numbers]
-        rest = offset + spread @ fit.row[:, 1 : 1 + self.joined.numbers, None]  # Σ_j l_j δ_j
+        rest = offset + spread @ fit.row[:, 1 : 1 + self.joined.num_numeric, None]  # Σ_j l_j δ_j
         return -rest[..., 0] * window.bandwidth[..., :size] / self.trend.spread
 
     def noise(self, query: Array) -> Array:
@@ -307,7 +307,7 @@ class Smoother:
 
     def log_density(self, query: Array) -> Array:
         """Return log Σ_j W_j K_j − log Σ_j W_j, (n,), with K normalised to the integral 1 over the numbers."""
-        size = self.joined.numbers
+        size = self.joined.num_numeric
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
@@ -337,8 +337,8 @@ class Smoother:
 
     def attention(self, query: Array, row_weight: Array, top_k: int | None = None) -> Array | csr_array:
         """Return the weights of all training rows at each query, (n, m); with `top_k` only the largest, sparse."""
-        counted = np.flatnonzero(self.joined.inverse >= 0)
-        unique, weight = self.joined.inverse[counted], row_weight[counted]
+        counted = np.flatnonzero(self.joined.unique_index >= 0)
+        unique, weight = self.joined.unique_index[counted], row_weight[counted]
         dtype, pieces = self.joined.x.dtype, list[Any]()
         for chunk, block in self._weights(query, self.joined.x[unique], weight):
             isolated = block.sum(1) == 0
@@ -425,10 +425,11 @@ class Smoother:
     @cached_property
     def _residuals(self) -> Points:
         """The points with e², (g e)² and the share of noise in the residuals as values."""
-        within, weight = (torch.tensor(x, dtype=torch.float64) for x in (self.joined.within, self.joined.weight))
+        arrays = self.joined.variance_within, self.joined.weight
+        within, weight = (torch.tensor(array, dtype=torch.float64) for array in arrays)
         criterion, trial = self.left_out
         share = trial.residual_share[:, None]
-        count = torch.tensor(self.joined.counts()).double() if self.joined.precise else weight
+        count = torch.tensor(self.joined.left_out_counts()).double() if self.joined.precise else weight
         free_share = 1 - (1 - share) / count.clamp(min=1)[:, None]  # of W equal rows W − 1 vary freely
         loss = criterion.loss(trial) if self.tested is None else torch.tensor(self.tested.loss)
         squares = torch.cat([loss, (share * trial.errors).square() + within], 1) * (weight / count)[:, None]
@@ -436,7 +437,7 @@ class Smoother:
 
     @cached_property
     def _spread(self) -> Tensor:
-        return torch.tensor(self.joined.spread()[: self.joined.numbers])
+        return torch.tensor(self.joined.spread()[: self.joined.num_numeric])
 
     @cached_property
     def trend(self) -> Trend:
@@ -455,7 +456,7 @@ class Smoother:
 
     def _ridge(self, window: Window, amount: float = RIDGE) -> Tensor:
         """Return Λ S_0 for ρ."""
-        bandwidth = window.bandwidth[..., : self.joined.numbers]
+        bandwidth = window.bandwidth[..., : self.joined.num_numeric]
         return ridge_of(torch.tensor(amount).to(bandwidth), self._spread.to(bandwidth), bandwidth)
 
     def _window(self, query: Tensor, times: float = 1.0) -> Window:

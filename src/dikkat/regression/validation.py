@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import _get_feature_names, _num_samples, check_X_y, check_array, validate_data
+from sklearn.utils.validation import _get_feature_names, _num_samples, check_array, check_X_y, validate_data
 
 from dikkat.regression.bandwidth import Rule, Searched
 from dikkat.regression.columns import Column, columns_of, encoded, find_kinds, listed, names_of

@@ -114,7 +114,7 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
         name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
         for name, tensor in contents.model.state_dict().items()
     }
-    _check_names(expected, {name: described(tensor) for name, tensor in weights.items()}, where)
+    _check_tensors(expected, {name: described(tensor) for name, tensor in weights.items()}, where)
     _check_finite(weights, where)
     if int8:
         weights = _to_int8(weights, quantized)
@@ -280,7 +280,7 @@ def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Pat
         }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
-    _check_names(expected, stored, path)
+    _check_tensors(expected, stored, path)
 
 
 def _read_bytes(path: Path, limit: int, first: int | None = None) -> bytes:
@@ -296,8 +296,11 @@ def _read_bytes(path: Path, limit: int, first: int | None = None) -> bytes:
         raise ModelFolderError(str(error)) from error
 
 
-def _check_names(expected: Mapping[str, Tensor], stored: Mapping[str, str], path: Path) -> None:
-    """Check the tensors' names, dtypes and shapes; `stored` has them in the form of `described`."""
+def _check_tensors(expected: Mapping[str, Tensor], stored: Mapping[str, str], path: Path) -> None:
+    """Check that the stored tensors have the expected names, dtypes and shapes.
+
+    `stored` maps each name to the text that `described` returns for the tensor.
+    """
     if faults := misfits({name: described(tensor) for name, tensor in expected.items()}, stored):
         raise ModelFolderError(
             f"{path}: {joined(faults)}. The weights belong to other settings or vocabularies: take all files from one "

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import regex
 
 from dikkat.translation.text.special_tokens import SLOTS
-from dikkat.translation.text.tokenizer import Offsets, Tokenizer, locate
+from dikkat.translation.text.tokenizer import Offsets, Tokenizer, to_original_spans
 
 _BEFORE = r"(?<![\p{L}\p{M}\p{N}_])(?<!\p{N}[.,:/'’\-])"
 _AFTER = r"(?![\p{L}\p{M}\p{N}_])(?![.,:/'’\-]\p{N})"
@@ -123,7 +123,7 @@ class Masked(NamedTuple):
             end = slot[1]
         rest = range(end, end + len(self.text) - len(characters))
         characters += [(index, index + 1) for index in rest]
-        return locate(offsets, characters)
+        return to_original_spans(offsets, characters)
 
 
 @dataclass(frozen=True)

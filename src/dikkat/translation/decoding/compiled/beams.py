@@ -150,10 +150,10 @@ class StepBeams(Beams):
 
     def allowed(self, step: int, sentences: Table, missing: Table) -> Tensor:
         """Return which `limited` tokens may be next, (R, L) bool, by the rows' sentences and missing slots (R,)."""
-        from dikkat.translation.decoding.compiled.rules import may_come
+        from dikkat.translation.decoding.compiled.rules import may_be_next
 
-        fewest, copies = (self.tables[name][sentences, None] for name in ("fewest", "copies"))
-        allowed = may_come(self.limited.numpy(), self._limited_bits, missing[:, None], copies, fewest, step)
+        min_length, may_copy = (self.tables[name][sentences, None] for name in ("fewest", "copies"))
+        allowed = may_be_next(self.limited.numpy(), self._limited_bits, missing[:, None], may_copy, min_length, step)
         return torch.from_numpy(allowed)
 
     @property

@@ -77,10 +77,11 @@ def _pairwise(problem: Problem, query: Tensor, key: Tensor, weight: Tensor | Non
     return log_profile(problem.profile, pairs.square().sum(-1))
 
 
-def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
-    """Return a fast `run` for finite operands in a problem's shapes that hides only keys past lengths above 0.
+def make_fast_run(template: Problem) -> Callable[..., list[Tensor]] | None:
+    """Return a fast `run` for operands of the template's shapes, or None if there is none.
 
-    For distances it also returns the scores, from which the caller sees whether one overflowed.
+    It requires finite operands, no restriction except lengths, and lengths of at least 1. For distance scores it also
+    returns the scores, so that the caller can check them for overflow.
     """
     restrictions = template.restrictions
     if restrictions.causal or template.wants_state or (template.pair == "distance" and template.profile != "gaussian"):

@@ -68,7 +68,7 @@ def run(problem: Problem) -> Result:
     return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
 
-def ready(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
+def make_fast_run(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
     """Return a function (query, key, weight, value, lens) -> [mean, weights], or None for operands with gradients."""
     from dikkat._core.implementations.numba import few_kernel
 

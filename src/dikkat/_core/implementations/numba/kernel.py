@@ -74,10 +74,13 @@ def _average_row(weights: Pointer, value: Pointer, keys: int, stride: int, mean:
 
 
 @inlined
-def _average_rows(
+def _add_weighted_values(
     weights: Pointer, width: int, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add the weighted values of four rows, two vectors of features at a time: each load serves several products."""
+    """Add weights · values to the means of four rows.
+
+    Two vectors of features are processed at a time, so that each load serves several products.
+    """
     lanes = lanes_of(zero)
     w0, w1, w2, w3 = weights, at(weights, width), at(weights, 2 * width), at(weights, 3 * width)
     m0, m1, m2, m3 = mean, at(mean, stride), at(mean, 2 * stride), at(mean, 3 * stride)
@@ -128,7 +131,7 @@ def average(
             _average_exact(at(scores, i * width), at(weights, i * width), value, keys, stride, out, zero)
             i += 1
         elif i + 4 <= rows:
-            _average_rows(at(weights, i * width), width, value, keys, stride, out, zero)
+            _add_weighted_values(at(weights, i * width), width, value, keys, stride, out, zero)
             i += 4
         else:
             _average_row(at(weights, i * width), value, keys, stride, out, zero)

@@ -134,7 +134,7 @@ class _AttentionRecord(ProblemRecord):
         self.point("bias_offsets", offsets.contiguous())
 
     def make_bias_grad(self) -> Tensor:
-        """Allocate the bias's gradient, one for each task if all rows share the bias."""
+        """Allocate the gradient of the bias. If all rows share the bias, each task gets its own, summed afterwards."""
         bias = self.problem.restrictions.bias
         if bias is None or self.turns is None:
             return torch.empty(0, device="cpu")

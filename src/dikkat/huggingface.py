@@ -71,7 +71,7 @@ def _reject_unsupported_models() -> None:
         if requested_attention == _NAME and not supported:
             raise ValueError(
                 f"attn_implementation: got 'dikkat' for {type(self).__name__}; expected 'eager', because transformers "
-                "does not pass all of this model's attention to other functions"
+                "computes some of this model's attention itself"
             )
         return str(original(self, requested_attention, *positional, **named))
 

@@ -115,8 +115,8 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
         gradients = torch.autograd.grad(result, flow.weights, allow_unused=True) if result.requires_grad else ()
     except CheckpointError as error:
         raise ValueError(
-            "model: got attention inside gradient checkpointing; call `gradient_checkpointing_disable()` or `eval()` on "
-            "the model"
+            "model: got attention inside gradient checkpointing; call `gradient_checkpointing_disable()` or `eval()` "
+            "on the model"
         ) from error
     if all(gradient is None for gradient in gradients):
         raise ValueError("target: got a result that depends on no weight; expected a function of the model's output")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 from dikkat.inspection.heads import compute_scores
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection, Request
@@ -370,7 +370,7 @@ class Trace:
             OSError: The system could not write; an existing file is unchanged.
             ModuleNotFoundError: safetensors is not installed.
         """
-        with needing("translation"):
+        with require_extra("translation"):
             from safetensors.torch import save
         tensors = {f"{n}:{i}:{key}": t.contiguous() for n, i, record in self for key, t in record.tensors().items()}
         content = header(_FORMAT, _VERSION) | {
@@ -401,7 +401,7 @@ class Trace:
             >>> torch.equal(Trace.load(path)[""].entropy, trace[""].entropy)
             True
         """
-        with needing("translation"):
+        with require_extra("translation"):
             from safetensors import SafetensorError
             from safetensors.torch import load
         data = read_regular(path, most=_MAX_BYTES)

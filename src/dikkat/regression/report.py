@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 from dikkat.regression import intervals, pictures
 from dikkat.regression.columns import columns_of, format_number, names_of
 from dikkat.regression.diagnostics import curve_along, influence
@@ -78,7 +78,7 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Fig
 
 def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
     """Return for each query the k training rows with the largest weights, largest first."""
-    with needing("notebook"):
+    with require_extra("notebook"):
         import pandas
     records: list[dict[str, Any]] = []
     targets = model.y_train_.reshape(len(model.y_train_), -1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dikkat.storage.cache import create_file, hold_lock, explaining_write_errors
+from dikkat.storage.cache import create_file, explaining_write_errors, hold_lock
 from dikkat.translation.errors import CorpusError
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.storage.cache import cache_folder, create_file, hold_lock, explaining_write_errors
+from dikkat.storage.cache import cache_folder, create_file, explaining_write_errors, hold_lock
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.text.slots import NO_SLOTS, Slots

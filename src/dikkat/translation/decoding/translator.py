@@ -7,13 +7,13 @@ from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Literal, TypeVar, TypedDict, Unpack, get_args, overload
 
 import torch
 from torch import Tensor
 
 from dikkat.errors import InputError
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 from dikkat.storage.files import write_whole
 from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.decoding.hypothesis import Hypothesis, repetition
@@ -436,7 +436,7 @@ class Translator(BaseTranslator):
             >>> translator.widget("Go.").text
             'Go.'
         """
-        with needing("notebook"):
+        with require_extra("notebook"):
             from dikkat.show.notebook import TranslatorWidget
         return TranslatorWidget(model=self.bundle(), text=text, examples=list(examples))
 

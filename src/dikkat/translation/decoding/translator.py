@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, TypeVar, TypedDict, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack, get_args, overload
 
 import torch
 from torch import Tensor

@@ -31,7 +31,7 @@ class Output(NamedTuple):
 class Upstream(NamedTuple):
     """The incoming gradients, divided by each row's total, so that a backward divides rows instead of pairs.
 
-    A score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
+    With these fields, and v a key's value, a score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
     """
 
     mean: Tensor  # (..., n, d_v)

@@ -235,12 +235,12 @@ _JOINED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, *, boolean: bool = False) -> Tensor:
     """Check a tensor that broadcasts to `shape`; return it with as many dimensions."""
     _check_kind(name, tensor, device, boolean=boolean)
-    if not fits(tensor.shape, shape):
+    if not broadcasts_to(tensor.shape, shape):
         raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected one that broadcasts to {tuple(shape)}")
     return tensor.reshape((1,) * (len(shape) - tensor.ndim) + tuple(tensor.shape))
 
 
-def fits(shape: torch.Size, target: tuple[int, ...]) -> bool:
+def broadcasts_to(shape: torch.Size, target: tuple[int, ...]) -> bool:
     extra = len(target) - len(shape)
     return extra >= 0 and all(size in (1, wide) for size, wide in zip(shape, target[extra:], strict=True))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dikkat._core.arithmetic import derive_seeds
 from dikkat._core.problem import Problem
-from dikkat._core.restricting import Hiding, Restricting, align, check_causal, fits, restrict, window_edges
+from dikkat._core.restricting import Hiding, Restricting, align, check_causal, broadcasts_to, restrict, window_edges
 from dikkat._core.restrictions import FLOATS, Restrictions, are_finite, broadcast
 from dikkat._engine.addresses import check_dense, check_room, searchsorted
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, can_read_values, is_transformed
@@ -208,7 +208,7 @@ def _check_sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
         raise TypeError(f"sink: got dtype {sink.dtype}; expected a floating-point type of 16 bits or more")
     if sink.device != query.device:
         raise ValueError(f"sink: got a tensor on {sink.device}; expected the query's device, {query.device}")
-    if not fits(sink.shape, lead):
+    if not broadcasts_to(sink.shape, lead):
         raise ValueError(f"sink: got shape {tuple(sink.shape)}; expected one that broadcasts to {tuple(lead)}")
     return add_dims(sink, len(lead), 0)
 

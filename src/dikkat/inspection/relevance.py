@@ -71,7 +71,7 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
     Raises:
         TypeError: `target` is neither a function nor an index.
         ValueError: No self-attention ran; layers have different lengths; the result does not depend on the weights;
-            attention ran in a checkpoint; or the call is inside `vmap` or `grad`, or in inference mode.
+            attention ran inside gradient checkpointing; or the call is inside `vmap` or `grad`, or in inference mode.
 
     Source:
         Chefer, Gur and Wolf 2021, "Generic Attention-model Explainability", section 3, equations 5 and 6.

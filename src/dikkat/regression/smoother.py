@@ -125,7 +125,10 @@ class Smoother:
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
 
     def without(self, query: Array, unique: NDArray[np.intp], fallback: Array) -> Array:
-        """Return estimates of the first output (n,), each without the unique row `unique`; else `fallback` (n,)."""
+        """Return estimates of the first output (n,), each without one of the rows: that in `unique` (n,).
+
+        If no other row has weight at a query, the result is its `fallback` (n,).
+        """
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             queries, excluded = chunk[:, :-1], chunk[:, -1].long()
@@ -140,7 +143,7 @@ class Smoother:
         return np.where(np.isfinite(lse) & np.isfinite(estimate), estimate, fallback)
 
     def shares(self, query: Array, prior_weight: float, prior: Array) -> Array:
-        """Return the means (n, v), with `prior_weight` additional rows of the values `prior`, (n, v)."""
+        """Return the means (n, v), as if there were `prior_weight` more rows with the values `prior` (n, v)."""
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
@@ -202,7 +205,10 @@ class Smoother:
         return self._in_chunks(np.hstack([query, self.nearest(query) @ self.joined.x]), self._double, work)
 
     def errors_near(self, query: Array, count: Array) -> Iterator[tuple[slice, Array]]:
-        """Yield slices of queries and the probabilities (n, m) of rows' errors, whose sum is less than 1."""
+        """Yield slices of queries, and the probability (n, m) that a new error is that of each unique row.
+
+        The probabilities add up to less than 1: an unknown error has the rest.
+        """
 
         def find_mean_point(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
@@ -455,7 +461,7 @@ class Smoother:
         return ridge, self.trend.over(window.bandwidth) if self.shrinks else None
 
     def _ridge(self, window: Window, amount: float = RIDGE) -> Tensor:
-        """Return Λ S_0 for ρ."""
+        """Return Λ S_0 for ρ = `amount`."""
         bandwidth = window.bandwidth[..., : self.joined.num_numeric]
         return ridge_of(torch.tensor(amount).to(bandwidth), self._spread.to(bandwidth), bandwidth)
 
@@ -472,7 +478,7 @@ class Smoother:
 
 
 def _open_variance(state: Moments, ridge: Tensor) -> Tensor:
-    """Return b, (n, 1)."""
+    """Return b (n, 1), the variance of slopes that a ridge allows, as in the module's docstring."""
     slopes, fit = ridge.shape[-1], local_fit(state, ridge)
     lean = fit.row[:, 1 : 1 + slopes] * (-state.lse[:, None]).clamp(max=-_NO_SLOPE).exp() * ridge.sqrt()
     flat = (state.lse < _NO_SLOPE)[:, None]
@@ -480,7 +486,7 @@ def _open_variance(state: Moments, ridge: Tensor) -> Tensor:
 
 
 def _ridge_bias(state: Moments, ridge: Tensor, fit: LocalFit, target: Tensor) -> Tensor:
-    """Return uᵀΛ(β − b), (n, v)."""
+    """Return uᵀΛ(β − b), (n, v): the bias of shrinking the slopes to `target`."""
     slopes = slice(1, 1 + ridge.shape[-1])
     difference = fit.theta[:, slopes] - target[..., : ridge.shape[-1], :]
     bias = (fit.row[:, slopes] * ridge_at(ridge, state.lse))[..., None] * difference

@@ -245,7 +245,10 @@ class BaseTranslator(PairScorer):
         return results
 
     def _find_end(self, ids: Sequence[int], source: Sequence[int]) -> int:
-        """Return the end of the first tokens that are repeated three times, and more often than any in the source."""
+        """Return where to cut a translation: after the first occurrence of tokens that repeat too often.
+
+        That is three times, and more often than any tokens of the source.
+        """
         if repetition(ids, self.target_tokenizer.begins_word)[0] <= 2:
             return len(ids)
         allowed = max(2, repetition(source, self.source_tokenizer.begins_word)[0])

@@ -149,7 +149,7 @@ class Slots:
     most: int = 0
 
     def known(self, *tokenizers: Tokenizer) -> "Slots":
-        """Return these slots with `most` limited to the slots that all tokenizers have learnt."""
+        """Return these slots with `most` reduced to the number of slots that all tokenizers have learnt."""
         known = set(range(self.most)).intersection(*(tokenizer.slots.values() for tokenizer in tokenizers))
         return replace(self, most=next(slot for slot in range(self.most + 1) if slot not in known))
 
@@ -305,7 +305,7 @@ def _parse_shape(name: str, value: Any) -> Shape:
 
 
 def _judge(templates: Counter[tuple[int | str, ...]], copied: tuple[int | str, ...], matched: int, total: int) -> Shape:
-    """Return a shape with its `copied` template if half of the `matched` pairs have it, else with the most frequent.
+    """Return a shape with its `copied` template if half of the `matched` pairs have it, else its most frequent one.
 
     Rare shapes need less agreement, as a model does not learn to write rare numbers.
     """
@@ -362,7 +362,7 @@ def _find_templates(span: _Span, target: str, used: list[Offsets]) -> list[tuple
 
 
 def _quantity_texts(span: _Span, template: Template) -> tuple[str, ...] | None:
-    """Return the text of each separator if the template writes a quantity: groups in order, between equal marks."""
+    """Return the text of each separator if a template writes a quantity: groups in order, between equal separators."""
     texts = dict(zip(span.separators, map(str, template[1::2]), strict=True))
     is_quantity = tuple(template) == _ordered_template([texts[mark] for mark in span.separators])
     return tuple(texts.values()) if is_quantity and set().union(*texts.values()) <= set(_MARKS) else None

@@ -70,7 +70,8 @@ class Tokenizer:
     include spaces. At the beginning of a sentence, which the training text shows, a word is the same token as within a
     sentence; only names keep their capital.
 
-    `"word"`: pieces are words, and marks with the spaces around them: `"“"` with and without a space are two pieces.
+    `"word"`: pieces are words, and punctuation marks with the spaces around them: `"“"` with and without a space are
+    two pieces.
     French elisions are separate words (`l'` + `homme`); other words keep their apostrophe (`he's`). A piece outside
     the vocabulary is read as one that differs only in case or spaces, if there is one, or else as `<unk>`.
 
@@ -172,7 +173,7 @@ class Tokenizer:
         return self._capitals.several
 
     def unknown(self, sentence: str) -> list[tuple[int, int]]:
-        """Return the offsets of words and marks that the training text does not have, except numbers."""
+        """Return the offsets of words and punctuation that the training text does not have, except numbers."""
         text, characters = _normalised(sentence)
         spans = [
             _without_spaces(text, piece.span())
@@ -243,7 +244,7 @@ class Tokenizer:
         return self._label_cache[number]
 
     def _texts(self, ids: Sequence[int], replace: Sequence[str | None] | None) -> tuple[str, str]:
-        """Return the text of tokens, before and after the exchange of the capitals at beginnings."""
+        """Return the text of tokens, before and after capitals at the beginning of sentences are restored."""
         replacements = [None] * len(ids) if replace is None else replace
         if self.kind == "word":
             unknown = SPECIAL_TOKENS[UNKNOWN]
@@ -349,7 +350,7 @@ def _bare_form(piece: str) -> str:
 
 
 def _add_spaces(word: str) -> str:
-    """Return a word unchanged, or a mark with spaces around it."""
+    """Return a word unchanged, or a punctuation mark with spaces around it."""
     return f"{'' if word[0].isalnum() else ' '}{word}{'' if word[-1].isalnum() else ' '}"
 
 

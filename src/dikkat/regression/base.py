@@ -13,7 +13,7 @@ from sklearn.utils.validation import _get_feature_names, check_array, check_is_f
 
 from dikkat.errors import InputError
 from dikkat.regression.bandwidth import fixed_bandwidths, rule_of_thumb
-from dikkat.regression.columns import Column, encoded, warn_of_unseen
+from dikkat.regression.columns import Column, encode_cells, warn_of_unseen
 from dikkat.regression.criterion import Criterion, Membership, folds_of, membership
 from dikkat.regression.joined import Array, Coding, Joined, Rows, largest_rate
 from dikkat.regression.likelihood import search_likelihood
@@ -22,10 +22,10 @@ from dikkat.regression.moments.launch import Profile
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import (
     DTYPES,
+    check_bandwidth,
     check_count,
+    check_rows,
     check_size,
-    checked_bandwidth,
-    checked_rows,
     fill_masked,
     naming_missing_cells,
     split,
@@ -76,7 +76,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """
         model = object.__new__(type(self))
         model.__dict__ = vars(self) | settings
-        rows = checked_rows(model, X, y, sample_weight)
+        rows = check_rows(model, X, y, sample_weight)
         if self.cv is not None:
             rows = rows._replace(folds=membership(split(self.cv, rows, groups), len(rows.x)))
         fitted = model._fit_copy(rows)
@@ -121,7 +121,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         The bandwidths come from the setting, a rule of thumb or, with `make_criterion`, a search for the least
         criterion (`dikkat.regression.likelihood`).
         """
-        coding, bandwidth = rows.coding, checked_bandwidth(self.bandwidth, rows.columns)
+        coding, bandwidth = rows.coding, check_bandwidth(self.bandwidth, rows.columns)
         alpha, steps = 1.0, list[tuple[Array, float]]()
         if not isinstance(bandwidth, str):
             sigma = fixed_bandwidths(joined, coding.to_sigma(bandwidth) if rows.columns else bandwidth, self.kernel)
@@ -268,7 +268,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             if columns:
                 validate_data(self, X, skip_check_array=True, reset=False)
                 names = _get_feature_names(X)
-                cells = encoded(X, columns, names)
+                cells = encode_cells(X, columns, names)
                 # A numeric column has `levels` if it had missing cells in fit.
                 may_miss = [column.kind in ("number", "date", "category") and bool(column.levels) for column in columns]
                 missing = np.isnan(cells) & may_miss & (self.missing == "indicator")

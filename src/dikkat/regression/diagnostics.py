@@ -35,7 +35,7 @@ from scipy.special import stdtrit
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import intervals
-from dikkat.regression.columns import Column, columns_of, names_of, refilled
+from dikkat.regression.columns import Column, columns_of, names_of, refill_cells
 from dikkat.regression.criterion import FoldErrors, folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.local import parts
@@ -160,7 +160,7 @@ def hold_out(
             raise ValueError(f"folds: got a {name} with no row to learn from or to predict; expected both in each fold")
         # A new search: starting from the bandwidths of all rows would leak the held-out rows.
         fitted = model._refit(rows.take(learned))
-        predicted[held] = fitted._estimate(refilled(rows.x[held], fitted.columns_)[0])
+        predicted[held] = fitted._estimate(refill_cells(rows.x[held], fitted.columns_)[0])
     return _add_scores(predicted, rows, joined)
 
 

@@ -75,7 +75,7 @@ class Local(NamedTuple):
 
 
 def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]:
-    """Yield slices of queries, and the local systems at these in coordinates, in float64."""
+    """Yield slices of queries (in coordinates), and the local systems at these queries in float64."""
     joined, numbers, slopes = smoother.joined, smoother.joined.num_numeric, len(smoother.trend.spread)
     key, value, weight, sigma, spread = (
         torch.tensor(array, dtype=torch.float64)
@@ -98,7 +98,7 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
 
 
 def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
-    """Return the gradient (n, p, v) by the numbers at queries in coordinates, and ‖l'‖² (n, p).
+    """Return the gradient (n, p, v) by the numeric coordinates at queries in coordinates, and ‖l'‖² (n, p).
 
     Both are NaN if no row is in reach.
     """

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from dikkat.regression import dask, diagnostics, effects, files, intervals, report, validation
 from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths
 from dikkat.regression.base import KernelModel, check_in_memory, make_history
-from dikkat.regression.columns import names_of, refilled
+from dikkat.regression.columns import names_of, refill_cells
 from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.metric import Metric
@@ -50,7 +50,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             penalty on degrees of freedom; or "loo", without the penalty. Copies (rows equal in X and y) are left out
             together. Both searches allow 0.8 degrees of freedom a row. Several outputs are averaged.
         order: "constant" or "linear".
-        ridge: ρ of the order "linear": the line is drawn to the slope of a plane through all rows as if ρ more rows,
+        ridge: ρ of the order "linear": the line is shrunk to the slope of a plane through all rows, as if ρ more rows,
             one bandwidth away (or one standard deviation, if shorter), had that slope. Among many rows this changes
             little; beyond the data and in gaps the line continues as the plane does. The plane has a step for each
             level of a category if that predicts rows better. A number of at least 0 (0 is the plain local line), or
@@ -58,7 +58,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         metric: "diagonal", a bandwidth for each column; or "linear", learned directions with a bandwidth each, for
             effects of sums and differences of columns. "linear" needs a searched bandwidth and takes up to seven times
             as long. Categories stay as they are.
-        n_components: Number of directions of a linear metric, at least 1; None for as many as columns of numbers.
+        n_components: Number of directions of a linear metric, at least 1; None for as many as numeric columns.
         categorical_features: Columns of categories without an order: names, positions or a mask; "from_dtype", those of
             a categorical type or with few different texts; or None. Their kernel is Aitchison and Aitken's, a factor of
             the weights (only with the Gaussian). A category that was not in `fit` is equally far from every row, and
@@ -67,8 +67,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             of the type. Their kernel is Li and Racine's: λ to the power of the steps between two levels.
         periodic_features: Columns of numbers that repeat, with their periods, such as {"hour": 24}. They have no slope
             (only with the Gaussian).
-        missing: "refuse", or "indicator": cells of X may be missing. A missing number becomes the median, and a further
-            category behind the columns says where. A missing category is one more level. Rows without y are left out.
+        missing: "refuse", or "indicator": cells of X may be missing. A missing number becomes the median, and an
+            additional category after the columns marks it. A missing category is one more level. Rows without y are
+            left out.
         cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices (learn, test), or a
             number of blocks of consecutive rows, as for a time series. Rows are then predicted from other folds, in the
             search and in the errors from which intervals are made. A number also leaves out half a block on either side
@@ -94,7 +95,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         feature_names_in_: (d,), if X was a frame whose columns have names.
         n_outputs_: Number of outputs.
         target_name_: The name of y, or None.
-        X_train_: (n, d), of X's float type, as answers are. A category is the index of its level.
+        X_train_: (n, d), in X's float dtype, which results have too. A category is the index of its level.
         y_train_: (n,) or (n, outputs), float64.
         sample_weight_: (n,).
         weights_: The `weights` of `fit`.
@@ -136,9 +137,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> Self:
-        """Keep the training rows and find the bandwidth.
+        """Store the training rows and find the bandwidth.
 
-        If it raises or is interrupted, the estimator stays as it was.
+        If this fails or is interrupted, the estimator is unchanged.
 
         Args:
             X: (n, d), finite numbers; an array or a frame.
@@ -235,11 +236,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         Args:
             X: (n, d).
             return_std: Whether to return the standard error from the noise in y too, without the bias of smoothing.
-                Rows beyond the data warn.
+                dikkat then warns about rows beyond the data.
 
         Returns:
-            (n, d) or (n, d, outputs), in units of y over those of X (over a day for dates), NaN for categories and out
-                of reach; or the pair (gradient, standard error).
+            (n, d) or (n, d, outputs), in units of y per unit of X (per day for dates), NaN for categories and for
+                queries that no row's kernel reaches; or the pair (gradient, standard error).
 
         Raises:
             ValueError: As for `predict`.
@@ -287,7 +288,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
             (True, [0.2, 8.2])
         """
-        return self._interval(self._query_cells(X, warns=True), validation.checked_share("level", level, example=0.95))
+        return self._interval(self._query_cells(X, warns=True), validation.check_share("level", level, example=0.95))
 
     def _interval(self, x: Array, level: float = 0.95) -> tuple[Array, Array]:
         confidence, reached = self._smoother.confidence(self._coordinates(x))
@@ -312,8 +313,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
           because it learns from fewer rows, and takes as long as a fit.
 
         For dependent rows they need `cv` ("jackknife+" is then CV+). The guarantees are averages over queries. Beyond
-        the data all intervals grow with the standard deviation that `predict` returns, without a guarantee: rows beyond
-        a column's range by more than a tenth of it warn.
+        the data all intervals grow with the standard deviation that `predict` returns, without a guarantee: dikkat
+        warns about rows beyond a column's range by more than a tenth of it.
 
         Args:
             X: (n, d).
@@ -341,9 +342,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """
         if method not in get_args(intervals.Method):
             raise ValueError(f"method: got {method!r}; expected one of {get_args(intervals.Method)}")
-        share = validation.checked_share("coverage", coverage)
+        share = validation.check_share("coverage", coverage)
         x = self._query_cells(X, warns=True)
-        weight = validation.checked_precisions(self, sample_weight, x)
+        weight = validation.check_precisions(self, sample_weight, x)
         lower, upper = intervals.interval(self, x, share, method, random_state, weight)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
@@ -414,7 +415,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             ValueError: An invalid coverage, several targets, only constant features, or an `ax` for several features.
         """
         check_is_fitted(self)
-        return report.plot(self, ax, validation.checked_share("coverage", coverage))
+        return report.plot(self, ax, validation.check_share("coverage", coverage))
 
     @property
     def bandwidth_names_(self) -> list[str]:
@@ -487,7 +488,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             OSError: The system could not write.
         """
         check_is_fitted(self)
-        report.write_page(self, path, folds, validation.checked_share("coverage", coverage))
+        report.write_page(self, path, folds, validation.check_share("coverage", coverage))
 
     def effective_degrees_of_freedom(self) -> float:
         """Return the trace of the smoother matrix over the training rows.
@@ -557,12 +558,12 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
     def _refit(self, rows: Rows) -> Self:
         """Return an estimator with the fitted kernel and order, and the rest learned from `rows`."""
-        x, columns = refilled(rows.x, rows.columns, rows.weight)
+        x, columns = refill_cells(rows.x, rows.columns, rows.weight)
         model: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
         return model._fit_copy(rows._replace(x=x, columns=columns, metric=None))
 
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
-        coding, checked = rows.coding, validation.checked_bandwidth(self.bandwidth, rows.columns)
+        coding, checked = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns)
         is_fixed, degree = bool(rows.columns) and not isinstance(checked, str), int(self.order == "linear")
         bandwidth, folds = coding.to_sigma(checked) if is_fixed else checked, folds_of(rows, joined)
         chosen = chosen_bandwidths(joined, bandwidth, self.ridge, self.kernel, degree, folds)

@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from scipy.special import stdtrit
 
-from dikkat.regression.columns import missing, refilled, without
+from dikkat.regression.columns import missing, refill_cells, without
 from dikkat.regression.effects import Local, locals_at
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
@@ -251,8 +251,8 @@ def _split(model: Any, x: Array, coverage: float, random_state: object, weight: 
         return np.full(len(x), -np.inf), np.full(len(x), np.inf)
     learned, tested = (rows.take(np.flatnonzero(fold == half_index)) for half_index in (0, 1))
     half_model = model._refit(learned)
-    tested = tested._replace(x=refilled(tested.x, half_model.columns_)[0])
-    x = refilled(x, half_model.columns_)[0]
+    tested = tested._replace(x=refill_cells(tested.x, half_model.columns_)[0])
+    x = refill_cells(x, half_model.columns_)[0]
     precise, tested_weight = rows.weights == "precision", tested.weight.astype(np.float64)
     growth = _growth(half_model, tested.x, tested_weight if precise else None)
     valid = np.isfinite(growth)  # with an infinite growth an error's size is meaningless

@@ -63,7 +63,7 @@ class Coding:
         self.feature: NDArray[np.intp] = np.repeat(np.arange(features), [1] * self.num_numeric + sizes)
 
     def coordinates(self, x: Array) -> Array:
-        """Return the coordinates (n, coordinates) of rows (n, d) from `dikkat.regression.columns.encoded`."""
+        """Return the coordinates (n, coordinates) of rows (n, d) from `dikkat.regression.columns.encode_cells`."""
         if (missing_cells := np.isnan(x)).any():  # cells that were never missing in fit
             x = np.where(missing_cells, self._fill_values, x).astype(x.dtype)
         if not self._columns and self._metric is None:

@@ -15,7 +15,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _get_feature_names, _num_samples, check_array, check_X_y, validate_data
 
 from dikkat.regression.bandwidth import Rule, Searched
-from dikkat.regression.columns import Column, columns_of, encoded, find_kinds, listed, names_of
+from dikkat.regression.columns import Column, columns_of, encode_cells, find_kinds, list_some, names_of
 from dikkat.regression.joined import Array, Rows, largest_rate
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
@@ -53,7 +53,7 @@ def check_kernel(kernel: object, bandwidth: object, rules: tuple[str, ...] = _RU
 def check_name(name: str, value: object, names: tuple[str, ...]) -> None:
     """Raise unless `value` is one of `names`."""
     if not isinstance(value, str) or value not in names:
-        raise ValueError(f"{name}: got {value!r}; expected {listed(names)}")
+        raise ValueError(f"{name}: got {value!r}; expected {list_some(names)}")
 
 
 def check_metric(metric: object, n_components: object, bandwidth: object) -> None:
@@ -86,14 +86,14 @@ def check_count(name: str, value: object, minimum: int = 1, or_none: str = "") -
         raise ValueError(f"{name}: got {value!r}; expected a whole number of at least {minimum}{or_none}")
 
 
-def checked_share(name: str, value: object, example: float = 0.9) -> float:
+def check_share(name: str, value: object, example: float = 0.9) -> float:
     """Return `value`, or raise unless it is between 0 and 1."""
     if not (isinstance(value, Real) and 0 < float(value) < 1):
         raise ValueError(f"{name}: got {value!r}; expected a number between 0 and 1, such as {example}")
     return float(value)
 
 
-def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None) -> Rows:
+def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None) -> Rows:
     """Return the checked training rows; scikit-learn sets `n_features_in_` and `feature_names_in_`."""
     names, X, y = _get_feature_names(X), fill_masked(X), _numeric(y)
     declared = estimator.categorical_features, estimator.ordered_features
@@ -116,10 +116,10 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
     with np.errstate(over="ignore", invalid="ignore"), naming_missing_cells(estimator, X):
         if columns:
             validate_data(estimator, X, skip_check_array=True)
-            x, values = check_X_y(encoded(X, columns, names), y, estimator=estimator, **settings)
+            x, values = check_X_y(encode_cells(X, columns, names), y, estimator=estimator, **settings)
         else:
             x, values = validate_data(estimator, X, y, **settings)
-    weight = _checked_weights(estimator, sample_weight, x)
+    weight = _check_weights(estimator, sample_weight, x)
     values = values.astype(np.float64)
     _check_sizes(x, values, weight)
     return Rows(x, values, weight, columns, weights=estimator.weights)
@@ -197,7 +197,7 @@ def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[A
     return _safe_indexing(X, kept_rows), values[kept_rows], weight, groups
 
 
-def _checked_weights(estimator: Any, weights: ArrayLike | None, x: Array) -> Array:
+def _check_weights(estimator: Any, weights: ArrayLike | None, x: Array) -> Array:
     """Return the weights of the rows x, (n,), in their dtype; 1 each for None."""
     if weights is None:
         return np.ones(len(x), dtype=x.dtype)
@@ -223,11 +223,11 @@ def _checked_weights(estimator: Any, weights: ArrayLike | None, x: Array) -> Arr
     return weight
 
 
-def checked_precisions(model: Any, sample_weight: ArrayLike | None, x: Array) -> Array | None:
+def check_precisions(model: Any, sample_weight: ArrayLike | None, x: Array) -> Array | None:
     """Return the precisions (n,) of new values at rows x, or None."""
     if sample_weight is None:
         return None
-    weight = _checked_weights(model, sample_weight, x)
+    weight = _check_weights(model, sample_weight, x)
     if model.weights_ != "precision" or not weight.all():
         raise ValueError(
             f"sample_weight: got {weight.min()} and weights={model.weights_!r} in fit; expected positive precisions of "
@@ -300,7 +300,7 @@ def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) ->
         )
 
 
-def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
+def check_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
     """Return the bandwidth; with `columns` (not all numbers) numbers become (d,): σ, or λ for categories."""
     if isinstance(bandwidth, str) or (np.ndim(bandwidth) == 0 and not columns):
         return bandwidth
@@ -326,7 +326,7 @@ def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
 def _not_positive(bandwidth: object, rules: tuple[str, ...] = _RULES) -> ValueError:
     return ValueError(
         f"bandwidth: got {bandwidth!r}; expected a positive number in the units of X, one for each feature, or one of "
-        f"{listed(rules)}"
+        f"{list_some(rules)}"
     )
 
 

@@ -24,7 +24,7 @@ from sklearn.model_selection import KFold
 
 from crossings.slow_regression import Slow, quantile, widened
 from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, NadarayaWatson
-from dikkat.regression.diagnostics import along, among, hold_out, leave_out
+from dikkat.regression.diagnostics import among, curve_along, hold_out, leave_out
 from regression.dense import short_searches
 
 ROWS, QUERIES, LEVEL, QUANTILES = 19, 3, 0.7, [0.3, 0.5, 0.8]
@@ -320,7 +320,7 @@ def line_of_plot(case):
 
 
 def along_first(model):
-    curve = along(model, 0, "a")
+    curve = curve_along(model, 0, "a")
     return [curve.estimate[::50].ravel(), curve.lower[::50].ravel()]
 
 

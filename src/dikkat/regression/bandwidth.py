@@ -135,7 +135,7 @@ def search(
 
 def samples(joined: Joined, degree: int, share: float = 1.0) -> list[Joined]:
     """Return growing samples of the rows, and last all rows; `share` scales the size of the samples."""
-    count, size = len(joined.x), round(share * _sample_size(len(joined.feature), degree))
+    count, size = len(joined.x), round(share * _sample_size(len(joined.feature_of), degree))
     # A second sample of ten times the size pays if all rows are another ten times as many.
     sizes = [size, *[10 * size for _ in range(100 * size <= count)]]
     return [*(joined.take(_sample(joined, rows)) for rows in sizes if rows < count), joined]
@@ -195,7 +195,7 @@ def radius(profile: Profile, size: int) -> float:
 
 def negligible_bandwidths(joined: Joined) -> Array:
     """Return bandwidths (d,) so wide that a constant feature has no influence, even if a query has another number."""
-    firsts = np.searchsorted(joined.feature, np.arange(joined.features))
+    firsts = np.searchsorted(joined.feature_of, np.arange(joined.features))
     wide: Array = WIDEST * np.abs(joined.x[0, firsts].astype(np.float64)).clip(1.0, 1e300)
     return wide
 
@@ -203,7 +203,7 @@ def negligible_bandwidths(joined: Joined) -> Array:
 def varying(joined: Joined) -> NDArray[np.bool_]:
     """Return (d,) flags, True for features that are not constant."""
     result = np.zeros(joined.features, bool)
-    np.logical_or.at(result, joined.feature, (joined.x != joined.x[0]).any(0))
+    np.logical_or.at(result, joined.feature_of, (joined.x != joined.x[0]).any(0))
     return result
 
 
@@ -241,7 +241,7 @@ def _sample(joined: Joined, sample_size: int) -> NDArray[np.intp]:
 
     The second half mirrors the first, so that a column or y with its sign changed gives the same sample.
     """
-    coordinates, count = len(joined.feature), len(joined.x)
+    coordinates, count = len(joined.feature_of), len(joined.x)
     ends = np.arange(sample_size // 2 + 1) * count // (sample_size // 2 * 2)
     half = np.random.default_rng(0).integers(ends[:-1], ends[1:])
     order = np.arange(count) if coordinates == 1 else np.lexsort(joined.y.T[::-1])

@@ -247,7 +247,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 
     def _make_smoother(self, joined: Joined) -> Smoother:
         """Return the smoother of the fitted attributes; it is not pickled."""
-        sigma = self._rows.coding.to_sigma(self.bandwidth_)[joined.feature]
+        sigma = self._rows.coding.to_sigma(self.bandwidth_)[joined.feature_of]
         degree = int(self.order_ == "linear")
         return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, folds_of(self._rows, joined))
 

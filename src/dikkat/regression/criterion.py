@@ -250,7 +250,7 @@ class Criterion:
 
     def window(self, t: Array) -> Window:
         """Return the kernel at t."""
-        bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64)
+        bandwidth = torch.tensor(np.exp(t[self.joined.feature_of]), dtype=torch.float64)
         return Window(self.profile, bandwidth, tolerance=_EPS if len(self.joined.x) <= MANY_ROWS else _EPS_OF_MANY)
 
     def under(self, profile: Profile) -> Criterion:
@@ -270,7 +270,7 @@ class Criterion:
         """
         derivatives: Array = change.numpy()
         if derivatives.shape[1] > self.joined.features:  # the coordinates of a category have one bandwidth
-            firsts = np.searchsorted(self.joined.feature, np.arange(self.joined.features))
+            firsts = np.searchsorted(self.joined.feature_of, np.arange(self.joined.features))
             derivatives = np.add.reduceat(derivatives, firsts, 1)
         ridge = self._ridge(t, window)
         if ridge is not None:

@@ -307,7 +307,7 @@ def errors_at_places(model: KernelRegressor) -> tuple[int, float, float] | None:
     if not reached[: joined.num_numeric].any():
         return None
     scaled = joined.x[rows.unique] / smoother.bandwidth
-    place_ids = places_of(scaled, len(np.unique(joined.feature[reached])))
+    place_ids = places_of(scaled, len(np.unique(joined.feature_of[reached])))
     if place_ids is None:
         return None
     errors = intervals.left_out_errors(model)[1]

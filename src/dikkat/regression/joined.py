@@ -51,16 +51,17 @@ class Coding:
 
     def __init__(self, columns: Sequence[Column], size: int, metric: Array | None = None) -> None:
         self.coded = [j for j in range(len(columns)) if columns[j].coded]
-        self._numeric, self._metric = [j for j in range(size) if j not in self.coded], metric
+        self._numeric_columns, self._metric = [j for j in range(size) if j not in self.coded], metric
         self._columns = [columns[j] for j in self.coded]
         # `levels` of a numeric column is the value for its missing cells.
         self._fill_values = [next(iter(column.levels), 0.0) if not column.coded else 0.0 for column in columns]
-        self.num_numeric = len(self._numeric) if metric is None else metric.shape[1]  # numeric columns, or directions
+        # Numeric columns, or the directions of a metric.
+        self.num_numeric = len(self._numeric_columns) if metric is None else metric.shape[1]
         features = self.num_numeric + len(self.coded)
         # The columns in the order of the coordinates (numbers or directions first), and the feature of each coordinate.
-        self.order = np.array(self._numeric + self.coded if metric is None else range(features), np.intp)
+        self.order = np.array(self._numeric_columns + self.coded if metric is None else range(features), np.intp)
         sizes = [2 if column.kind == "periodic" else max(1, len(column.levels) - 1) for column in self._columns]
-        self.feature: NDArray[np.intp] = np.repeat(np.arange(features), [1] * self.num_numeric + sizes)
+        self.feature_of: NDArray[np.intp] = np.repeat(np.arange(features), [1] * self.num_numeric + sizes)
 
     def coordinates(self, x: Array) -> Array:
         """Return the coordinates (n, coordinates) of rows (n, d) from `dikkat.regression.columns.encode_cells`."""
@@ -68,7 +69,9 @@ class Coding:
             x = np.where(missing_cells, self._fill_values, x).astype(x.dtype)
         if not self._columns and self._metric is None:
             return x
-        numbers = x[:, self._numeric] if self._metric is None else x[:, self._numeric].astype(np.float64) @ self._metric
+        numbers = x[:, self._numeric_columns]
+        if self._metric is not None:
+            numbers = numbers.astype(np.float64) @ self._metric
         blocks = [_points(column, x[:, j]) for j, column in zip(self.coded, self._columns, strict=True)]
         return np.ascontiguousarray(np.hstack([numbers, *blocks]), x.dtype)
 
@@ -165,7 +168,7 @@ class Rows(NamedTuple):
         coding, y = self.coding, self.y.reshape(len(self.y), -1)
         x = coding.coordinates(self.x)
         weight, precise = self.weight / (unit_weight or self.unit_weight), self.weights == "precision"
-        return join(x, y, weight, coding.feature, coding.num_numeric, coding.center().astype(x.dtype), precise)
+        return join(x, y, weight, coding.feature_of, coding.num_numeric, coding.center().astype(x.dtype), precise)
 
 
 class Repeats(NamedTuple):
@@ -200,7 +203,7 @@ class Joined(NamedTuple):
     unique_index: NDArray[np.intp]  # (n,), the unique row of each row; −1 for a row of weight 0
     repeats: Repeats  # the rows of unique rows with several values
     repeat_index: NDArray[np.intp]  # (n,), the index in `repeats` of each row; −1 for other rows
-    feature: NDArray[np.intp]  # (d,), ascending from 0: the feature of each coordinate (a category has several)
+    feature_of: NDArray[np.intp]  # (d,), ascending from 0: the feature of each coordinate (a category has several)
     num_numeric: int  # the number of numeric features (or directions); they are first, and only they have slopes
     center: Array  # (d,), the point of an unseen category; NaN for numbers and ordered categories
     precise: bool = False  # True if weights are precisions, so that each row counts once
@@ -208,7 +211,7 @@ class Joined(NamedTuple):
     @property
     def features(self) -> int:
         """The number of features."""
-        return int(self.feature[-1]) + 1
+        return int(self.feature_of[-1]) + 1
 
     def divide_y(self, divisor: float) -> "Joined":
         """Return the rows with y divided by `divisor`."""
@@ -278,12 +281,12 @@ class Joined(NamedTuple):
 
 
 def join(
-    x: Array, y: Array, weight: Array, feature: NDArray[np.intp] | None = None, num_numeric: int | None = None,
+    x: Array, y: Array, weight: Array, feature_of: NDArray[np.intp] | None = None, num_numeric: int | None = None,
     center: Array | None = None, precise: bool = False,
 ) -> Joined:  # fmt: skip
     """Join rows x (n, d) with values y (n, v) and weights (n,), not all 0; by default all features are numbers."""
-    if feature is None:
-        feature = np.arange(x.shape[1])
+    if feature_of is None:
+        feature_of = np.arange(x.shape[1])
     kept_rows = np.flatnonzero(weight > 0)
     kept_rows = kept_rows[np.lexsort(x[kept_rows].T[::-1])]
     new_x = _differs(x[kept_rows])
@@ -304,11 +307,11 @@ def join(
     unique_index, repeat_index = np.full(len(x), -1, np.intp), np.full(len(x), -1, np.intp)
     unique_index[kept_rows] = unique = np.argsort(order)[group]
     repeats, repeat_index[kept_rows] = _find_repeats(unique, values - origin, row_weights, new_x, precise)
-    num_numeric = len(feature) if num_numeric is None else num_numeric
+    num_numeric = len(feature_of) if num_numeric is None else num_numeric
     center = np.full(x.shape[1], np.nan, x.dtype) if center is None else center
     return Joined(
         ordered[starts[order]], means[order] - origin, variance_within[order], total[order], origin, unique_index,
-        repeats, repeat_index, feature, num_numeric, center, precise,
+        repeats, repeat_index, feature_of, num_numeric, center, precise,
     )  # fmt: skip
 
 

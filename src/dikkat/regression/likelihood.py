@@ -153,7 +153,7 @@ class Density(_Likelihood):
         self.rest, self.total_rest, self.row_share = weight - out, self.total - out, inlying / inlying.sum()
         spread = joined.spread()[: joined.num_numeric]
         self.log_unit = float(np.log(spread[spread > 0]).sum())
-        self.other_levels = np.bincount(joined.feature)[joined.num_numeric :]  # c − 1 for each category
+        self.other_levels = np.bincount(joined.feature_of)[joined.num_numeric :]  # c − 1 for each category
 
     def __call__(self, t: Array) -> Trial:
         """Return the trial at t."""

@@ -423,8 +423,8 @@ def unseen_categories(joined: Joined, query: Tensor) -> Iterator[tuple[Tensor, T
 
     A flag is True for a query with an unseen level.
     """
-    for feature in np.unique(joined.feature[np.isfinite(joined.center)]):
-        coordinates = torch.tensor(joined.feature == feature)
+    for feature in np.unique(joined.feature_of[np.isfinite(joined.center)]):
+        coordinates = torch.tensor(joined.feature_of == feature)
         center = torch.tensor(joined.center).to(query)[coordinates]
         yield coordinates, center, (query[:, coordinates] == center).all(1)
 
@@ -525,10 +525,10 @@ class Trend(NamedTuple):
 def trend(joined: Joined) -> Trend:
     """Return the plane through joined rows."""
     # One unit for all coordinates of a category, so that the plane does not depend on the order of its levels.
-    spread, largest = joined.spread(), np.zeros(joined.feature.max() + 1)
-    np.maximum.at(largest, joined.feature, spread)
-    largest = np.where(largest > 0, largest, 1.0)[joined.feature]  # the square may overflow
-    unit = largest * np.sqrt(np.bincount(joined.feature, (spread / largest) ** 2))[joined.feature]
+    spread, largest = joined.spread(), np.zeros(joined.feature_of.max() + 1)
+    np.maximum.at(largest, joined.feature_of, spread)
+    largest = np.where(largest > 0, largest, 1.0)[joined.feature_of]  # the square may overflow
+    unit = largest * np.sqrt(np.bincount(joined.feature_of, (spread / largest) ** 2))[joined.feature_of]
     unit, share = np.where(unit > 0, unit, 1.0), joined.weight / joined.weight.sum()
     scaled = (joined.x.astype(np.float64) - joined.x[0]) / unit
     scaled, centred_y = scaled - share @ scaled, joined.y - share @ joined.y

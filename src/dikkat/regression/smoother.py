@@ -241,7 +241,7 @@ class Smoother:
     def left_out(self) -> tuple[Criterion, Trial]:
         """The leave-one-out criterion and its trial at these bandwidths."""
         criterion = Criterion(self.joined, self.profile, self.degree, self.ridge)
-        first = np.searchsorted(self.joined.feature, range(self.joined.features))
+        first = np.searchsorted(self.joined.feature_of, range(self.joined.features))
         return criterion, criterion(np.log(self.bandwidth)[first])
 
     @cached_property
@@ -249,7 +249,7 @@ class Smoother:
         """The errors of rows that other folds predict; None without folds."""
         if self.folds is None:
             return None
-        first = np.searchsorted(self.joined.feature, range(self.joined.features))
+        first = np.searchsorted(self.joined.feature_of, range(self.joined.features))
         held = HeldOut(self.joined, self.folds, self.profile, self.degree, self.ridge)
         return FoldErrors(held, held(np.log(self.bandwidth)[first]))
 

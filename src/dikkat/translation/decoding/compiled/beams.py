@@ -137,7 +137,7 @@ class StepBeams(Beams):
 
     def __init__(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
         if reasons := addresses.without_numba():
-            raise InputError(f"translation needs compiled code: {reasons[0]}. Install numba")
+            raise InputError(f"translation needs compiled code: {reasons[0]}. Install or repair numba")
         call = CallRecord(HYPOTHESES, torch.float64)
         call.alone = True  # runs on this thread only
         super().__init__(call, len(sentences), search.beam, search.n_best)

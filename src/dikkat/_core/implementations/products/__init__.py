@@ -492,14 +492,14 @@ class _Sums:
         shared = len(self.call.weight) == 1
         self._add("weight", shares[2], (slice(None) if shared else tile.elements,), self.call.weight)
 
-    def biases(self, tile: _Tile, by_score: Tensor) -> None:
+    def biases(self, tile: _Tile, score_grad: Tensor) -> None:
         problem, lead = self.call.problem, self.call.problem.lead
-        by_pair = by_score
-        if len(by_score) != lead.numel():  # a broadcast bias is summed over all batch elements
-            by_pair = by_score.new_zeros(lead.numel(), *by_score.shape[1:])
-            by_pair[tile.elements] = by_score
-        by_pair = by_pair.view(*lead, *by_pair.shape[1:])
-        for name, share in (("bias", by_pair), ("key_bias", by_pair.sum(-2))):
+        pair_grad = score_grad
+        if len(score_grad) != lead.numel():  # a broadcast bias is summed over all batch elements
+            pair_grad = score_grad.new_zeros(lead.numel(), *score_grad.shape[1:])
+            pair_grad[tile.elements] = score_grad
+        pair_grad = pair_grad.view(*lead, *pair_grad.shape[1:])
+        for name, share in (("bias", pair_grad), ("key_bias", pair_grad.sum(-2))):
             bias = getattr(problem.restrictions, name)
             if bias is None or (name == "bias" and not problem.wants_bias_grad):
                 continue

@@ -62,7 +62,7 @@ Profile = Literal["gaussian", "epanechnikov"]
 
 @dataclass(frozen=True)
 class Window:
-    """A kernel and how far it reaches."""
+    """A kernel with its bandwidth, and the weight of distant keys that may be omitted."""
 
     profile: Profile  # K as a function of the distance: a kernel of `dikkat.scores`
     bandwidth: Tensor  # (d,), σ in the units of the keys; or (n, d), a σ for each query

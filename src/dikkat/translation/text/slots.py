@@ -57,7 +57,7 @@ Template = Sequence[int | str]
 
 
 class Shape(NamedTuple):
-    """How the training pairs write the spans of a shape.
+    """The form in which the training pairs write the spans of a shape.
 
     Attributes:
         written: The template: group numbers and the texts between them; for a coarse shape the text of each separator.

@@ -59,7 +59,7 @@ class Ranks:
         return gathered
 
     def run_checked(self, step: Callable[[], tuple[dict[str, Any], ResultT]]) -> ResultT:
-        """Run a step that all ranks run, and return its result after checking that the ranks' calls agree.
+        """Run a step of all ranks, and return its result after checking that the ranks' arguments agree.
 
         The step returns its arguments, {name: value}, and its result. The arguments must be equal on all ranks. An
         error of one rank is sent to the other ranks, so that they do not wait for it.

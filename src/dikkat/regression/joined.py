@@ -172,7 +172,7 @@ class Rows(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """Training rows whose x occurs with several y, or whose y occurs several times in a table of cells.
+    """Training rows with the same x and several y; in a table of cells, also equal rows whose y occurs elsewhere.
 
     The k entries are different: rows that are equal in x and y are one entry.
     """
@@ -323,7 +323,7 @@ def _differs(rows: Array) -> NDArray[np.bool_]:
 def _find_repeats(
     unique: NDArray[np.intp], y: Array, weight: Array, new_x: NDArray[np.bool_], precise: bool
 ) -> tuple[Repeats, NDArray[np.intp]]:
-    """Return the `Repeats`, and for each sorted row its index there, (n,); −1 for a row that is none of them."""
+    """Return the `Repeats`, and the index (n,) of each sorted row in them; −1 for other rows."""
     new_xy = new_x | _differs(y)
     starts = np.flatnonzero(new_xy)
     unique_rows, total = unique[starts], np.add.reduceat(weight, starts)

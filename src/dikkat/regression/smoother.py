@@ -205,7 +205,7 @@ class Smoother:
         return self._in_chunks(np.hstack([query, self.nearest(query) @ self.joined.x]), self._double, work)
 
     def errors_near(self, query: Array, count: Array) -> Iterator[tuple[slice, Array]]:
-        """Yield slices of queries, and the probability (n, m) that a new error is that of each unique row.
+        """Yield slices of queries, and the probability (n, m) of each unique row's error for a new value.
 
         The probabilities add up to less than 1: an unknown error has the rest.
         """

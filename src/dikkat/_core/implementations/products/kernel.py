@@ -85,7 +85,7 @@ def _power_of_two_below(x, min_exponent, max_exponent):
 def choose_series(
     all_peaks, table, plan, query_blocks, key_blocks, num_lines, R: tl.constexpr, RP: tl.constexpr, TP: tl.constexpr,
 ):  # fmt: skip
-    """Write the plan of a call from its peaks, with the first series whose reach is large enough, else the last one.
+    """Write the plan of a call from its peaks, with the first series of sufficient reach, or the last one.
 
     A line of the table is a series: its reach, its first frequency, and R coefficients. Lines are sorted by reach. RP
     and TP are R and the number of lines, padded to powers of two.
@@ -407,8 +407,8 @@ def input_grads(
 
 @triton.jit
 def _far_input_grads(
-    side, other, v, grads, row_step, col_step, limit, side_peak, other_peaks, unit, result, v_grad, element, i, length,
-    other_length, features,
+    side, opposite, v, grads, row_step, col_step, limit, side_peak, opposite_peaks, unit, result, v_grad, element, i,
+    length, opposite_length, features,
     KEY: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """Add to the gradients of a block of rows Σ_j g_ij v (1 − tanh²) over its pairs in which a block is far.
@@ -423,17 +423,17 @@ def _far_input_grads(
     peak = tl.load(side_peak)
     slopes = tl.zeros([ROWS, COLS], tl.float32)
     tanhs = tl.zeros([ROWS, COLS], tl.float32)
-    for j in range(0, tl.cdiv(other_length, ROWS)):
-        if tl.maximum(peak, tl.load(other_peaks + j)) > limit:
+    for j in range(0, tl.cdiv(opposite_length, ROWS)):
+        if tl.maximum(peak, tl.load(opposite_peaks + j)) > limit:
             start = tl.full((), j * ROWS, tl.int64)
-            other_at = other + (element * other_length + start) * features + cols
+            opposite_at = opposite + (element * opposite_length + start) * features + cols
             grad_at = grads + rows.to(tl.int64) * row_step + start * col_step
-            for _ in range(0, tl.minimum(ROWS, other_length - j * ROWS)):
-                other_row = tl.load(other_at, in_features, 0.0).to(tl.float32)
+            for _ in range(0, tl.minimum(ROWS, opposite_length - j * ROWS)):
+                opposite_row = tl.load(opposite_at, in_features, 0.0).to(tl.float32)
                 grad = tl.load(grad_at, rows < length, 0.0).to(tl.float32)[:, None]
-                other_at += features
+                opposite_at += features
                 grad_at += col_step
-                tanh, slope = tanh_and_slope(values + other_row[None, :])
+                tanh, slope = tanh_and_slope(values + opposite_row[None, :])
                 slopes += tl.where(grad == 0, 0.0, grad * slope)
                 tanhs += tl.where(grad == 0, 0.0, grad * tanh)
     element_v = tl.load(v + cols, in_features, 0.0).to(tl.float32)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dikkat._core.arithmetic import derive_seeds
 from dikkat._core.problem import Problem
-from dikkat._core.restricting import Hiding, Restricting, align, check_causal, broadcasts_to, restrict, window_edges
+from dikkat._core.restricting import Hiding, Restricting, align, broadcasts_to, check_causal, restrict, window_edges
 from dikkat._core.restrictions import FLOATS, Restrictions, are_finite, broadcast
 from dikkat._engine.addresses import check_dense, check_room, searchsorted
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, can_read_values, is_transformed

@@ -351,7 +351,7 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                     _sweep_rows(
                         call, work, b, i0, rows, key_end, v_sum, score_factor, key_owner, value_owner, s, max_product,
                         zero,
-                    )
+                    )  # fmt: skip
                 for j0 in range(first_of(call, b, i0, rows, PEAK_KEYS), key_end, SIDE):
                     # --- find four keys
                     if j0 % PEAK_KEYS == 0:

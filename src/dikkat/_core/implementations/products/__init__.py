@@ -417,7 +417,7 @@ def _backward(problem: Problem, out: Output, grads: Output, *tensors: Tensor) ->
             score_grad, scale = call.steps.score_grads(
                 weights, weight_grad, row_grad, tile.value, tile.mask, incoming, row_offsets, len(columns) == 1,
                 extra_bound,
-            )
+            )  # fmt: skip
             del weight_grad
             visible = None if tile.visible is None else tile.visible.mT
             sums.value(tile, pool(dropped.mT, row_grad, visible, partial(product, kind=sums.kinds.value)))

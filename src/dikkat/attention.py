@@ -138,7 +138,10 @@ class Memory:
             ValueError: `rows` are out of range, or the memory has no leading dimension.
         """
         if self.key.ndim < 3:
-            raise ValueError("rows: got a memory without a leading dimension; expected one of keys (B, m, d_k)")
+            raise ValueError(
+                f"rows: got a memory of keys {tuple(self.key.shape)}, without a batch dimension to select from; "
+                "expected a memory of keys (B, m, d_k)"
+            )
         validation.check_rows(rows, self.key.shape[0])
 
         def take(tensor: Tensor) -> Tensor:
@@ -274,11 +277,12 @@ def attention_state(
 
     $$ \mu_i = \sum_j w_{ij} v_j, \qquad \ell_i = \log \sum_{j \in V_i} e^{a(q_i, k_j) + b_j} $$
 
-    The log-sum-exp is over the scores before dropout. The arguments are those of `attend`.
+    $V_i$ are the keys that query i sees, and $b_j$ is the bias of key j. The mean uses weights after dropout, the
+    log-sum-exp the scores before it. The arguments are those of `attend`.
 
     Returns:
         `State(mean (..., n, d_v), lse (..., n), tail (..., n))`, float32 or float64; a row with no key has mean 0 and
-        lse −∞.
+        lse −∞. `tail` is the rounding error of `lse` (see `State`).
 
     Raises what `attend` raises.
 

@@ -391,7 +391,10 @@ def _firsts(lens: Tensor) -> Tensor:
 
 
 def _largest(weights: Tensor, bag: Tensor, lens: Tensor, mask: Tensor | None, number: int) -> Tensor:
-    """Return the rows of each bag with the largest weights (N, K), as indices in the bag: (B, K, number)."""
+    """Return for each bag and column of `weights` (N, K) the rows with the largest weights, as indices in the bag.
+
+    The result is (B, K, number), −1 for a bag with fewer rows.
+    """
     index = torch.arange(bag.shape[0], device=bag.device) - _firsts(lens)[bag] if mask is None else mask.nonzero()[:, 1]
     rank, beyond = torch.arange(number, device=bag.device), bag.shape[0]
     rows = torch.where(rank < lens[:, None], _firsts(lens)[:, None] + rank, beyond)

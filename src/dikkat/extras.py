@@ -51,8 +51,8 @@ def _source() -> str:
 
 
 @contextmanager
-def needing(extra: str) -> Iterator[None]:
-    """Wrap imports of an extra's packages; the error for a missing package then contains the install command.
+def require_extra(extra: str) -> Iterator[None]:
+    """Wrap imports of an extra's packages, so that the error for a missing package contains the install command.
 
     Raises:
         ModuleNotFoundError: A package of the extra is not installed.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dikkat._core import recording_hooks
 from dikkat.attention import attend
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 from dikkat.scores import Dot
 
 __all__ = ["register_transformers"]
@@ -49,7 +49,7 @@ def register_transformers() -> None:
         >>> config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=11, attn_implementation="dikkat")
         >>> model = AutoModel.from_config(config)
     """
-    with needing("transformers"):
+    with require_extra("transformers"):
         from transformers import AttentionInterface, AttentionMaskInterface
     _reject_unsupported_models()
     AttentionInterface.register(_NAME, _forward)
@@ -71,7 +71,7 @@ def _reject_unsupported_models() -> None:
         if requested_attention == _NAME and not supported:
             raise ValueError(
                 f"attn_implementation: got 'dikkat' for {type(self).__name__}; expected 'eager', because transformers "
-                "does not pass all of this model's attention to other functions"
+                "computes some of this model's attention itself"
             )
         return str(original(self, requested_attention, *positional, **named))
 

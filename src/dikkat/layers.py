@@ -290,7 +290,7 @@ class MultiHeadAttention(nn.Module):
         parameters += [] if bias is None else [bias]
         ranks = None if self.group is None else Ranks(self.group)
         if ranks is not None:  # every rank gets the sum of the gradients
-            parameters = ranks.with_whole_gradients(*parameters)
+            parameters = ranks.sum_gradients_over_ranks(*parameters)
         *weights, bias = parameters if bias is not None else [*parameters, None]
         biases = (None,) * 3 if bias is None else bias.split(self._sizes)
         if joint_weight is not None:

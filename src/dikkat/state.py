@@ -1,4 +1,7 @@
-"""States of attention over subsets of the keys, and the rule that merges two states."""
+"""States of attention over subsets of the keys, and the rule that merges two states.
+
+`State` and `merge` are public. `Pooled` and `join` are the same in the form that the computation uses.
+"""
 
 import math
 from typing import NamedTuple
@@ -92,14 +95,15 @@ def merge(a: State, b: State) -> State:
 
 
 def add_sink(state: State, weights: Tensor | None, sink: Tensor) -> tuple[State, Tensor | None]:
-    """Add one more logit without a value, (...) for a state (..., n), to a state and its weights."""
+    """Add a sink to a state (..., n): one more logit (...), shared by all rows, whose value is 0; scale the weights."""
     logit = sink.to(state.lse.dtype)[..., None].expand_as(state.lse)
     joined = merge(state, State(torch.zeros_like(state.mean), logit))
     if weights is None:
         return joined, None
-    above = (state.lse - logit) + (0.0 if state.tail is None else state.tail)
-    above = above.masked_fill(state.lse == -math.inf, -math.inf)
-    share = torch.where(above > 0, 1 - (-above).sigmoid(), above.sigmoid())  # this form keeps the gradient exact near 1
+    log_ratio = (state.lse - logit) + (0.0 if state.tail is None else state.tail)  # of the keys to the sink
+    log_ratio = log_ratio.masked_fill(state.lse == -math.inf, -math.inf)
+    # The keys' share of the weight. 1 − sigmoid(−x) keeps the gradient exact near 1.
+    share = torch.where(log_ratio > 0, 1 - (-log_ratio).sigmoid(), log_ratio.sigmoid())
     return joined, weights * share[..., None]
 
 
@@ -108,7 +112,7 @@ def _pooled(state: State) -> Pooled:
     peak = state.lse.detach()
     empty = peak == -math.inf
     tail = 0.0 if state.tail is None else state.tail
-    # e^0 or e^tail. The difference is 0 but carries the gradient; the inner masked_fill avoids ∞ − ∞.
+    # lse − peak is 0, but carries the gradient of lse; ∞ − ∞ is replaced. So the total is e^tail.
     log_total = (state.lse - peak).masked_fill(empty, 0.0) + tail
     return Pooled(state.mean, peak, log_total.exp().masked_fill(empty, 0.0))
 
@@ -116,7 +120,7 @@ def _pooled(state: State) -> Pooled:
 def join(a: Pooled, b: Pooled) -> Pooled:
     """Join two partial results: rescale both totals to the larger peak, add them, and weight the means by them."""
     peak = torch.maximum(a.peak, b.peak)
-    base = peak.masked_fill(peak == -math.inf, 0.0)
+    base = peak.masked_fill(peak == -math.inf, 0.0)  # avoids ∞ − ∞ in rows without a key
     share_a, share_b = a.total * (a.peak - base).exp(), b.total * (b.peak - base).exp()
     total = share_a + share_b
     divisor = total.masked_fill(total == 0, 1.0)
@@ -131,7 +135,7 @@ def log_sum_exp(peak: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
     log_total = total.masked_fill(empty, 1.0).log()  # avoids the gradient of log at 0
     lse = log_total + base
     with torch.no_grad():  # Knuth's exact sum of two
-        share = lse - base
-        tail = (log_total - share) + (base - (lse - share))
+        added = lse - base
+        tail = (log_total - added) + (base - (lse - added))
         tail = tail.masked_fill(empty, 0.0)
     return lse.masked_fill(empty, -math.inf), tail

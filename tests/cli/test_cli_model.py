@@ -90,8 +90,8 @@ def test_show_takes_a_file_and_a_beam(run, model, tmp_path, monkeypatch):
     status, out, _ = run("show", model, "--file", tmp_path / "in.txt", "--beam", 3, "--output", tmp_path)
     assert (status, out.splitlines()[:2]) == (0, ["I lost. => J'ai perdu.", "Go. => Va !"])
     assert searches == [Search(beam=3)]
-    refused(run("show", model, "--output", tmp_path), "expected either sentences or --file FILE")
-    refused(run("show", model, "Go.", "--file", tmp_path / "in.txt"), "expected either sentences or --file FILE")
+    refused(run("show", model, "--output", tmp_path), "got no text; give sentences or --file FILE")
+    refused(run("show", model, "Go.", "--file", tmp_path / "in.txt"), "got sentences and --file; give only one of them")
     refused(run("show", model, "", "--output", tmp_path / "pictures"), "every sentence is empty")
 
 

@@ -88,7 +88,7 @@ def test_rows_that_lack_cells(run, homes):
     options = [*SETTINGS, "--ordered", "size=low,mid,high"]
     refused(run("homes.csv", *options), "column 'town' has 1 of 60 values missing, the first in row 5; keep rows")
     status, out, err = run("homes.csv", *options, "--missing", "drop")
-    assert (status, err) == (0, "dikkat: 2 of 60 rows lack a cell and get no prediction\n")
+    assert (status, err) == (0, "dikkat: 2 of 60 rows have a missing cell and get no prediction\n")
     assert "rows: 60, 3 left out for missing cells\n" in out
     written = pd.read_csv("regression/predictions.csv")
     model, x = model_of(homes.drop(index=[3, 4, 5]))
@@ -103,7 +103,7 @@ def test_standard_input_and_cells_that_stand_for_nothing(run, homes):
     holes = homes.assign(area=homes["area"].mask(homes.index == 3, -999))
     options = [*SETTINGS, "--ordered", "size=low,mid,high", "--missing", "drop", "--text", "na=-999,?"]
     status, out, err = run("-", *options, stdin=holes.to_csv(index=False).encode())
-    assert (status, err) == (0, "dikkat: 1 of 60 rows lack a cell and get no prediction\n")
+    assert (status, err) == (0, "dikkat: 1 of 60 rows have a missing cell and get no prediction\n")
     assert "rows: 60, 1 left out for missing cells\n" in out
     written = pd.read_csv("regression/predictions.csv")
     model, x = model_of(homes.drop(index=3))
@@ -144,7 +144,7 @@ def test_missing_cells_where_a_model_is_applied(run, homes):
     apply = ["--apply", "made/model.safetensors", "-o", "out"]
     refused(run("homes.csv", *apply), "has 1 of 60 values missing")
     status, _, err = run("homes.csv", *apply, "--missing", "drop")
-    assert (status, err) == (0, "dikkat: 2 of 60 rows lack a cell and get no prediction\n")
+    assert (status, err) == (0, "dikkat: 2 of 60 rows have a missing cell and get no prediction\n")
     found = pd.read_csv("out/predictions.csv")["price_predicted"]
     assert found.isna().tolist() == [i in (3, 4) for i in range(60)]
     np.testing.assert_allclose(found.drop(index=[3, 4]), whole.drop(index=[3, 4]), rtol=1e-9)
@@ -157,7 +157,7 @@ def test_a_column_that_is_named_is_what_it_holds_or_refused(run, homes, tmp_path
     homes.drop(columns="tags").to_csv("homes.csv", index=False)
     homes.to_parquet("homes.parquet")
     for table, name, message in (
-        ("homes.csv", "id", "column 'id' holds text ('home 0' in row 1); expected numbers, dates or few different"),
+        ("homes.csv", "id", "column 'id' holds text ('home 0' in row 1); expected numbers, dates, or text with few"),
         ("homes.csv", "day", "column 'day' holds dates that can be read in two ways ('01/02/2020')"),
         ("homes.parquet", "tags", "column 'tags' holds list"),
     ):

@@ -131,7 +131,7 @@ def test_a_mask_of_keys_is_told_to_have_all_its_dimensions() -> None:
 def test_errors_of_memories_and_states() -> None:
     with pytest.raises(TypeError, match="memory: got Tensor; expected a Memory"):
         dikkat.attend_memory(Q, K)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="rows: got a memory without a leading dimension; expected one of keys"):
+    with pytest.raises(ValueError, match=r"rows: got a memory of keys .*, without a batch dimension"):
         dikkat.prepare(K[0], V[0], score=DOT).select(torch.tensor([0]))
     with pytest.raises(ValueError, match=r"valid_lens: got shape \(3,\)"):
         dikkat.prepare(K, V, score=DOT, valid_lens=torch.tensor([1, 2, 3]))

@@ -177,7 +177,7 @@ def test_a_backward_under_autocast_sums_in_float32(impl: str) -> None:
 def test_lack_of_memory_says_which_call_it_was(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     operands, above = numbers((2, 5, 7, 3, 2), torch.bfloat16)
     leaves = [t.requires_grad_() for t in operands]
-    step = "weigh" if chosen == "forward" else "sides"
+    step = "weigh" if chosen == "forward" else "input_grads"
 
     def fails(*_: Any) -> None:
         raise torch.OutOfMemoryError("out of memory")

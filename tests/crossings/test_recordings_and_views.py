@@ -470,7 +470,7 @@ def test_relevance_is_the_same_within(within: str, made: str) -> None:
     for _ in range(2):
         with WITHIN[within](model) as trace:
             if made == "checkpointed":
-                with pytest.raises(ValueError, match="model: got attention within a checkpoint"):
+                with pytest.raises(ValueError, match="model: got attention inside gradient checkpointing"):
                     dikkat.relevance(model, X, target=lambda output: output[..., 0])
                 continue
             came = dikkat.relevance(model, X, target=lambda output: output[..., 0])

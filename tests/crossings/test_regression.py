@@ -24,7 +24,7 @@ from sklearn.model_selection import KFold
 
 from crossings.slow_regression import Slow, quantile, widened
 from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, NadarayaWatson
-from dikkat.regression.diagnostics import along, among, hold_out, leave_out
+from dikkat.regression.diagnostics import among, curve_along, hold_out, leave_out
 from regression.dense import short_searches
 
 ROWS, QUERIES, LEVEL, QUANTILES = 19, 3, 0.7, [0.3, 0.5, 0.8]
@@ -320,7 +320,7 @@ def line_of_plot(case):
 
 
 def along_first(model):
-    curve = along(model, 0, "a")
+    curve = curve_along(model, 0, "a")
     return [curve.estimate[::50].ravel(), curve.lower[::50].ravel()]
 
 
@@ -483,7 +483,8 @@ def classes(case):
     slow, model = case.slow, case.models["fitted"]
     if model.order == "linear":
         plane = model._plane
-        prior = softmax((model._query(case.query) - plane.center) / plane.spread @ plane.slope + plane.height, 1)
+        query = model._query_coordinates(case.query)
+        prior = softmax((query - plane.center) / plane.spread @ plane.slope + plane.height, 1)
     else:
         prior = np.tile((slow.weight @ slow.y + 1) / (slow.weight.sum() + 2), (QUERIES, 1))
     mass = np.array([slow.weight * slow.near(place, slow.sigma) for place in slow.at(case.q)])

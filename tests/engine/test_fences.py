@@ -99,7 +99,7 @@ def averages() -> None:
             _, lse = moments_launch.moments(query, points, window, degree, torch.randint(-1, 331, (67,)))
         row, fit = torch.randn(67, 1 + 3 * degree), torch.randn(67, 1 + 3 * degree, 2)
         moments_launch.sensitivity(query, points, window, lse, row, fit, None)
-    moments_launch.fits(query, points, window, None, torch.rand(67, 2), torch.rand(67, 2, 3), 1e-5)
+    moments_launch.fit_lines(query, points, window, None, torch.rand(67, 2), torch.rand(67, 2, 3), 1e-5)
 
 
 def sums_along_a_feature() -> None:

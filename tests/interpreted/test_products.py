@@ -139,7 +139,8 @@ def test_kernels_do_what_the_plain_steps_do() -> None:
     query, key, _, value = (t.to(DEVICE) for t in numbers(2, 11, 21, 5, 3))
     weight = torch.randn(2, 5, device=DEVICE).to(KIND)
     table = products._table(query.device, 10.0)
-    plan, expected = launch.plan(query, key, weight, table), products.Plain.plan(query, key, weight, table)
+    plan = launch.plan_series(query, key, weight, table)
+    expected = products.Plain.plan_series(query, key, weight, table)
     assert expected is not None
     torch.testing.assert_close(plan.numbers, expected.numbers)
     factors, right = (steps.factors(query, key, weight, plan) for steps in (launch, products.Plain))
@@ -157,12 +158,12 @@ def test_kernels_do_what_the_plain_steps_do() -> None:
     wanted, by_weight, drift = grad @ value.float().mT, torch.randn(2, 11, 21, device=DEVICE), torch.randn(2, 11)
     more = torch.full((1,), 20.0, device=DEVICE)
     for given_too in ((None, None, True, None), (by_weight, drift.to(DEVICE), False, more)):
-        found, size = launch.by_score(weighed[0], wanted, grad, value, seen, *given_too)
-        right_found, right_size = products.Plain.by_score(weighed[0], wanted, grad, value, seen, *given_too)
+        found, size = launch.score_grads(weighed[0], wanted, grad, value, seen, *given_too)
+        right_found, right_size = products.Plain.score_grads(weighed[0], wanted, grad, value, seen, *given_too)
         torch.testing.assert_close(found / size, right_found / right_size, rtol=2e-3, atol=2e-4)
     by_factors = [torch.randn(t.shape, device=DEVICE) for t in right]
     summed, right_summed = (
-        s.sides(query, key, weight, *by_factors, found, size, plan, (torch.float32, torch.float32))
+        s.input_grads(query, key, weight, *by_factors, found, size, plan, (torch.float32, torch.float32))
         for s in (launch, products.Plain)
     )
     torch.testing.assert_close(summed, right_summed, rtol=1e-3, atol=1e-3)

@@ -64,11 +64,11 @@ def test_the_error_and_its_gradient(order):
     np.testing.assert_allclose(leave_out(model).error, _left_out_error(frame, y, BANDWIDTH, order), rtol=1e-7)
     criterion = Criterion(model._rows.joined(), "gaussian", int(order == "linear"))
     coding = model._rows.coding
-    t = np.log(coding.widths(BANDWIDTH))
+    t = np.log(coding.to_sigma(BANDWIDTH))
     slope, _ = criterion.gradient(criterion(t))
     for c in range(4):
         step = 1e-5 * np.eye(4)[c]
-        low, high = (_left_out_error(frame, y, coding.bandwidths(np.exp(t + sign * step)), order) for sign in (-1, 1))
+        low, high = (_left_out_error(frame, y, coding.to_bandwidth(np.exp(t + sign * step)), order) for sign in (-1, 1))
         np.testing.assert_allclose(slope[c], (high - low) / 2e-5, rtol=1e-4, atol=1e-8)
 
 
@@ -322,7 +322,8 @@ def test_dates_are_days():
         model = NadarayaWatson(bandwidth=3.0).fit(make(days), y)
         np.testing.assert_allclose(model.predict(make(at)), expected, rtol=1e-12)
         assert model.columns_[0] == Column("date", (), "2021-03-01T00:00:00.000000")
-    assert [model.columns_[0].shown(day) for day in (0, 31, 0.25)] == ["2021-03-01", "2021-04-01", "2021-03-01T06:00"]
+    texts = [model.columns_[0].cell_text(day) for day in (0, 31, 0.25)]
+    assert texts == ["2021-03-01", "2021-04-01", "2021-03-01T06:00"]
     with pytest.raises(ValueError, match="X: got column 'day' without dates; expected dates, as in fit"):
         model.predict(pd.DataFrame({"day": [1.0]}))
 
@@ -390,7 +391,8 @@ def test_coding_there_and_back():
     columns = (Column("category", tuple("abcd")), Column(), Column("ordered", (1, 2, 3)), Column("category", ("a",)))
     coding = Coding(columns, 4)
     for bandwidth in ([0.3, 7.0, 0.2, 0.0], [0, 1e-3, 0, 0], [0.75, 1e9, 1, 0]):
-        np.testing.assert_allclose(coding.bandwidths(coding.widths(np.array(bandwidth, float))), bandwidth, rtol=1e-12)
+        sigma = coding.to_sigma(np.array(bandwidth, float))
+        np.testing.assert_allclose(coding.to_bandwidth(sigma), bandwidth, rtol=1e-12)
     rows = coding.coordinates(np.array([[0, 5, 0, 0], [3, 5, 2, 0], [-1, 5, 1, 0.0]]))
     between = ((rows[:, None] - rows) ** 2).sum(2)
     assert rows.shape == (3, 1 + 3 + 2 + 1)

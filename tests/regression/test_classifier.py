@@ -165,7 +165,7 @@ def test_categories_alone_are_told_by_single_rows():
     [
         ([0.5, 1.5, 2.5], {}, "Unknown label type"),
         ([0, 1, 1], {"bandwidth": "loo"}, "expected a positive number.*'silverman', 'scott', 'auto'"),
-        ([0, 1, 1], {"prior": 0}, "prior: got 0; expected a positive number, the prior's weight in rows"),
+        ([0, 1, 1], {"prior": 0}, "prior: got 0; expected 'auto' or a positive number"),
         ([0, 1, 1], {"prior": "much"}, "prior: got 'much'"),
         ([0, 1, 1], {"kernel": "box"}, "kernel: got 'box'"),
     ],

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from sklearn.model_selection import GroupKFold, PredefinedSplit, cross_val_predict
 
 from dikkat.regression import KernelRegressor, NadarayaWatson
-from dikkat.regression.diagnostics import along, among, hold_out, leave_out
+from dikkat.regression.diagnostics import among, curve_along, hold_out, leave_out
 
 
 def test_nothing_is_left_of_one_row_and_nothing_to_explain_without_variance():
@@ -24,14 +24,14 @@ def test_along_a_feature_the_others_are_at_their_medians():
     random = np.random.default_rng(1)
     x = random.normal(size=(37, 3))
     model = NadarayaWatson(bandwidth=0.8).fit(x, random.normal(size=37))
-    curve = along(model, 1, "b")
+    curve = curve_along(model, 1, "b")
     places = np.column_stack([np.full(201, np.median(x[:, 0])), curve.at, np.full(201, np.median(x[:, 2]))])
     assert (curve.name, curve.at[0], curve.at[-1]) == ("b", x[:, 1].min(), x[:, 1].max())
     np.testing.assert_array_equal(curve.estimate, model.predict(places))
     np.testing.assert_array_equal(curve.upper, model.confidence_interval(places)[1])
     np.testing.assert_array_equal(curve.data, x[:, 1])
     assert curve.values is None
-    low, high, coverage = along(model, 1, "b", 0.8).values
+    low, high, coverage = curve_along(model, 1, "b", 0.8).values
     (least, most), (lower, upper) = model.predict_interval(places, 0.8), model.confidence_interval(places)
     np.testing.assert_array_equal([low, high], [np.minimum(least, lower), np.maximum(most, upper)])
     assert coverage == 0.8
@@ -41,7 +41,7 @@ def test_where_a_kernel_reaches_nobody_the_curve_has_no_band():
     model = NadarayaWatson("epanechnikov", bandwidth=1.0).fit([[0.0], [0.5], [9.0]], [1.0, 2.0, 3.0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        curve = along(model, 0, "x")
+        curve = curve_along(model, 0, "x")
     alone = curve.at > 8
     gap = (curve.at > 2) & (curve.at < 7)
     np.testing.assert_array_equal(curve.estimate[gap], np.where(curve.at[gap] < 4.75, 2, 3))

@@ -134,10 +134,10 @@ def test_joined_rows_keep_what_was_given() -> None:
     random = np.random.default_rng(3)
     x, y, weight = random.random((509, 2)), random.random((509, 3)), random.random(509)
     joined = join(x, y, weight)
-    assert np.array_equal(np.sort(joined.inverse), np.arange(509))
-    assert np.array_equal(joined.x[joined.inverse], x)
-    np.testing.assert_allclose((joined.y + joined.origin)[joined.inverse], y, rtol=1e-14)
-    assert np.array_equal(joined.weight[joined.inverse], weight)
+    assert np.array_equal(np.sort(joined.unique_index), np.arange(509))
+    assert np.array_equal(joined.x[joined.unique_index], x)
+    np.testing.assert_allclose((joined.y + joined.origin)[joined.unique_index], y, rtol=1e-14)
+    assert np.array_equal(joined.weight[joined.unique_index], weight)
 
 
 def test_neighbours_in_memory_are_neighbours_in_space() -> None:

@@ -10,7 +10,7 @@ import torch
 from dikkat.regression import KernelRegressor, smooth
 from dikkat.regression.bandwidth import _Box, _descend, _updated_curve
 from dikkat.regression.criterion import Trial
-from dikkat.regression.diagnostics import along, hold_out
+from dikkat.regression.diagnostics import curve_along, hold_out
 
 METHODS = ("jackknife+", "local", "split")
 
@@ -278,7 +278,7 @@ def test_flags_are_shown_as_false_and_true():
 def test_bars_of_infinite_intervals_end_at_the_panel():
     x = pd.DataFrame({"town": pd.Categorical(list("abcab"))})
     model = KernelRegressor().fit(x, np.arange(5.0))
-    low, high, _ = along(model, 0, "town", 0.9).values
+    low, high, _ = curve_along(model, 0, "town", 0.9).values
     assert np.isinf(high - low).any()
     figure = model.plot()
     figure.canvas.draw()

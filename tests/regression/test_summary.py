@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dikkat.regression import KernelRegressor
-from dikkat.regression.columns import written
+from dikkat.regression.columns import format_number
 from dikkat.regression.diagnostics import hold_out, influence, leave_out
 from dikkat.regression.report import choose_features
 
@@ -100,7 +100,7 @@ def test_a_page_has_all_of_it_and_loads_nothing(homes, tmp_path):
     ],
 )  # fmt: skip
 def test_numbers_are_written_as_people_write_them(value, wanted):
-    assert written(value) == wanted
+    assert format_number(value) == wanted
 
 
 def test_large_amounts_have_no_powers_of_ten(tmp_path):

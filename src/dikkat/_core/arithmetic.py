@@ -98,7 +98,7 @@ def must_exclude(problem: Problem, *grads: Tensor) -> bool:
 
 
 def random_bits(seeds: Tensor, index: Tensor) -> Tensor:
-    """Wellons' `lowbias32` of (seed, index), keyed by both halves of the seed, so that a backward pass repeats it.
+    """Return Wellons' hash `lowbias32` of (seed, index), keyed by both halves of the seed: a backward pass repeats it.
 
     Only the low 32 bits of a product count, so int64 may wrap.
     """

@@ -37,7 +37,7 @@ class Program(NamedTuple):
     findings: Any = None  # `Examined.findings`
     records: bool = False  # whether gradients are recorded
     lens_shape: tuple[int, ...] | None = None  # the shape of aligned lengths; None without lengths
-    ready: Callable[..., list[Tensor] | None] | None = None  # the implementation's `Backend.ready`
+    fast_run: Callable[..., list[Tensor] | None] | None = None  # from the implementation's `Backend.make_fast_run`
     captured: graphs.Captured | None = None  # its CUDA graphs for repeated calls on a GPU; or None
 
     @classmethod
@@ -77,17 +77,17 @@ class Program(NamedTuple):
 
     def reusable(self, repeats: bool = True) -> "Program":
         """Return the program without the call's tensors, for later calls. If it `repeats`, it gets CUDA graphs."""
-        problem, make_ready = self.problem, BACKENDS[self.name].ready
+        problem, make_fast_run = self.problem, BACKENDS[self.name].make_fast_run
         lens_shape = None if problem.restrictions.lens is None else tuple(problem.restrictions.lens.shape)
-        ready = None if make_ready is None else make_ready(problem)
+        fast_run = None if make_fast_run is None else make_fast_run(problem)
         cache: dict[Any, Any] | None = {} if on_cpu(problem.query) else None
         captured = None
         if repeats and graphs.are_worthwhile(problem):
             captured_program = Program(choose(problem, captured=True).name, problem).reusable(repeats=False)
             captured = graphs.Captured(captured_program) if graphs.can_capture(captured_program) else None
         return Program(
-            self.name, problem.without_tensors().unchecked_copy(kept=cache), None, problem.records, lens_shape, ready,
-            captured,
+            self.name, problem.without_tensors().unchecked_copy(kept=cache), None, problem.records, lens_shape,
+            fast_run, captured,
         )  # fmt: skip
 
     def rerun(
@@ -113,7 +113,7 @@ class Program(NamedTuple):
                 lens = lens.to(torch.int64)
         hides = lens is not None or restrictions.causal
         reads = hides and not backend.skips_hidden
-        outputs = None if self.ready is None else self.ready(query, key, weight, value, lens)
+        outputs = None if self.fast_run is None else self.fast_run(query, key, weight, value, lens)
         scores_checked = outputs is not None and len(outputs) > 2
         if scores_checked and not _is_finite(outputs[2]):  # type: ignore[index]  # scores, also of hidden keys
             return None
@@ -154,8 +154,8 @@ class Program(NamedTuple):
 
     def launch(self, *arguments: Any) -> Result:
         template, (query, key, weight, value, *_, hidden) = self.problem, arguments
-        if self.ready is not None:
-            outputs: Any = self.ready(query, key, weight, value, hidden)
+        if self.fast_run is not None:
+            outputs: Any = self.fast_run(query, key, weight, value, hidden)
             mean, *weights = outputs
             return Result(mean.to(value.dtype), None, weights[0] if template.wants_weights else None)
         result = BACKENDS[self.name].run(self.problem_on_device(*arguments))
@@ -186,9 +186,10 @@ def run_call(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, impl: str,
     restricting: Restricting, heads: validation.Heads | None = None, prepared: validation.Prepared | None = None,
 ) -> Result:  # fmt: skip
-    """Run a call with the cached program of its signature; the first call of a signature makes the program.
+    """Run a call with the program cached for its signature; the first call builds it.
 
-    `heads` project the operands. `prepared` belongs to a memory, whose keys are projected and 0 past their lengths.
+    `heads` project the operands. `prepared` comes from a memory: its keys are projected already, and 0 past their
+    lengths.
     """
     operands = query, key, value
     signature = _signature(operands, score, requested, heads, prepared, restricting) if impl == "auto" else None
@@ -215,7 +216,7 @@ def run_call(
                 _PROGRAMS.clear()
             cached = program.reusable()
             # Only a first call clips distances that overflow. A cached program must detect overflow in its scores.
-            if cached.ready or problem.pair != "distance" or program.name != "reference" or not on_cpu(query):
+            if cached.fast_run or problem.pair != "distance" or program.name != "reference" or not on_cpu(query):
                 _PROGRAMS.setdefault(signature, {})[inner] = cached
     return result
 

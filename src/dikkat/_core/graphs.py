@@ -87,7 +87,7 @@ def are_worthwhile(problem: Problem) -> bool:
 
 def can_capture(program: "Program") -> bool:
     """True if the host can launch a program's forward and backward without reading values."""
-    return program.ready is not None or isinstance(BACKENDS[program.name].run, Operator)
+    return program.fast_run is not None or isinstance(BACKENDS[program.name].run, Operator)
 
 
 class Graph:
@@ -194,8 +194,8 @@ class Captured:
         """Return the mean, weights if requested, and further tensors for the backward pass."""
         program, hidden = self.program, self.hidden(masks, query, key, *limits)
         wants_weights = program.problem.wants_weights
-        if program.ready is not None:
-            mean, *weights = program.ready(query, key, weight, value, hidden)  # type: ignore[misc]
+        if program.fast_run is not None:
+            mean, *weights = program.fast_run(query, key, weight, value, hidden)  # type: ignore[misc]
             return [mean.to(value.dtype), *weights[:wants_weights]]
         kernel, problem = self._kernel(), self._problem(query, key, weight, value, *limits, hidden)
         keeps = program.records and kernel.keep is not None
@@ -213,9 +213,9 @@ class Captured:
         """Return the needed gradients, from the operands, the mean's gradient and the forward's saved tensors."""
         program, hidden = self.program, self.hidden(masks, query, key, lens, mask)
         tensors = query, key, weight, value
-        if program.ready is not None:
+        if program.fast_run is not None:
             input_grads = local_gradients(
-                lambda *operands: [program.ready(*operands, hidden)[0].to(value.dtype)],  # type: ignore[index,misc]
+                lambda *operands: [program.fast_run(*operands, hidden)[0].to(value.dtype)],  # type: ignore[index,misc]
                 tensors, needed, [grad],
             )  # fmt: skip
             return [g for g, used in zip(input_grads, needed, strict=True) if used]  # type: ignore[misc]

@@ -31,7 +31,7 @@ class Output(NamedTuple):
 class Upstream(NamedTuple):
     """The incoming gradients, divided by each row's total, so that a backward divides rows instead of pairs.
 
-    A score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
+    With these fields, and v a key's value, a score's gradient is e^(score − peak) (⟨mean, v⟩ + weights − drift).
     """
 
     mean: Tensor  # (..., n, d_v)
@@ -147,7 +147,7 @@ class _Eager(torch.autograd.Function):
             if many:
                 operand_grads = ctx.kernel.batched(problem, out, grads)
             elif torch.is_grad_enabled():
-                operand_grads = once(no_second_derivatives(ctx.kernel.name), compute, *saved, *grads)
+                operand_grads = first_derivatives_only(no_second_derivatives(ctx.kernel.name), compute, *saved, *grads)
             else:
                 operand_grads = compute()
         wanted_names = set(ctx.names) - (set() if problem.wants_bias_grad else {"bias"})
@@ -155,12 +155,12 @@ class _Eager(torch.autograd.Function):
         return None, None, *(grad if name in wanted_names else None for name, grad in named_grads)
 
 
-def once(reason: str, compute: Callable[[], Any], *sources: Tensor | None) -> Any:
-    """Return `compute()`, gradients of the sources; differentiating them again raises RuntimeError with this reason."""
-    return _Once.apply(reason, compute, *sources)  # type: ignore[no-untyped-call]
+def first_derivatives_only(reason: str, compute: Callable[[], Any], *sources: Tensor | None) -> Any:
+    """Return `compute()`, gradients of the sources; differentiating these raises `RuntimeError` with the reason."""
+    return _FirstDerivativesOnly.apply(reason, compute, *sources)  # type: ignore[no-untyped-call]
 
 
-class _Once(torch.autograd.Function):
+class _FirstDerivativesOnly(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, reason: str, compute: Callable[[], Any], *sources: Tensor | None) -> Any:
         ctx.reason = reason

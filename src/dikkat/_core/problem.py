@@ -37,7 +37,7 @@ class Result(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """Why an implementation cannot run a problem (`reasons`), and findings that its `run` reuses."""
+    """The reasons why an implementation cannot run a problem, if any, and findings that its `run` reuses."""
 
     reasons: list[str]
     findings: Any = None

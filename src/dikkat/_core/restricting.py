@@ -42,8 +42,8 @@ class Restricting(Hiding, total=False):
 BY_ELEMENT = {name: OWN_DIMENSIONS[name] for name in Restricting.__annotations__ if name in OWN_DIMENSIONS}
 
 
-class Sizes(NamedTuple):
-    """The leading dimensions of a call's result, n, m, and the query's device."""
+class Extent(NamedTuple):
+    """The sizes of a call: its result's leading dimensions, n queries and m keys; and the query's device."""
 
     lead: torch.Size
     queries: int
@@ -67,14 +67,14 @@ def check_names(arguments: Mapping[str, object], allowed: type) -> None:
 def restrict(
     lead: torch.Size, queries: int, keys: int, device: torch.device, **options: Unpack[Restricting]
 ) -> Restrictions:
-    sizes = Sizes(lead, queries, keys, device)
+    extent = Extent(lead, queries, keys, device)
     fields: Fields = {}
     arguments: Mapping[str, Any] = options
     for name, convert in _ARGUMENTS.items():  # lengths first: a later argument discards their extremes
         argument = arguments.get(name, _ABSENT.get(name))
         if argument is _ABSENT.get(name):
             continue
-        for field, value in convert(argument, sizes).items():
+        for field, value in convert(argument, extent).items():
             if field in fields:
                 value = _JOINED[field](fields[field], value)
                 fields.pop("extremes", None)
@@ -83,9 +83,9 @@ def restrict(
     return restrictions.unchecked_copy(**fields) if fields else restrictions
 
 
-def _valid_lens(valid_lens: Any, sizes: Sizes) -> Fields:
+def _valid_lens(valid_lens: Any, extent: Extent) -> Fields:
     """Return the lengths, aligned with the leading dimensions, and their extremes if they can be read."""
-    lead, queries, keys, device = sizes
+    lead, queries, keys, device = extent
     if isinstance(valid_lens, Integral) and not isinstance(valid_lens, bool):
         valid_lens = torch.tensor(int(valid_lens), device=device)
     if not isinstance(valid_lens, Tensor):
@@ -112,9 +112,9 @@ def check_causal(causal: object) -> bool:
     return bool(causal)
 
 
-def _window(window: Any, sizes: Sizes) -> Fields:
+def _window(window: Any, extent: Extent) -> Fields:
     """Return each query's first key and one past its last, (..., n)."""
-    lead, queries, keys, device = sizes
+    lead, queries, keys, device = extent
     position = torch.arange(queries, device=device) + (keys - queries)
     return window_edges(window, position.reshape((1,) * len(lead) + (queries,)), 0, keys)
 
@@ -145,9 +145,9 @@ def _check_window(window: tuple[int | None, int | None] | None) -> tuple[int | N
     return left, right
 
 
-def _segment_ids(segment_ids: Any, sizes: Sizes) -> Fields:
+def _segment_ids(segment_ids: Any, extent: Extent) -> Fields:
     """Return the first key of each query's segment and one past its last, (..., n)."""
-    lead, queries, keys, device = sizes
+    lead, queries, keys, device = extent
     both_ids = (segment_ids, segment_ids) if isinstance(segment_ids, Tensor) else segment_ids
     if not isinstance(both_ids, tuple | list) or len(both_ids) != 2:
         raise TypeError(f"segment_ids: got {type(both_ids).__name__}; expected a tensor, or a pair (queries, keys)")
@@ -179,8 +179,8 @@ def align(valid_lens: Tensor, lead: torch.Size) -> Tensor:
     return valid_lens.reshape(*valid_lens.shape[:-1], *head_dims, valid_lens.shape[-1]) if head_dims else valid_lens
 
 
-def _mask(mask: Any, sizes: Sizes) -> Fields:
-    lead, queries, keys, device = sizes
+def _mask(mask: Any, extent: Extent) -> Fields:
+    lead, queries, keys, device = extent
     if not isinstance(mask, Tensor) and callable(mask):
         mask = mask(torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device))
     try:
@@ -194,13 +194,13 @@ def _mask(mask: Any, sizes: Sizes) -> Fields:
         ) from None
 
 
-def _key_bias(key_bias: Any, sizes: Sizes) -> Fields:
-    bias = _check_bias("key_bias", key_bias, (*sizes.lead, sizes.keys), sizes.device)
-    return {"key_bias": bias.expand(*bias.shape[:-1], sizes.keys)}
+def _key_bias(key_bias: Any, extent: Extent) -> Fields:
+    bias = _check_bias("key_bias", key_bias, (*extent.lead, extent.keys), extent.device)
+    return {"key_bias": bias.expand(*bias.shape[:-1], extent.keys)}
 
 
-def _bias(bias: Any, sizes: Sizes) -> Fields:
-    fields: Fields = {"bias": _check_bias("bias", bias, (*sizes.lead, sizes.queries, sizes.keys), sizes.device)}
+def _bias(bias: Any, extent: Extent) -> Fields:
+    fields: Fields = {"bias": _check_bias("bias", bias, (*extent.lead, extent.queries, extent.keys), extent.device)}
     if bias.numel() and can_read_values(bias) and bool(bias.detach().amin() > -math.inf):
         fields["bias_hides"] = False
     return fields
@@ -213,14 +213,14 @@ def _check_bias(name: str, bias: Tensor, shape: tuple[int, ...], device: torch.d
     return bias
 
 
-def _exclude(exclude: Any, sizes: Sizes) -> Fields:
-    _check_kind("exclude", exclude, sizes.device, integer=True)
+def _exclude(exclude: Any, extent: Extent) -> Fields:
+    _check_kind("exclude", exclude, extent.device, integer=True)
     exclude = exclude.to(torch.int64)
-    _check_range("exclude", exclude, -1, sizes.keys - 1, "the index of a key, or -1 for none")
-    return {"exclude": _fit("exclude", exclude, (*sizes.lead, sizes.queries), sizes.device)}
+    _check_range("exclude", exclude, -1, extent.keys - 1, "the index of a key, or -1 for none")
+    return {"exclude": _fit("exclude", exclude, (*extent.lead, extent.queries), extent.device)}
 
 
-_ARGUMENTS: dict[str, Callable[[Any, Sizes], Fields]] = {
+_ARGUMENTS: dict[str, Callable[[Any, Extent], Fields]] = {
     "valid_lens": _valid_lens, "mask": _mask, "causal": lambda causal, _: {"causal": check_causal(causal)},
     "window": _window, "segment_ids": _segment_ids, "bias": _bias, "key_bias": _key_bias, "exclude": _exclude,
 }  # fmt: skip
@@ -235,12 +235,12 @@ _JOINED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def _fit(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device, *, boolean: bool = False) -> Tensor:
     """Check a tensor that broadcasts to `shape`; return it with as many dimensions."""
     _check_kind(name, tensor, device, boolean=boolean)
-    if not fits(tensor.shape, shape):
+    if not broadcasts_to(tensor.shape, shape):
         raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected one that broadcasts to {tuple(shape)}")
     return tensor.reshape((1,) * (len(shape) - tensor.ndim) + tuple(tensor.shape))
 
 
-def fits(shape: torch.Size, target: tuple[int, ...]) -> bool:
+def broadcasts_to(shape: torch.Size, target: tuple[int, ...]) -> bool:
     extra = len(target) - len(shape)
     return extra >= 0 and all(size in (1, wide) for size, wide in zip(shape, target[extra:], strict=True))
 
@@ -255,7 +255,7 @@ def _check_kind(
     if integer and not is_integer:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected an integer type (for example torch.int64)")
     if boolean and tensor.dtype != torch.bool:
-        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected torch.bool, True where a pair takes part")
+        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected torch.bool, True if the query may see the key")
     if tensor.device != device:
         raise ValueError(f"{name}: got a tensor on {tensor.device}; expected the query's device, {device}")
 

@@ -166,7 +166,7 @@ class Restrictions:
             visible = (key < limit.amax(-1, keepdim=True)) if self.queries else torch.zeros_like(key, dtype=torch.bool)
         else:
             start = self._start(limit)
-            count = _rows_over(limit, self.keys) - _rows_over(start, self.keys)
+            count = _count_rows_beyond(limit, self.keys) - _count_rows_beyond(start, self.keys)
             visible = count > (0 if self.exclude is None else _rows_at(self.exclude, start, limit, self.keys))
         return visible if self.key_bias is None else visible & (self.key_bias != -math.inf)
 
@@ -233,8 +233,8 @@ def gather(table: Tensor, index: Tensor) -> Tensor:
     return table.expand(*lead, -1).gather(-1, inside.expand(*lead, -1))
 
 
-def _rows_over(limit: Tensor, keys: int) -> Tensor:
-    """Return (..., m): the number of rows with a limit above each key."""
+def _count_rows_beyond(limit: Tensor, keys: int) -> Tensor:
+    """Return for each key j the number of rows whose limit exceeds j, (..., m)."""
     histogram = torch.zeros((*limit.shape[:-1], keys + 1), dtype=torch.int64, device=limit.device)
     histogram = histogram.scatter_add(-1, limit, torch.ones_like(limit))
     return histogram.flip(-1).cumsum(-1).flip(-1)[..., 1:]

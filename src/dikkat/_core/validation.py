@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dikkat._core.arithmetic import derive_seeds
 from dikkat._core.problem import Problem
-from dikkat._core.restricting import Hiding, Restricting, align, check_causal, fits, restrict, window_edges
+from dikkat._core.restricting import Hiding, Restricting, align, broadcasts_to, check_causal, restrict, window_edges
 from dikkat._core.restrictions import FLOATS, Restrictions, are_finite, broadcast
 from dikkat._engine.addresses import check_dense, check_room, searchsorted
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, can_read_values, is_transformed
@@ -54,7 +54,7 @@ def problem_of_call(
     if restrictions.may_hide():
         # Before the projections, because a hidden NaN would reach their gradients as 0 · NaN. If keys are not projected
         # and everything is finite, zeroing is unnecessary, and this check is faster than a copy.
-        seen_keys, live_queries = (by_any_head(rows, len(batch)) for rows in restrictions.seen_and_live())
+        seen_keys, live_queries = (visible_to_any_head(rows, len(batch)) for rows in restrictions.seen_and_live())
         if heads is None and _all_visible(live_queries) and _has_no_parameters(score) and not _all_visible(seen_keys):
             finite = are_finite(query, key, value) or None
         if not finite:
@@ -208,7 +208,7 @@ def _check_sink(sink: Tensor, query: Tensor, lead: torch.Size) -> Tensor:
         raise TypeError(f"sink: got dtype {sink.dtype}; expected a floating-point type of 16 bits or more")
     if sink.device != query.device:
         raise ValueError(f"sink: got a tensor on {sink.device}; expected the query's device, {query.device}")
-    if not fits(sink.shape, lead):
+    if not broadcasts_to(sink.shape, lead):
         raise ValueError(f"sink: got shape {tuple(sink.shape)}; expected one that broadcasts to {tuple(lead)}")
     return add_dims(sink, len(lead), 0)
 
@@ -287,9 +287,12 @@ def add_dims(tensor: Tensor, lead: int, trailing: int = 2) -> Tensor:
     return tensor[(None,) * (lead + trailing - tensor.ndim)]
 
 
-def by_any_head(visible: Tensor, batch: int) -> Tensor:
-    """Reduce visible rows over the heads, (..., heads or 1, l) -> (..., l); heads follow `batch` dimensions."""
-    return visible.any(-2) if visible.ndim == batch + 2 else visible
+def visible_to_any_head(visible: Tensor, batch_dims: int) -> Tensor:
+    """Return flags (..., l), True for rows visible to at least one head, from flags (..., heads or 1, l).
+
+    The dimension of heads follows `batch_dims` dimensions. Flags without it are returned as they are.
+    """
+    return visible.any(-2) if visible.ndim == batch_dims + 2 else visible
 
 
 def _has_no_parameters(score: Score) -> bool:

@@ -142,7 +142,10 @@ def new_tensor(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
 
 
 def new_tensor_like(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
-    """Return `new_tensor` with the dtype of a CPU tensor, without checking PyTorch's modes."""
+    """Return an uninitialised CPU tensor of a shape, with the dtype of `like`, and its address.
+
+    It is faster than `new_tensor`, which checks that no mode of PyTorch makes a tensor of another type.
+    """
     tensor = like.new_empty(shape)
     return tensor, tensor.data_ptr()
 

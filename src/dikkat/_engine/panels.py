@@ -30,7 +30,10 @@ def _prefetch(builder: Any, spot: Any) -> None:
 
 
 class _Loop:
-    """A loop in compiled code with sums in registers: `k` is the iteration, `sums` are the sums before it."""
+    """A loop in generated code with sums in registers.
+
+    `k` is the index of the iteration, and `sums` are the sums at its start.
+    """
 
     def __init__(self, builder: Any, count: Any, starts: list[Any]) -> None:
         self._builder, self._count = builder, count

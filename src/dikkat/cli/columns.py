@@ -118,7 +118,9 @@ class Data:
         if usable.all():
             return x, y, weight
         if not usable.any():
-            raise InputError(f"{self.rows.path}: all {len(y):,} rows lack a cell; expected at least one complete row")
+            raise InputError(
+                f"{self.rows.path}: all {len(y):,} rows have a missing cell; expected at least one complete row"
+            )
         return x.filter(pyarrow.array(usable)), y[usable], None if weight is None else weight[usable]
 
     def categories(self) -> dict[str, Any]:
@@ -163,7 +165,9 @@ def predict_rows(model: "KernelRegressor", x: "pyarrow.Table", coverage: float |
 
     usable = find_complete_rows(x) | (model.missing == "indicator")
     if not usable.all():
-        warnings.warn(f"{(~usable).sum():,} of {len(usable):,} rows lack a cell and get no prediction", stacklevel=2)
+        warnings.warn(
+            f"{(~usable).sum():,} of {len(usable):,} rows have a missing cell and get no prediction", stacklevel=2
+        )
         x = x.filter(pyarrow.array(usable))
     columns = np.full((2 if coverage is None else 4, len(usable)), np.nan)
     if usable.any():

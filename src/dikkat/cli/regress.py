@@ -188,7 +188,7 @@ def _fit(parameters: dict[str, Any], data: Data, coverage: float | None, folds: 
             left_out = diagnostics.leave_out(model)
         with working(f"holding out {folds} folds", None, row_pairs):
             held_out = diagnostics.hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
-    report = summary.described(model, left_out, held_out, len(data.rows), data.left_out)
+    report = summary.make_summary(model, left_out, held_out, len(data.rows), data.left_out)
     show_table(summary.HEADINGS, report.features)
     print("\n".join(report.columns), end="\n" * bool(report.columns))
     print_formats(data.rows, data.queries)
@@ -265,7 +265,7 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
     has_weight, names = model.sample_weight_ > 0, columns.names_of(model)
     y = model.y_train_[has_weight]
     drawn, omitted = report.choose_features(model, report.PANELS - 1)
-    curves = [diagnostics.along(model, c, names[c], coverage) for c in drawn]
+    curves = [diagnostics.curve_along(model, c, names[c], coverage) for c in drawn]
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
     else:
@@ -292,7 +292,7 @@ def _fit_curve(seed: int, output: Path) -> None:
     predictions = {"predicted": np.asarray(model.predict(at)), "lower": lower, "upper": upper}
     tables.write_columns(file, {"x": points.at, "truth": points.truth, **predictions})
     print(f"predictions: {file}")
-    _save(pictures.draw_curve(diagnostics.along(model, 0, "x", 0.9), points.y, "y"), output / "fit")
+    _save(pictures.draw_curve(diagnostics.curve_along(model, 0, "x", 0.9), points.y, "y"), output / "fit")
 
 
 def _run_experiment(seed: int, output: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from dikkat.cli.app import Command, app, option
 from dikkat.errors import InputError
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 
 _LIMITS = "Limits"
 
@@ -40,7 +40,7 @@ def serve(
     ] = 30.0,
 ) -> None:
     """Serve translators over HTTP, with a page and a JSON API. Press Ctrl-C to stop."""
-    with needing("serve"):
+    with require_extra("serve"):
         from dikkat.serving import Limits, create_app
         from dikkat.serving.server import run
         from dikkat.translation import Search, SettingsError, Translator

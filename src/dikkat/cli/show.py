@@ -47,8 +47,10 @@ def show(
     """Translate sentences and draw the attention of each word, as a picture and as an HTML page."""
     from dikkat.cli.pictures import draw
 
-    if (not sentences) == (file is None):
-        raise InputError("expected either sentences or --file FILE")
+    if not sentences and file is None:
+        raise InputError("got no text; give sentences or --file FILE")
+    if sentences and file is not None:
+        raise InputError("got sentences and --file; give only one of them")
     search = read_search(options)
     lines = list(read_lines(file)) if file else sentences or []
     with naming_options():

@@ -107,11 +107,11 @@ def attend_heads_together(
 ) -> Tensor:  # fmt: skip
     """Run `attend` for one head or several; with `heads`, return (..., heads, n, d_v)."""
     shard = _Shard(query, key, value, heads, requested, restrictions)
-    ranks.together(lambda: (_description(shard, score), None))
+    ranks.run_checked(lambda: (_description(shard, score), None))
     lengths: list[int] = ranks.exchange(key.shape[-2])
     first, keys = sum(lengths[: ranks.rank]), sum(lengths)
     parameters = dict(score.named_parameters())
-    summed_query, *summed_parameters = ranks.with_whole_gradients(query, *parameters.values())
+    summed_query, *summed_parameters = ranks.sum_gradients_over_ranks(query, *parameters.values())
     shard = shard._replace(query=summed_query)
 
     def compute_state() -> tuple[dict[str, Any], State]:
@@ -122,7 +122,7 @@ def attend_heads_together(
         return {}, torch.func.functional_call(_Wrapper(score), parameters_by_name, run)
 
     with recording_hooks.observed_by(None):
-        state = ranks.together(compute_state)
+        state = ranks.run_checked(compute_state)
     mean, lse, tail = state
     flat = torch.cat([mean, lse[..., None], (torch.zeros_like(lse) if tail is None else tail)[..., None]], -1)
     size = mean.shape[-1]

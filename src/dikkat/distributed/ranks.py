@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dikkat._core.operators import once
+from dikkat._core.operators import first_derivatives_only
 
 ResultT = TypeVar("ResultT")
-_ONE_DERIVATIVE = "attention over a group has no second derivatives; use one process to compute them"
+_NO_SECOND_DERIVATIVES = "attention over a group has no second derivatives; use one process to compute them"
 
 
 class RankError(RuntimeError):
@@ -37,7 +37,7 @@ class Ranks:
 
     Attributes:
         rank: This process's number in the group.
-        world: The number of ranks.
+        size: The number of ranks.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -47,37 +47,38 @@ class Ranks:
                 "that torchrun starts"
             )
         self.group = group
-        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise ValueError("group: got a group without this process; expected a group that contains it")
 
     def exchange(self, rank_object: Any) -> list[Any]:
         """Return every rank's object, in the order of the ranks."""
-        gathered: list[Any] = [None] * self.world
+        gathered: list[Any] = [None] * self.size
         with self._as_rank_errors():
             dist.all_gather_object(gathered, rank_object, group=self.group)
         return gathered
 
-    def together(self, step: Callable[[], tuple[dict[str, Any], ResultT]]) -> ResultT:
-        """Return the result of a step of all ranks, after checking that its description is equal on all of them.
+    def run_checked(self, step: Callable[[], tuple[dict[str, Any], ResultT]]) -> ResultT:
+        """Run a step of all ranks, and return its result after checking that the ranks' arguments agree.
 
-        An error of one rank is sent to the other ranks, so that they do not wait for it.
+        The step returns its arguments, {name: value}, and its result. The arguments must be equal on all ranks. An
+        error of one rank is sent to the other ranks, so that they do not wait for it.
 
         Raises:
-            RankError: The descriptions differ, or another rank raised an error.
+            RankError: The arguments differ, or another rank raised an error.
         """
         try:
-            description, result = step()
-        except Exception as error:  # a user's score may raise any
+            arguments, result = step()
+        except Exception as error:  # a user's score may raise any exception
             with suppress(RankError):
-                self.exchange(str(error))
+                self.exchange(str(error))  # a message in place of arguments means an error
             raise
-        descriptions = self.exchange(description)
-        for rank, other in enumerate(descriptions):
+        arguments_by_rank = self.exchange(arguments)
+        for rank, other in enumerate(arguments_by_rank):
             if isinstance(other, str):
                 raise RankError(f"group: rank {rank} raised an error: {other}", rank)
-        for name, first in descriptions[0].items():
-            for rank, other in enumerate(descriptions):
+        for name, first in arguments_by_rank[0].items():
+            for rank, other in enumerate(arguments_by_rank):
                 if other.get(name) != first:
                     raise RankError(
                         f"{name}: got {other.get(name)} on rank {rank} and {first} on rank 0; expected the same on all "
@@ -89,16 +90,17 @@ class Ranks:
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Return every rank's tensor, all of one shape and dtype, in the order of the ranks.
 
-        Only this rank's tensor gets a gradient, which is correct if all ranks compute the same loss from the result.
+        Only this rank's own tensor gets its gradient, and gradients are not summed. This is correct if all ranks
+        compute the same loss from the result.
         """
         return list(_Gathered.apply(self, tensor))  # type: ignore[no-untyped-call]
 
-    def with_whole_gradients(self, *tensors: Tensor) -> list[Tensor]:
-        """Return tensors, equal on all ranks, whose gradients will be summed over the ranks."""
-        return list(_Shared.apply(self, *tensors))  # type: ignore[no-untyped-call]
+    def sum_gradients_over_ranks(self, *tensors: Tensor) -> list[Tensor]:
+        """Return the tensors, which must be equal on all ranks; their gradients are summed over the ranks."""
+        return list(_GradientsSummed.apply(self, *tensors))  # type: ignore[no-untyped-call]
 
     def summed(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Sum the ranks' tensors, outside autograd."""
+        """Return the sums of each tensor over the ranks, without gradients."""
         sums = tuple(tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors)
         with self._as_rank_errors():
             for total in sums:
@@ -113,28 +115,28 @@ class Ranks:
         except RuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise RankError(
-                f"group: rank {self.rank} found that another of {self.world} ranks left or did not answer in time "
+                f"group: rank {self.rank} found that another of {self.size} ranks left or did not answer in time "
                 f"({reason}); expected all ranks to make the same calls to the end. Look for the first error of the "
                 "other ranks, then restart all ranks"
-            ) from None
+            ) from None  # the message contains the reason
 
 
 class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ranks: Ranks, tensor: Tensor) -> tuple[Tensor, ...]:
         ctx.rank = ranks.rank
-        gathered = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(ranks.world)]
+        gathered = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(ranks.size)]
         with ranks._as_rank_errors():
             dist.all_gather(gathered, tensor.contiguous(), group=ranks.group)
         return tuple(gathered)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        (grad,) = once(_ONE_DERIVATIVE, lambda: (grads[ctx.rank].detach(),), *grads)
+        (grad,) = first_derivatives_only(_NO_SECOND_DERIVATIVES, lambda: (grads[ctx.rank].detach(),), *grads)
         return None, grad
 
 
-class _Shared(torch.autograd.Function):
+class _GradientsSummed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ranks: Ranks, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.ranks = ranks
@@ -142,4 +144,4 @@ class _Shared(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *once(_ONE_DERIVATIVE, lambda: ctx.ranks.summed(*grads), *grads)
+        return None, *first_derivatives_only(_NO_SECOND_DERIVATIVES, lambda: ctx.ranks.summed(*grads), *grads)

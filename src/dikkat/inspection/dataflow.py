@@ -156,7 +156,7 @@ class Dataflow(TorchFunctionMode):
         return query.sequence if continues else -1
 
     def output_origin(self, query: Origin, key: Origin) -> Origin:
-        """Return the origin of an output of attention: a new sequence for self-attention, else that of the queries."""
+        """Return the origin of attention's output: a new sequence for self-attention, else the queries' origin."""
         is_self = query.sequence == key.sequence
         number = next(self._sequence_numbers) if is_self else query.sequence
         return Origin(number, is_self or query.attended, query.positions)

@@ -16,12 +16,12 @@ _CLEAR_SHARE = 0.2  # a share from which a pattern wins even if "evenly" is larg
 
 
 class KnownWeights(NamedTuple):
-    """The known weights of a call's heads: all, or the largest of each query.
+    """The weights of a call's heads that are known: all of them, or the k largest of each query.
 
     Attributes:
         weights: (H, n, k) in float64.
         keys: (H, n, k) int64, the keys of the weights; −1 for none.
-        queries: (n,) int64, the position of each query among the keys if `is_self`.
+        queries: (n,) int64, the position of each query among the keys; without meaning unless `is_self`.
         key_count: The number m of keys.
         is_self: Whether queries are positions of the keys' sequence.
         first_key: The position of the first key in its sequence.

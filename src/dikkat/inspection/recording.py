@@ -42,9 +42,9 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
     modules that run instead of a shortcut differ by rounding (dikkat's compiled search, PyTorch's fast path of
     encoders), and that fast path returns 0 at padding (NaN in a row that sees no key), the recorded model does not.
 
-    A call belongs to the innermost running module. Hooks on the modules tell which one that is. Other methods of a
-    module belong to the module that called them. Other threads are not recorded; recordings can be nested. Compiled
-    models run uncompiled in all threads during a recording. A checkpoint's second forward pass is not recorded.
+    A call belongs to the innermost running module, which hooks on the modules find. A method other than `forward`
+    belongs to the module that called it. Other threads are not recorded; recordings can be nested. Compiled models run
+    uncompiled in all threads during a recording. The second forward pass of gradient checkpointing is not recorded.
 
     Modules that `layers` does not select get no hooks. Only the selected `heads` and `queries` are computed.
 

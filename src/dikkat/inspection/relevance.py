@@ -72,7 +72,7 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
     Raises:
         TypeError: `target` is neither a function nor an index.
         ValueError: No self-attention ran; layers have different lengths; the result does not depend on the weights;
-            attention ran in a checkpoint; or the call is inside `vmap` or `grad`, or in inference mode.
+            attention ran inside gradient checkpointing; or the call is inside `vmap` or `grad`, or in inference mode.
 
     Source:
         Chefer, Gur and Wolf 2021, "Generic Attention-model Explainability", section 3, equations 5 and 6.
@@ -116,7 +116,8 @@ def relevance(model: nn.Module, *arguments: Any, target: int | Callable[[Any], T
         gradients = torch.autograd.grad(result, flow.weights, allow_unused=True) if result.requires_grad else ()
     except CheckpointError as error:
         raise ValueError(
-            "model: got attention within a checkpoint; call `gradient_checkpointing_disable()` or `eval()` on the model"
+            "model: got attention inside gradient checkpointing; call `gradient_checkpointing_disable()` or `eval()` "
+            "on the model"
         ) from error
     if all(gradient is None for gradient in gradients):
         raise ValueError("target: got a result that depends on no weight; expected a function of the model's output")

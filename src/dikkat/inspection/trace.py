@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 from dikkat.inspection.heads import compute_scores
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection, Request
@@ -286,7 +286,7 @@ class Trace:
         return Attentions(_by_run(by_kind["self"]), encoder, _by_run(by_kind["cross"]), by_name, source)
 
     def scores(self, *, element: int = 0) -> Any:
-        r"""Return a table with a row for each head: scores in 0 … 1 that tell what the head attends to.
+        r"""Return a table with a row for each head: scores from 0 to 1 for kinds of keys that the head attends to.
 
         $$ s = \max\Big(0, \operatorname{mean}_i \frac{\sum_{j \in J_i} w_{ij} - u_i}{1 - u_i}\Big), \qquad
            u_i = \frac{|J_i|}{c_i}, \qquad
@@ -308,8 +308,8 @@ class Trace:
 
         `looks` is the head's main pattern: the column with the largest share. A share of k queries is first multiplied
         by (k − 1) / (k + 1), and "evenly" wins only if all other shares are below 0.2. `queries` is the number k.
-        Padding is neither a query nor the first key. `information` tells how much the weights depend on the query: 0 if
-        all rows are equal. If only the largest weights were recorded, a query's other weights count as equal.
+        Padding is neither a query nor the first key. `information` is larger if the weights depend more on the query, 0
+        if all rows are equal. If only the largest weights were recorded, a query's other weights count as equal.
 
         Args:
             element: The element of the batch.
@@ -370,7 +370,7 @@ class Trace:
             OSError: The system could not write; an existing file is unchanged.
             ModuleNotFoundError: safetensors is not installed.
         """
-        with needing("translation"):
+        with require_extra("translation"):
             from safetensors.torch import save
         tensors = {f"{n}:{i}:{key}": t.contiguous() for n, i, record in self for key, t in record.tensors().items()}
         content = header(_FORMAT, _VERSION) | {
@@ -401,7 +401,7 @@ class Trace:
             >>> torch.equal(Trace.load(path)[""].entropy, trace[""].entropy)
             True
         """
-        with needing("translation"):
+        with require_extra("translation"):
             from safetensors import SafetensorError
             from safetensors.torch import load
         data = read_regular(path, most=_MAX_BYTES)

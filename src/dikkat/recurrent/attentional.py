@@ -241,11 +241,12 @@ class AttentionalLSTM(_Attentional):
     s_t^1, m_t^1 = \mathrm{LSTM}_1([e_t; c_t], s_{t-1}^1, m_{t-1}^1), \qquad
     s_t^l, m_t^l = \mathrm{LSTM}_l(s_t^{l-1}, s_{t-1}^l, m_{t-1}^l) $$
 
-    Luong, Pham, Manning, "Effective approaches to attention-based neural machine translation" (2015), section 3, with
-    the order of attending of Bahdanau et al. (2015) and the LSTM of `torch.nn.LSTM`: gates i, f, g, o, two bias
+    Luong, Pham, Manning, "Effective approaches to attention-based neural machine translation" (2015), section 3. As in
+    Bahdanau et al. (2015), it attends before the step. The LSTM is that of `torch.nn.LSTM`: gates i, f, g, o, two bias
     vectors. The parameters have the names, shapes and order of
-    `torch.nn.LSTM(input_size + context_size, hidden_size, num_layers)`. The context's columns follow the input's, and
-    the score's parameters follow under `score.`. A state is a pair of tensors (layers, B, h): states and cells.
+    `torch.nn.LSTM(input_size + context_size, hidden_size, num_layers)`. In `weight_ih_l0` the context's columns follow
+    the input's. The score's parameters have the prefix `score.`. A state is a pair of tensors (layers, B, h): states
+    and cells.
 
     Arguments and errors are those of `AttentionalGRU`.
 

@@ -1,8 +1,8 @@
 """Kernel regression: attention pooling over training rows, with a learned bandwidth."""
 
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 
-with needing("regression"):
+with require_extra("regression"):
     from dikkat.regression.classifier import KernelClassifier
     from dikkat.regression.curves import Smooth, lowess, smooth
     from dikkat.regression.density import KernelDensity

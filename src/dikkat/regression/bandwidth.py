@@ -116,8 +116,8 @@ def search(
         return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
     # In this unit squares of slopes of squares do not overflow. A power of 2 changes no digit.
     unit = 2.0 ** round(math.log2(total_variance) / 2)
-    joined = joined.in_unit(unit)
-    folds = None if folds is None else [fold.in_unit(unit) for fold in folds]
+    joined = joined.divide_y(unit)
+    folds = None if folds is None else [fold.divide_y(unit) for fold in folds]
     if folds is not None:
         levels: list[Criterion] = [HeldOut(joined, folds, "gaussian", degree, ridge)]
     else:
@@ -127,7 +127,7 @@ def search(
         return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
     size = joined.features
     if profile != "gaussian":
-        t = last.t + math.log(radius(profile, joined.numbers)) * (np.arange(len(last.t)) < size)
+        t = last.t + math.log(radius(profile, joined.num_numeric)) * (np.arange(len(last.t)) < size)
         path = [levels[-1].under(profile)(t).step()]
     steps = [(within_dtype(np.exp(step.t[:size]), joined.x.dtype), step.error * unit**2) for step in path]
     return Chosen(steps[-1][0], float(np.exp(last.t[-1])) if ridge is None else ridge, steps)
@@ -135,7 +135,7 @@ def search(
 
 def samples(joined: Joined, degree: int, share: float = 1.0) -> list[Joined]:
     """Return growing samples of the rows, and last all rows; `share` scales the size of the samples."""
-    count, size = len(joined.x), round(share * _sample_size(len(joined.feature), degree))
+    count, size = len(joined.x), round(share * _sample_size(len(joined.feature_of), degree))
     # A second sample of ten times the size pays if all rows are another ten times as many.
     sizes = [size, *[10 * size for _ in range(100 * size <= count)]]
     return [*(joined.take(_sample(joined, rows)) for rows in sizes if rows < count), joined]
@@ -176,7 +176,7 @@ def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> 
     Source: Silverman 1986, sections 3.4.2 and 4.3.2; Scott 1992, chapter 6; Li and Racine 2007, chapter 4, for
     categories.
     """
-    size = joined.numbers
+    size = joined.num_numeric
     factor = radius(profile, size) * ((4 / (size + 2)) ** (1 / (size + 4)) if rule == "silverman" else 1.0)
     count = max(1.0, float(joined.weight.sum()))
     columns = joined.x.T[:size].astype(np.float64)
@@ -195,7 +195,7 @@ def radius(profile: Profile, size: int) -> float:
 
 def negligible_bandwidths(joined: Joined) -> Array:
     """Return bandwidths (d,) so wide that a constant feature has no influence, even if a query has another number."""
-    firsts = np.searchsorted(joined.feature, np.arange(joined.features))
+    firsts = np.searchsorted(joined.feature_of, np.arange(joined.features))
     wide: Array = WIDEST * np.abs(joined.x[0, firsts].astype(np.float64)).clip(1.0, 1e300)
     return wide
 
@@ -203,7 +203,7 @@ def negligible_bandwidths(joined: Joined) -> Array:
 def varying(joined: Joined) -> NDArray[np.bool_]:
     """Return (d,) flags, True for features that are not constant."""
     result = np.zeros(joined.features, bool)
-    np.logical_or.at(result, joined.feature, (joined.x != joined.x[0]).any(0))
+    np.logical_or.at(result, joined.feature_of, (joined.x != joined.x[0]).any(0))
     return result
 
 
@@ -241,7 +241,7 @@ def _sample(joined: Joined, sample_size: int) -> NDArray[np.intp]:
 
     The second half mirrors the first, so that a column or y with its sign changed gives the same sample.
     """
-    coordinates, count = len(joined.feature), len(joined.x)
+    coordinates, count = len(joined.feature_of), len(joined.x)
     ends = np.arange(sample_size // 2 + 1) * count // (sample_size // 2 * 2)
     half = np.random.default_rng(0).integers(ends[:-1], ends[1:])
     order = np.arange(count) if coordinates == 1 else np.lexsort(joined.y.T[::-1])
@@ -271,12 +271,12 @@ def _box(criterion: Criterion) -> _Box:
     """Return the limits of t, and last of log ρ if it is searched for. A constant feature has low = high."""
     joined = criterion.joined
     edges = np.tile(negligible_bandwidths(joined), (3, 1))
-    for c, column in enumerate(joined.x.T[: joined.numbers].astype(np.float64)):
+    for c, column in enumerate(joined.x.T[: joined.num_numeric].astype(np.float64)):
         values = np.unique(column)
         if len(values) > 1:
             width = np.ptp(values)
             edges[:, c] = criterion.narrowest * np.diff(values).min(), 3 * width, WIDEST * width
-    coded = varying(joined) & (np.arange(joined.features) >= joined.numbers)
+    coded = varying(joined) & (np.arange(joined.features) >= joined.num_numeric)
     edges[:, coded] = np.array([[NARROWEST], [3], [WIDEST]])  # neighbouring categories are 1 apart
     low, far, high = np.log(within_dtype(edges, joined.x.dtype))
     box, (floor, _, ceiling) = _Box(low, far, high, np.ones_like(low)), np.log(criterion.ridges)

@@ -13,23 +13,23 @@ from sklearn.utils.validation import _get_feature_names, check_array, check_is_f
 
 from dikkat.errors import InputError
 from dikkat.regression.bandwidth import fixed_bandwidths, rule_of_thumb
-from dikkat.regression.columns import Column, encoded, warn_of_unseen
+from dikkat.regression.columns import Column, encode_cells, warn_of_unseen
 from dikkat.regression.criterion import Criterion, Membership, folds_of, membership
-from dikkat.regression.joined import Array, Coding, Joined, Rows, largest
+from dikkat.regression.joined import Array, Coding, Joined, Rows, largest_rate
 from dikkat.regression.likelihood import search_likelihood
 from dikkat.regression.metric import Metric, directions, sample_rows
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.validation import (
     DTYPES,
+    check_bandwidth,
     check_count,
+    check_rows,
     check_size,
-    checked_bandwidth,
-    checked_rows,
-    gaps_named,
+    fill_masked,
+    naming_missing_cells,
     split,
-    unmasked,
-    warn_of_beyond,
+    warn_of_extrapolation,
 )  # fmt: skip
 
 # The attributes that make up `Rows`.
@@ -37,9 +37,10 @@ _ROW_ATTRIBUTES = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric
 
 
 class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Training rows and a bandwidth. A fit runs on a new object, whose attributes replace the old ones in one step.
+    """Training rows and a bandwidth.
 
-    The class attributes are defaults for settings that a subclass lacks.
+    `fit` of a subclass calls `_fit_in_place`, which calls `_fit_copy`, which calls the subclass's `_choose_attributes`
+    and `_make_smoother`. The class attributes below are defaults for settings that a subclass lacks.
     """
 
     kernel: Profile
@@ -65,28 +66,35 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     weights_: str = "repeats"
     _smoother: Smoother
 
-    def _learn(
+    def _fit_in_place(
         self, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None, groups: ArrayLike | None = None,
-        warns: bool = True, **attributes: Any,
+        warns: bool = True, **settings: Any,
     ) -> Self:  # fmt: skip
-        """Fit a new object, and take over its attributes in one step, so that an interrupt changes nothing."""
+        """Fit a new object with `settings` as attributes, and take over its attributes.
+
+        They are replaced in one step, so that an interrupt changes nothing.
+        """
         model = object.__new__(type(self))
-        model.__dict__ = vars(self) | attributes
-        rows = checked_rows(model, X, y, sample_weight)
+        model.__dict__ = vars(self) | settings
+        rows = check_rows(model, X, y, sample_weight)
         if self.cv is not None:
             rows = rows._replace(folds=membership(split(self.cv, rows, groups), len(rows.x)))
-        fitted = model._fit_rows(rows)
+        fitted = model._fit_copy(rows)
         if warns:
             fitted._warn(sample_weight is not None)
         self.__dict__ = fitted.__dict__
         return self
 
-    def _fit_rows(self, rows: Rows, **attributes: Any) -> Self:
-        """Return another estimator with these settings, fitted to rows; if `attributes` are given, without a search."""
-        if not attributes and self.metric == "linear" and rows.metric is None and rows.coding.numbers:
+    def _fit_copy(self, rows: Rows, **fitted_attributes: Any) -> Self:
+        """Return another estimator with these settings, fitted to rows.
+
+        With `fitted_attributes`, such as those of a saved model, it gets these and there is no search.
+        """
+        must_learn_metric = self.metric == "linear" and rows.metric is None and rows.coding.num_numeric > 0
+        if must_learn_metric and not fitted_attributes:
 
             def fit_sample(sample: Rows) -> tuple[Smoother, float]:
-                sample_model = self._fit_rows(sample)
+                sample_model = self._fit_copy(sample)  # `directions` sets the sample's metric
                 return sample_model._smoother, sample_model.history_[-1]["error"] if sample_model.history_ else np.inf
 
             rows = rows._replace(metric=directions(sample_rows(rows), self.n_components, fit_sample))
@@ -94,33 +102,37 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         model = object.__new__(type(self))
         model.__dict__ = vars(self) | dict(zip(_ROW_ATTRIBUTES, rows, strict=True))
         model.__dict__ |= {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
-        model.__dict__ |= attributes or self._find_attributes(rows, joined)
+        model.__dict__ |= fitted_attributes or self._choose_attributes(rows, joined)
         model._smoother = model._make_smoother(joined)
         return model
 
-    def _find_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
-        """Return the attributes that a fit chooses: the bandwidths and the path of their search."""
+    def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+        """Hook: return the attributes that a fit chooses: the bandwidths and the path of their search."""
         raise NotImplementedError
 
     def _warn(self, weighted: bool) -> None:
-        """Warn about data for which intervals are wrong."""
+        """Hook: warn about data for which intervals are wrong."""
 
-    def _find_by_likelihood(
+    def _choose_bandwidths(
         self, rows: Rows, joined: Joined, make_criterion: Callable[[Joined], Criterion] | None, share: float = 1.0
     ) -> tuple[dict[str, Any], float]:
-        """Return the attributes of `_find_attributes`, from a search if the settings ask for it; and α."""
-        coding, bandwidth = rows.coding, checked_bandwidth(self.bandwidth, rows.columns)
+        """Return the attributes of `_choose_attributes`, and the weight α of a classifier's prior.
+
+        The bandwidths come from the setting, a rule of thumb or, with `make_criterion`, a search for the least
+        criterion (`dikkat.regression.likelihood`).
+        """
+        coding, bandwidth = rows.coding, check_bandwidth(self.bandwidth, rows.columns)
         alpha, steps = 1.0, list[tuple[Array, float]]()
         if not isinstance(bandwidth, str):
-            widths = fixed_bandwidths(joined, coding.widths(bandwidth) if rows.columns else bandwidth, self.kernel)
+            sigma = fixed_bandwidths(joined, coding.to_sigma(bandwidth) if rows.columns else bandwidth, self.kernel)
         elif bandwidth == "auto" and make_criterion is not None and len(joined.x) > 1:
-            widths, alpha, steps = search_likelihood(make_criterion, joined, self.kernel, share)
+            sigma, alpha, steps = search_likelihood(make_criterion, joined, self.kernel, share)
         else:
-            widths = rule_of_thumb(joined, "scott" if bandwidth == "scott" else "silverman", self.kernel)
-        return {"bandwidth_": coding.bandwidths(widths), "history_": history_of(coding, steps)}, alpha
+            sigma = rule_of_thumb(joined, "scott" if bandwidth == "scott" else "silverman", self.kernel)
+        return {"bandwidth_": coding.to_bandwidth(sigma), "history_": make_history(coding, steps)}, alpha
 
     def attention_weights(self, X: ArrayLike, top_k: int | None = None) -> Array | csr_array:
-        """Return the attention of each query to each training row: the kernel's weights, which sum to 1.
+        """Return the attention weights of each query over the training rows: the kernel's weights, which sum to 1.
 
         For the order "constant", the weights times `y_train_` are the estimate.
 
@@ -130,8 +142,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 
         Returns:
             (n, m), with the training rows in the order of `fit` and 0 for rows of weight 0. With `top_k` a
-            `scipy.sparse.csr_array`, which is computed for some queries at a time to save memory. A query out of reach
-            has the weights of the nearest row.
+            `scipy.sparse.csr_array`, which is computed for some queries at a time to save memory. A query that no row's
+            kernel reaches has the weights of the nearest row.
 
         Raises:
             ValueError: As for `predict`; a `top_k` that is not a whole number of at least 1.
@@ -144,7 +156,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                    [0.57142857, 0.42857143, 0.        ]])
         """
         check_count("top_k", top_k, or_none=", or None for all")
-        query = self._query(X)
+        query = self._query_coordinates(X)
         return self._smoother.attention(query, self.sample_weight_, top_k)
 
     def effective_neighbors(self, X: ArrayLike) -> Array:
@@ -154,12 +166,13 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             X: (n, d).
 
         Returns:
-            (n,): between 1 and the number of rows, if all have weight 1. A query out of reach counts the nearest rows.
+            (n,): between 1 and the number of rows, if all have weight 1. For a query that no row's kernel reaches, the
+            number of nearest rows.
 
         Raises:
             ValueError: As for `predict`.
 
-        Source: Kish 1965, chapter 11, of weights.
+        Source: Kish 1965, chapter 11 (the effective sample size of weighted rows).
 
         Example:
             >>> from dikkat.regression import NadarayaWatson
@@ -167,7 +180,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             >>> model.effective_neighbors([[0.5]])
             array([2.])
         """
-        query, smoother = self._query(X), self._smoother
+        query, smoother = self._query_coordinates(X), self._smoother
         count = smoother.neighbors(query)
         isolated = count == 0
         if isolated.any():
@@ -188,10 +201,12 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             X: (n, d).
 
         Returns:
-            (n,); −∞ for a query out of reach, or with a category unseen in `fit`, which has no probability.
+            (n,); −∞ for a query that no row's kernel reaches, or with a category unseen in `fit`, which has no
+            probability.
 
         Raises:
-            ValueError: As for `predict`; ordered or periodic features; fewer directions than columns of numbers.
+            ValueError: As for `predict`; ordered or periodic features; a metric with fewer directions than numeric
+                columns.
 
         Source: Silverman 1986, section 4.2.
 
@@ -200,20 +215,20 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             >>> NadarayaWatson("epanechnikov", bandwidth=2.0).fit([[0.0], [1.0]], [0, 0]).log_density([[0.5]])
             array([-1.04536777])
         """
-        query, smoother = self._query(X), self._smoother
+        query, smoother = self._query_coordinates(X), self._smoother
         if any(column.kind in ("ordered", "periodic") for column in self.columns_):
             raise ValueError("X: got ordered or periodic features, whose kernels do not sum to 1; expected none")
         density: Array = smoother.log_density(query)
         coding, categories = self._rows.coding, [column for column in self.columns_ if column.coded]
-        for rate, column in zip(self.bandwidth_[coding.order[coding.numbers :]], categories, strict=True):
-            density += np.log1p(-min(rate, largest(column)))
+        for rate, column in zip(self.bandwidth_[coding.order[coding.num_numeric :]], categories, strict=True):
+            density += np.log1p(-min(rate, largest_rate(column)))  # a fixed λ may be larger
         if self.metric_ is not None:
-            square = len(self.metric_) == coding.numbers
+            square = len(self.metric_) == coding.num_numeric
             sign, volume = np.linalg.slogdet(self.metric_) if square else (0.0, 0.0)
             if sign == 0:
                 raise ValueError(
-                    f"metric: got {coding.numbers} directions of {len(self.metric_)} numeric columns; expected, for a "
-                    "density, as many directions as columns and no constant column"
+                    f"metric: got {coding.num_numeric} directions of {len(self.metric_)} numeric columns; expected, "
+                    "for a density, as many directions as columns and no constant column"
                 )
             density += volume
         return density.astype(self.X_train_.dtype)
@@ -232,45 +247,47 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 
     def _make_smoother(self, joined: Joined) -> Smoother:
         """Return the smoother of the fitted attributes; it is not pickled."""
-        sigma = self._rows.coding.widths(self.bandwidth_)[joined.feature]
+        sigma = self._rows.coding.to_sigma(self.bandwidth_)[joined.feature_of]
         degree = int(self.order_ == "linear")
         return Smoother(joined, self.kernel_, degree, sigma, self.ridge_, folds_of(self._rows, joined))
 
     def _coordinates(self, x: Array) -> Array:
+        """Convert rows in the form of `X_train_` to coordinates."""
         return self._rows.coding.coordinates(x)
 
-    def _query(self, X: ArrayLike) -> Array:
-        """Check queries and convert them to the model's coordinates."""
-        return self._coordinates(self._cells(X))
+    def _query_coordinates(self, X: ArrayLike) -> Array:
+        """Check queries X and convert them to coordinates."""
+        return self._coordinates(self._query_cells(X))
 
-    def _cells(self, X: ArrayLike, warns: bool = False) -> Array:
-        """Check queries and convert them to the form of `X_train_`; with `warns` warn about queries beyond the data."""
+    def _query_cells(self, X: ArrayLike, warns: bool = False) -> Array:
+        """Check queries X and convert them to the form of `X_train_`; `warns`: warn about queries beyond the data."""
         check_is_fitted(self)
         check_in_memory(X=X)
-        columns, dtype, X = self.columns_, self.X_train_.dtype, unmasked(X)
-        with np.errstate(over="ignore", invalid="ignore"), gaps_named(self, X):
+        columns, dtype, X = self.columns_, self.X_train_.dtype, fill_masked(X)
+        with np.errstate(over="ignore", invalid="ignore"), naming_missing_cells(self, X):
             if columns:
                 validate_data(self, X, skip_check_array=True, reset=False)
                 names = _get_feature_names(X)
-                cells = encoded(X, columns, names)
-                may_lack = [column.kind in ("number", "date", "category") and bool(column.levels) for column in columns]
-                missing = np.isnan(cells) & may_lack & (self.missing == "indicator")
+                cells = encode_cells(X, columns, names)
+                # A numeric column has `levels` if it had missing cells in fit.
+                may_miss = [column.kind in ("number", "date", "category") and bool(column.levels) for column in columns]
+                missing = np.isnan(cells) & may_miss & (self.missing == "indicator")
                 query: Array = check_array(np.where(missing, 0.0, cells), dtype=DTYPES, estimator=self, input_name="X")
                 query[missing] = np.nan
                 warn_of_unseen(query, columns, names)
-                query[missing & [column.is_category for column in columns]] = -1
+                query[missing & [column.is_category for column in columns]] = -1  # as an unseen category
             else:
                 query = validate_data(self, X, dtype=DTYPES, reset=False)
         if query.dtype != dtype:
             check_size("X", np.nan_to_num(query), float(np.finfo(dtype).max), dtype)
         if warns:
-            warn_of_beyond(self, query)
+            warn_of_extrapolation(self, query)
         return np.ascontiguousarray(query, dtype)
 
 
-def history_of(coding: Coding, steps: list[tuple[Array, float]]) -> list[dict[str, Any]]:
-    """Convert the (widths, error) steps of a bandwidth search to entries of the `history_` attribute."""
-    return [{"bandwidth": coding.bandwidths(widths).tolist(), "error": error} for widths, error in steps]
+def make_history(coding: Coding, steps: list[tuple[Array, float]]) -> list[dict[str, Any]]:
+    """Convert the (σ of each feature, error) steps of a bandwidth search to entries of the `history_` attribute."""
+    return [{"bandwidth": coding.to_bandwidth(sigma).tolist(), "error": error} for sigma, error in steps]
 
 
 def check_in_memory(**arguments: object) -> None:

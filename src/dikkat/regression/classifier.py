@@ -108,20 +108,20 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         is_number = isinstance(self.prior, Real) and not isinstance(self.prior, bool) and 0 < float(self.prior) < np.inf
         if not (is_number or (isinstance(self.prior, str) and self.prior == "auto")):
             raise ValueError(
-                f"prior: got {self.prior!r}; expected a positive number, the prior's weight in rows, or 'auto'"
+                f"prior: got {self.prior!r}; expected 'auto' or a positive number (how many rows the prior counts as)"
             )
         check_in_memory(X=X, y=y, sample_weight=sample_weight)
         if y is None:
-            return self._learn(X, None, sample_weight)
+            return self._fit_in_place(X, None, sample_weight)
         labels = column_or_1d(y, warn=True)
         if labels.dtype == object and (missing := [row for row, value in enumerate(labels.tolist()) if value is None]):
             raise ValueError(f"y: got None in row {missing[0]}; expected a class for each row")
         assert_all_finite(labels, input_name="y", estimator_name=type(self).__name__)
         check_classification_targets(labels)
         classes, label = np.unique(labels, return_inverse=True)
-        return self._learn(X, np.eye(len(classes))[label], sample_weight, classes_=classes)
+        return self._fit_in_place(X, np.eye(len(classes))[label], sample_weight, classes_=classes)
 
-    def _find_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+    def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         fixed_prior = None if self.prior == "auto" else float(self.prior)
         several_classes, fitted_plane = len(self.classes_) > 1, None
 
@@ -131,7 +131,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
 
         if self.order == "linear" and several_classes:
             fitted_plane = _plane(joined)
-        attributes, alpha = self._find_by_likelihood(rows, joined, make_criterion if several_classes else None)
+        attributes, alpha = self._choose_bandwidths(rows, joined, make_criterion if several_classes else None)
         class_weight = rows.weight.astype(np.float64) @ rows.y + 1
         plane_of_all = None if fitted_plane is None else fitted_plane[0]
         prior = alpha if fixed_prior is None else fixed_prior
@@ -155,7 +155,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
             array([[0.75, 0.25],
                    [0.5 , 0.5 ]])
         """
-        query = self._query(X)
+        query = self._query_coordinates(X)
         prior = self.class_prior_[None] if self._plane is None else self._plane.shares(query)
         shares = self._smoother.shares(query, self.prior_, prior).clip(0)
         return np.asarray((shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype))

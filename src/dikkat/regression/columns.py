@@ -62,7 +62,7 @@ class Column(NamedTuple):
         """True for a number that was True or False in fit."""
         return self.kind == "number" and self.origin == "bool"
 
-    def shown(self, value: float) -> str:
+    def cell_text(self, value: float) -> str:
         """Convert an encoded number back to the text of its table cell; "" for NaN."""
         if np.isnan(value):
             return ""
@@ -70,7 +70,7 @@ class Column(NamedTuple):
             return str(self.levels[round(value)])
         if self.kind == "date":
             return str(self.moment(value).astype("datetime64[m]")).removesuffix("T00:00")
-        return str(self.cell(value)) if self.is_flag and value in (0, 1) else written(value)
+        return str(self.cell(value)) if self.is_flag and value in (0, 1) else format_number(value)
 
     def cell(self, value: float) -> Any:
         """Convert an encoded number back to its table cell, such as a category or a date; NaN or NaT if missing."""
@@ -196,8 +196,8 @@ def median(values: Array, weight: Array) -> float:
     return float((values[order[low]] + values[order[min(high, len(order) - 1)]]) / 2)
 
 
-def refilled(x: Array, columns: Sequence[Column], weight: Array | None = None) -> tuple[Array, tuple[Column, ...]]:
-    """Return rows from `encoded` with medians in missing cells, and the columns; with `weight`, new medians."""
+def refill_cells(x: Array, columns: Sequence[Column], weight: Array | None = None) -> tuple[Array, tuple[Column, ...]]:
+    """Return rows from `encode_cells` with medians in missing cells, and the columns; with `weight`, new medians."""
     x, result = x.copy(), list(columns)
     for j, gap in enumerate(columns):
         if gap.is_gap:
@@ -256,7 +256,7 @@ def _periods(setting: Mapping[Any, float], size: int, names: Sequence[str] | Non
     return result
 
 
-def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> Array:
+def encode_cells(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> Array:
     """Return X (n, d) as floats: NaN for a missing cell in a column without any in fit, −1 for an unseen category.
 
     The dtype is float32 if a column is float32 and float32 can hold all numbers (categories and bools do not count). A
@@ -275,7 +275,7 @@ def encoded(X: Any, columns: Sequence[Column], names: Sequence[str] | None) -> A
 
 
 def missing(x: Array, columns: Sequence[Column]) -> NDArray[np.bool_]:
-    """Return which cells of rows from `encoded` are missing, (n, d without indicators)."""
+    """Return which cells of rows from `encode_cells` are missing, (n, d without indicators)."""
     data_columns = [column for column in columns if not column.is_gap]
     result = np.isnan(x[:, : len(data_columns)])
     for j, column in enumerate(data_columns):
@@ -287,7 +287,7 @@ def missing(x: Array, columns: Sequence[Column]) -> NDArray[np.bool_]:
 
 
 def without(x: Array, removed: NDArray[np.bool_], columns: Sequence[Column]) -> Array:
-    """Return rows from `encoded` as if the cells of the columns `removed`, (d,) booleans, were missing."""
+    """Return rows from `encode_cells` as if the cells of the columns `removed`, (d,) booleans, were missing."""
     result = x.copy()
     for j in np.flatnonzero(removed).tolist():
         result[:, j] = columns[j].levels.index(MISSING) if columns[j].is_category else np.nan
@@ -336,7 +336,7 @@ def _encode(values: NDArray[Any], column: Column, label: str) -> Array:
     unseen = np.flatnonzero(result == -1)
     if column.kind == "ordered" and len(unseen):
         if any(isinstance(level, str) for level in column.levels) or not all(map(is_number, values[unseen].tolist())):
-            raise ValueError(f"X: got {values[unseen[0]]!r} in {label}; expected one of {listed(column.levels)}")
+            raise ValueError(f"X: got {values[unseen[0]]!r} in {label}; expected one of {list_some(column.levels)}")
         levels = np.array(column.levels, np.float64)
         result[unseen] = np.interp(values[unseen].astype(np.float64), levels, np.arange(len(levels)))
     return result
@@ -387,7 +387,7 @@ def _ordered_levels(cells: _Cells, label: str) -> tuple[Level, ...]:
     levels = _levels(cells.values, label)
     if any(isinstance(level, str) for level in levels):
         raise ValueError(
-            f"ordered_features: got {label}, which holds text ({listed(levels)}) that has no order; expected "
+            f"ordered_features: got {label}, which holds text ({list_some(levels)}) that has no order; expected "
             "numbers, or a type with an order, such as pandas.CategoricalDtype(['low', 'high'], ordered=True)"
         )
     return levels
@@ -458,7 +458,7 @@ def _mask(name: str, setting: object, size: int, names: Sequence[str] | None) ->
     for item in requested:
         if isinstance(item, str):
             if names is None or item not in names:
-                available = "no names" if names is None else listed(list(names))
+                available = "no names" if names is None else list_some(list(names))
                 raise ValueError(f"{name}: got {item!r}; expected a column of X, which has {available}")
             item = list(names).index(item)
         elif not (isinstance(item, Integral) and -size <= int(item) < size):
@@ -475,8 +475,8 @@ def _is_missing(value: object) -> bool:
     return value is None or (not isinstance(value, np.ndarray) and bool(value != value))
 
 
-def written(value: float) -> str:
-    """Return a number as text with four digits, or a larger one rounded to an integer, with an exponent from 10¹²."""
+def format_number(value: float) -> str:
+    """Return a number as text: four digits, from 10⁴ on rounded to an integer, and from 10¹² on with an exponent."""
     if not 1e4 <= abs(value) < 1e12:
         return f"{value:.4g}"
     return f"{value if value == round(value) else float(f'{value:.4g}'):,.0f}"
@@ -495,6 +495,6 @@ def _label(j: int, names: Sequence[str] | None) -> str:
     return f"column {names[j]!r}" if names is not None else f"column {j}"
 
 
-def listed(levels: Sequence[object]) -> str:
-    """Return the first levels or names, for a message."""
+def list_some(levels: Sequence[object]) -> str:
+    """Return the first few levels or names as text, for a message."""
     return ", ".join(reprlib.repr(level) for level in levels[:_NAMED]) + (", …" if len(levels) > _NAMED else "")

@@ -57,7 +57,7 @@ from dikkat.regression.local import (
     RIDGE,
     Points,
     Trend,
-    fits,
+    fit_queries,
     parts,
     points_of,
     ridge_at,
@@ -119,10 +119,11 @@ class Trial(Step):
 class Criterion:
     """The criterion as a function of t = log σ, and its gradient if K is smooth.
 
-    If `ridge` is None, the last of t is log ρ. From `freedom_per_row` degrees of freedom a row on it is infinite.
+    If `ridge` is None, the last entry of t is log ρ. The criterion is infinite if the estimate has at least
+    `freedom_per_row` degrees of freedom for each row.
 
     Attributes:
-        narrowest: The least σ of a number in a search, over the least gap between two of its values.
+        narrowest: The least σ of a numeric feature in a search, over the least gap between two of its values.
         ridges: The least, first and largest ρ of a search: at 0.001 no slope explodes, and 10⁶ removes all slopes.
     """
 
@@ -141,7 +142,7 @@ class Criterion:
         self.joined, self.profile, self.degree = joined, profile, degree
         self.ridge, self.kind = ridge, kind
         self.variance, self.total = joined.variance(), float(joined.weight.sum())
-        self.spread = torch.tensor(joined.spread())[: joined.numbers]
+        self.spread = torch.tensor(joined.spread())[: joined.num_numeric]
         self.points = points_of(joined, torch.float64)
         value, weight = self.points.value, self.points.weight[:, None]
         self.max_freedom = freedom_per_row * max(len(joined.x), self.total)
@@ -175,7 +176,7 @@ class Criterion:
         window, pieces = self.window(t), []
         for rows in parts(len(self.row_index), self.points.columns(self.degree)):
             penalty, excluded = (self._ridge(t, window), self._trend_slopes(window, rows)), self.row_index[rows]
-            lse, fit = fits(self.points.key[rows], self.points, window, *penalty, exclude=excluded, ordered=True)
+            lse, fit = fit_queries(self.points.key[rows], self.points, window, *penalty, exclude=excluded, ordered=True)
             pieces.append((lse, fit.row, fit.theta))
         lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True)) if len(pieces) > 1 else pieces[0]
         return lse, row, theta
@@ -233,12 +234,13 @@ class Criterion:
         values = errors.shape[1]
         if self.kind == "auto" or len(self.unique):
             log_change = change[..., values:] / row[:, :1, None]
-        slope, curve = summed(change[..., :values], self.single_share.numpy(), errors)
+        slope, curve = sum_of_squares_slope(change[..., :values], self.single_share.numpy(), errors)
         if len(self.unique):
             inv_a, unique = self._inverse_a(trial.lse, trial.row).numpy()[..., None], self.unique.numpy()
             offset, remaining, repeat_errors = (x.numpy() for x in (self.offset, self.remaining, trial.repeat_errors))
             terms = change[unique, :, :values] + log_change[unique] * (errors[unique] - offset - repeat_errors)[:, None]
-            sums = summed(inv_a * terms / (inv_a + remaining[..., None]), self.repeat_share.numpy(), repeat_errors)
+            repeat_change = inv_a * terms / (inv_a + remaining[..., None])
+            sums = sum_of_squares_slope(repeat_change, self.repeat_share.numpy(), repeat_errors)
             slope, curve = slope + sums[0], curve + sums[1]
         if self.kind == "auto":
             freedom_slope = (share * (1 - share)) @ log_change[..., 0]
@@ -248,7 +250,7 @@ class Criterion:
 
     def window(self, t: Array) -> Window:
         """Return the kernel at t."""
-        bandwidth = torch.tensor(np.exp(t[self.joined.feature]), dtype=torch.float64)
+        bandwidth = torch.tensor(np.exp(t[self.joined.feature_of]), dtype=torch.float64)
         return Window(self.profile, bandwidth, tolerance=_EPS if len(self.joined.x) <= MANY_ROWS else _EPS_OF_MANY)
 
     def under(self, profile: Profile) -> Criterion:
@@ -262,11 +264,14 @@ class Criterion:
         self, change: torch.Tensor, t: Array, window: Window, lse: torch.Tensor, row: torch.Tensor,
         theta: torch.Tensor, target: torch.Tensor | None,
     ) -> Array:  # fmt: skip
-        """Sum changes over each feature's coordinates and add the change with log ρ; NaN and infinity become 0."""
-        changed: Array = change.numpy()
-        if changed.shape[1] > self.joined.features:  # the coordinates of a category have one bandwidth
-            firsts = np.searchsorted(self.joined.feature, np.arange(self.joined.features))
-            changed = np.add.reduceat(changed, firsts, 1)
+        """Sum derivatives over each feature's coordinates, and append the derivative by log ρ if it is searched for.
+
+        NaN and infinity become 0.
+        """
+        derivatives: Array = change.numpy()
+        if derivatives.shape[1] > self.joined.features:  # the coordinates of a category have one bandwidth
+            firsts = np.searchsorted(self.joined.feature_of, np.arange(self.joined.features))
+            derivatives = np.add.reduceat(derivatives, firsts, 1)
         ridge = self._ridge(t, window)
         if ridge is not None:
             slopes, amount = len(self.spread), math.exp(t[-1]) if self.ridge is None else self.ridge or 1.0
@@ -274,17 +279,20 @@ class Criterion:
             if target is not None:  # the ridge shrinks the additional output of u to 0
                 penalty[..., : target.shape[-1]] -= target[..., :slopes, :].numpy()
             penalty *= (row[:, 1 : 1 + slopes] * ridge_at(ridge, lse)).numpy()[..., None]
-            changed[:, :slopes] -= (2 / amount * ridge.numpy())[:, None] * penalty
+            derivatives[:, :slopes] -= (2 / amount * ridge.numpy())[:, None] * penalty
             if self.ridge is None:
-                changed = np.concatenate([changed, -penalty.sum(1, keepdims=True)], 1)
-        return np.where(np.isfinite(changed), changed, 0.0)
+                derivatives = np.concatenate([derivatives, -penalty.sum(1, keepdims=True)], 1)
+        return np.where(np.isfinite(derivatives), derivatives, 0.0)
 
 
 @_QUIET
-def summed(changes: Array, share: Array, errors: Array) -> tuple[Array, Array]:
-    """Return the slope and the Gauss-Newton matrix of a weighted sum of squares, from changes (n, d, v)."""
-    weighted = 2 * share[:, None] * changes
-    return np.einsum("ncv,nv->c", weighted, errors), np.tensordot(weighted, changes, ([0, 2], [0, 2]))
+def sum_of_squares_slope(derivatives: Array, share: Array, errors: Array) -> tuple[Array, Array]:
+    """Return the slope (d,) and the Gauss-Newton matrix (d, d) of Σ share · errors².
+
+    `derivatives` (n, d, v) are those of the errors (n, v).
+    """
+    weighted = 2 * share[:, None] * derivatives
+    return np.einsum("ncv,nv->c", weighted, errors), np.tensordot(weighted, derivatives, ([0, 2], [0, 2]))
 
 
 # --- folds
@@ -313,9 +321,9 @@ class Fold(NamedTuple):
     y: Array
     weight: Array
 
-    def in_unit(self, unit: float) -> Fold:
-        """Return the fold with values divided by a unit."""
-        return self._replace(learned=self.learned.in_unit(unit), y=self.y / unit)
+    def divide_y(self, divisor: float) -> Fold:
+        """Return the fold with y divided by `divisor`."""
+        return self._replace(learned=self.learned.divide_y(divisor), y=self.y / divisor)
 
 
 def membership(splits: Iterable[tuple[Any, Any]], count: int) -> Membership:
@@ -342,18 +350,17 @@ def folds_of(rows: Rows, joined: Joined) -> list[Fold] | None:
     """
     if rows.folds is None:
         return None
-    counted, folds = joined.inverse >= 0, []
+    counted, folds = joined.unique_index >= 0, []
     coordinates, y = rows.coding.coordinates(rows.x), rows.y.reshape(len(rows.y), -1)
     for roles in rows.folds:
         learned, tested = (np.flatnonzero((roles == role) & counted) for role in (LEARNED, TESTED))
         if not (len(learned) and len(tested)):
             continue
-        joined_rows = rows.take(learned).joined(rows.unit)
+        joined_rows = rows.take(learned).joined(rows.unit_weight)
         joined_rows = joined_rows._replace(y=joined_rows.y + (joined_rows.origin - joined.origin), origin=joined.origin)
-        weight = rows.weight[tested].astype(np.float64) / rows.unit
-        folds.append(
-            Fold(joined_rows, tested, joined.inverse[tested], coordinates[tested], y[tested] - joined.origin, weight)
-        )
+        weight = rows.weight[tested].astype(np.float64) / rows.unit_weight
+        unique, offset_y = joined.unique_index[tested], y[tested] - joined.origin
+        folds.append(Fold(joined_rows, tested, unique, coordinates[tested], offset_y, weight))
     if not folds:
         raise ValueError(
             f"cv: got {len(rows.folds)} splits, none with rows of positive weight both to learn from and to test; "
@@ -397,7 +404,7 @@ class HeldOut(Criterion):
             state = window, lse, row, theta
             change = sensitivity(query, self._points[k], *state)
             changes.append(self._finite(change, trial.t, *state, self._fold_slopes(k, window)))
-        return summed(np.concatenate(changes), self._share.numpy(), trial.errors.numpy())
+        return sum_of_squares_slope(np.concatenate(changes), self._share.numpy(), trial.errors.numpy())
 
     def estimates(self, t: Array, query: Array) -> Array:
         """Return the estimates of the first output, (n, folds), at queries, minus the origin."""
@@ -408,11 +415,11 @@ class HeldOut(Criterion):
         return self._trends[k].over(window.bandwidth) if self._trends else None
 
     def _fit(self, t: Array, k: int, query: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return lse, row and θ of local fits to the learned rows of fold k; their mean for queries out of reach."""
+        """Return lse, row and θ of local fits to the learned rows of fold k; the rows' mean if none is in reach."""
         points, pieces, window = self._points[k], [], self.window(t)
         ridge, target = self._ridge(t, window), self._fold_slopes(k, window)
         for rows in parts(len(query), points.columns(self.degree)):
-            lse_piece, fit = fits(query[rows], points, window, ridge, target)
+            lse_piece, fit = fit_queries(query[rows], points, window, ridge, target)
             pieces.append((lse_piece, fit.row, fit.theta))
         lse, row, theta = (torch.cat(piece) for piece in zip(*pieces, strict=True))
         isolated = ~(torch.isfinite(theta[:, 0]).all(1) & torch.isfinite(lse))

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.joined import Array
-from dikkat.regression.validation import check_count, unmasked
+from dikkat.regression.validation import check_count, fill_masked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,7 +101,7 @@ def smooth(
     weights = np.ones(len(points)) if sample_weight is None else np.asarray(sample_weight, np.float64)
     for _ in range(robust):
         weight = weights * _bisquare(values - np.asarray(model.predict(points[:, None])))
-        model._learn(points[:, None], values, weight, warns=False)
+        model._fit_in_place(points[:, None], values, weight, warns=False)
     positions = np.linspace(points.min(), points.max(), _POINTS) if at is None else _column("at", at, origin)
     query = positions[:, None]
     lower, upper = model.confidence_interval(query, level)
@@ -217,7 +217,7 @@ def _column(name: str, values: ArrayLike, origin: np.datetime64 | None = None) -
     if origin is not None:
         days = (array.astype("datetime64[us]") - origin).astype(np.float64) / _DAY
         array = np.where(np.isnat(array), np.nan, days)
-    array = np.asarray(unmasked(values) if origin is None else array, np.float64)
+    array = np.asarray(fill_masked(values) if origin is None else array, np.float64)
     if array.ndim != 1 or not len(array):
         raise ValueError(f"{name}: got shape {array.shape}; expected (n,) numbers, at least one")
     if lost := int((~np.isfinite(array)).sum()):

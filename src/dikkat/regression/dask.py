@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 from dikkat.regression.joined import Array
 
 
 def predict(model: Any, X: Any, return_std: bool) -> Any:
     """Return lazy Dask arrays of a fitted model's predictions."""
-    with needing("dask"):
+    with require_extra("dask"):
         import dask.array
         from dask import delayed
     if getattr(X, "ndim", None) != 2:

@@ -86,10 +86,10 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
         """
         check_kernel(self.kernel, self.bandwidth, LIKELIHOOD)
         check_in_memory(X=X, sample_weight=sample_weight)
-        return self._learn(X, np.zeros(_num_samples(X)), sample_weight)
+        return self._fit_in_place(X, np.zeros(_num_samples(X)), sample_weight)
 
-    def _find_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
-        attributes = self._find_by_likelihood(rows, joined, Density, share=0.25)[0]  # its criterion has few minima
+    def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+        attributes = self._choose_bandwidths(rows, joined, Density, share=0.25)[0]  # its criterion has few minima
         if not isinstance(self.bandwidth, str):
             return attributes
         if self.bandwidth == "auto" and (outliers := outlying(joined)).any():

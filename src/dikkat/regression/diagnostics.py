@@ -35,7 +35,7 @@ from scipy.special import stdtrit
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import intervals
-from dikkat.regression.columns import Column, columns_of, names_of, refilled
+from dikkat.regression.columns import Column, columns_of, names_of, refill_cells
 from dikkat.regression.criterion import FoldErrors, folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.local import parts
@@ -108,14 +108,14 @@ def leave_out(model: KernelRegressor) -> LeftOut:
     check_is_fitted(model)
     rows, fit = model._rows, model._smoother
     joined = fit.joined
-    if joined.counts().sum() == 1:
+    if joined.left_out_counts().sum() == 1:
         return LeftOut(np.full(rows.y.shape, math.nan), math.nan, math.nan)
     _, trial = fit.left_out
     unique, repeats = trial.errors.numpy() + joined.y, trial.repeat_errors.numpy() + joined.repeats.y
     predicted = np.full((len(rows.y), joined.y.shape[1]), np.nan)
-    known, shared = joined.inverse >= 0, joined.repeat >= 0
-    predicted[known] = unique[joined.inverse[known]] + joined.origin
-    predicted[shared] = repeats[joined.repeat[shared]] + joined.origin
+    known, shared = joined.unique_index >= 0, joined.repeat_index >= 0
+    predicted[known] = unique[joined.unique_index[known]] + joined.origin
+    predicted[shared] = repeats[joined.repeat_index[shared]] + joined.origin
     return _add_scores(predicted.reshape(rows.y.shape), rows, joined)
 
 
@@ -147,7 +147,7 @@ def hold_out(
     if not is_splitter and (isinstance(folds, bool) or not isinstance(folds, Integral) or folds < 2):
         raise ValueError(f"folds: got {folds!r}; expected a whole number, at least 2, or a scikit-learn splitter")
     rows, joined = model._rows, model._smoother.joined
-    if joined.counts().sum() == 1:
+    if joined.left_out_counts().sum() == 1:
         return LeftOut(np.full(rows.y.shape, math.nan), math.nan, math.nan)
     predicted = np.full(rows.y.shape, np.nan)
     if is_splitter:
@@ -161,12 +161,12 @@ def hold_out(
             raise ValueError(f"folds: got a {name} with no row to learn from or to predict; expected both in each fold")
         # A new search: starting from the bandwidths of all rows would leak the held-out rows.
         fitted = model._refit(rows.take(learned))
-        predicted[held] = fitted._answer(refilled(rows.x[held], fitted.columns_)[0])
+        predicted[held] = fitted._estimate(refill_cells(rows.x[held], fitted.columns_)[0])
     return _add_scores(predicted, rows, joined)
 
 
 def _add_scores(predicted: Array, rows: Rows, joined: Joined) -> LeftOut:
-    known = (joined.inverse >= 0) & ~np.isnan(predicted.reshape(len(predicted), -1)).any(1)
+    known = (joined.unique_index >= 0) & ~np.isnan(predicted.reshape(len(predicted), -1)).any(1)
     squares = ((rows.y - predicted) ** 2).reshape(len(predicted), -1)[known]
     error, variance = np.average(squares, axis=0, weights=rows.weight[known]), joined.variances()
     explained = 1 - error / variance if (variance > 0).all() else np.array(math.nan)
@@ -180,12 +180,12 @@ def influence(model: KernelRegressor, max_rows: int = 500) -> Array:
     """
     rows = model.X_train_[model.sample_weight_ > 0]
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), max_rows)).astype(int)]
-    estimate, middle = np.asarray(model._answer(rows)), middles(model)
+    estimate, middle = np.asarray(model._estimate(rows)), middles(model)
     result = np.empty(rows.shape[1])
     for j in range(len(result)):
         moved = rows.copy()
         moved[:, j] = middle[j]
-        result[j] = np.sqrt(np.mean((np.asarray(model._answer(moved)) - estimate) ** 2))
+        result[j] = np.sqrt(np.mean((np.asarray(model._estimate(moved)) - estimate) ** 2))
     return result
 
 
@@ -199,7 +199,7 @@ def middles(model: KernelRegressor) -> Array:
     return middle
 
 
-def along(model: KernelRegressor, feature: int, name: str, coverage: float | None = None) -> Curve:
+def curve_along(model: KernelRegressor, feature: int, name: str, coverage: float | None = None) -> Curve:
     """Return the estimate and its 95 % confidence interval from one feature's least to its greatest value.
 
     With `coverage` also return intervals for new values. Other features are constant at `middles`.
@@ -210,7 +210,7 @@ def along(model: KernelRegressor, feature: int, name: str, coverage: float | Non
     points = np.tile(middles(model), (len(positions), 1)).astype(rows.dtype)
     points[:, feature] = positions
     lower, upper = model._interval(points)
-    estimate = np.asarray(model._answer(points))
+    estimate = np.asarray(model._estimate(points))
     if model.n_outputs_ == 1:
         estimate, lower, upper = estimate.ravel(), lower.ravel(), upper.ravel()
     unknown = ~np.isfinite(upper - lower)  # at an isolated row the interval is infinite
@@ -242,7 +242,7 @@ def among(model: KernelRegressor, by: Array) -> Among:
 
 def warn_of_dependence(model: KernelRegressor) -> None:
     """Warn if errors are similar along a date or a number, or among repeats and near repeats."""
-    if not model._smoother.joined.numbers or model.n_outputs_ > 1:
+    if not model._smoother.joined.num_numeric or model.n_outputs_ > 1:
         return
     if (column := dependent_column(model)) is not None:
         message = (
@@ -274,9 +274,9 @@ def dependent_column(model: KernelRegressor, max_values: int = 2000) -> int | No
     The test needs 60 distinct values. It uses at most `max_values` values, from the middle of the column, and about as
     many rows: the first rows of each value.
     """
-    joined, there = model._smoother.joined, np.flatnonzero(model._smoother.joined.inverse >= 0)
+    joined, there = model._smoother.joined, np.flatnonzero(model._smoother.joined.unique_index >= 0)
     first = np.zeros(len(joined.x), np.intp)
-    first[joined.inverse[there]] = there
+    first[joined.unique_index[there]] = there
     rows, middle, y = model.X_train_[first], middles(model), joined.y[:, 0] + joined.origin[0]
     is_number = np.array([column.kind in ("number", "date") for column in columns_of(model)])
     subsets = [np.arange(len(rows)), *(np.flatnonzero(rows[:, k] == middle[k]) for k in np.flatnonzero(~is_number))]
@@ -292,7 +292,7 @@ def dependent_column(model: KernelRegressor, max_values: int = 2000) -> int | No
         chosen = (rank < max(1, max_values // len(values))) & (position >= 0) & (position < len(values))
         changed, position = rows[order[chosen]], position[chosen]
         changed[:, j] = middle[j]
-        residual = y[order[chosen]] - (np.asarray(model._answer(changed)) if rows.shape[1] > 1 else 0)
+        residual = y[order[chosen]] - (np.asarray(model._estimate(changed)) if rows.shape[1] > 1 else 0)
         if errors_are_alike(values, np.bincount(position, residual) / np.bincount(position), len(tests)):
             return j
     return None
@@ -305,18 +305,18 @@ def errors_at_places(model: KernelRegressor) -> tuple[int, float, float] | None:
     """
     joined, smoother = model._smoother.joined, model._smoother
     reached, rows = np.ptp(joined.x, axis=0) > smoother.bandwidth, joined.rows()
-    if not reached[: joined.numbers].any():
+    if not reached[: joined.num_numeric].any():
         return None
     scaled = joined.x[rows.unique] / smoother.bandwidth
-    place_ids = places_of(scaled, len(np.unique(joined.feature[reached])))
+    place_ids = places_of(scaled, len(np.unique(joined.feature_of[reached])))
     if place_ids is None:
         return None
     errors = intervals.left_out_errors(model)[1]
-    groups = np.full(len(joined.inverse), -1)
+    groups = np.full(len(joined.unique_index), -1)
     unique_place = np.empty(len(joined.x), np.intp)
     unique_place[rows.unique] = place_ids
-    counted = joined.inverse >= 0
-    groups[counted] = unique_place[joined.inverse[counted]]
+    counted = joined.unique_index >= 0
+    groups[counted] = unique_place[joined.unique_index[counted]]
     count = len(np.unique(place_ids))
     fold = groups % min(count, _MOST_FOLDS)
     folds = np.where(counted, 1 + (fold == np.arange(min(count, _MOST_FOLDS))[:, None]), 0).astype(np.int8)

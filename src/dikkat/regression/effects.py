@@ -28,7 +28,15 @@ import torch
 from torch import Tensor
 
 from dikkat.regression.joined import Array, Coding
-from dikkat.regression.local import is_far, least_ridge, lost_to_unseen, parts, ridge_at, ridge_of, widen_ridge
+from dikkat.regression.local import (
+    is_far,
+    least_ridge,
+    log_weight_lost_to_unseen,
+    parts,
+    ridge_at,
+    ridge_of,
+    widen_ridge,
+)
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.moments.record import LARGEST
 from dikkat.regression.smoother import Smoother
@@ -67,8 +75,8 @@ class Local(NamedTuple):
 
 
 def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]:
-    """Yield slices of queries, and the local systems at these in coordinates, in float64."""
-    joined, numbers, slopes = smoother.joined, smoother.joined.numbers, len(smoother.trend.spread)
+    """Yield slices of queries (in coordinates), and the local systems at these queries in float64."""
+    joined, numbers, slopes = smoother.joined, smoother.joined.num_numeric, len(smoother.trend.spread)
     key, value, weight, sigma, spread = (
         torch.tensor(array, dtype=torch.float64)
         for array in (joined.x, joined.y, joined.weight, smoother.bandwidth, joined.spread())
@@ -80,7 +88,7 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
         bandwidth = sigma.expand(len(points), -1)
         delta = (columns - points[..., None]) / bandwidth[..., None]
         share, pull, lse = _weights(smoother.profile, delta.square().sum(1), weight)
-        lse = lse + lost_to_unseen(joined, points, bandwidth)
+        lse = lse + log_weight_lost_to_unseen(joined, points, bandwidth)
         delta, bandwidth = delta[:, :slopes].mT, bandwidth[:, :slopes]
         target = smoother.trend.over(bandwidth) * smoother.shrinks
         ridge = widen_ridge(ridge_of(amount, spread[:numbers], bandwidth[:, :numbers]), target)
@@ -90,12 +98,12 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
 
 
 def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
-    """Return the gradient (n, p, v) by the numbers at queries in coordinates, and ‖l'‖² (n, p).
+    """Return the gradient (n, p, v) by the numeric coordinates at queries in coordinates, and ‖l'‖² (n, p).
 
     Both are NaN if no row is in reach.
     """
     result = []
-    trend, unit, numbers = smoother.trend, smoother.trend.spread, smoother.joined.numbers
+    trend, unit, numbers = smoother.trend, smoother.trend.spread, smoother.joined.num_numeric
     plane, plane_row = trend.slope * smoother.shrinks, trend.row * smoother.shrinks
     x = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
     scaled_x = (x - x[0]) / unit
@@ -116,7 +124,7 @@ def by_columns(model: Any, x: Array, return_std: bool) -> Array | tuple[Array, A
     if return_std:
         answers.append(np.sqrt(norm[:, :, None] * smoother.noise(query)[:, None]))
     coding = Coding(model.columns_, x.shape[1])
-    order, result = coding.order[: coding.numbers], list[Array]()
+    order, result = coding.order[: coding.num_numeric], list[Array]()
     for answer in answers:
         full = np.full((*x.shape, answer.shape[2]), np.nan)
         full[:, order] = np.where(np.isnan(answers[0]), np.nan, answer)

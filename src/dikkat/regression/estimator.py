@@ -15,13 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import dask, diagnostics, effects, files, intervals, report, validation
 from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths
-from dikkat.regression.base import KernelModel, check_in_memory, history_of
-from dikkat.regression.columns import names_of, refilled
+from dikkat.regression.base import KernelModel, check_in_memory, make_history
+from dikkat.regression.columns import names_of, refill_cells
 from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
-from dikkat.regression.summary import Summary, summarised
+from dikkat.regression.summary import Summary, summarise
 from dikkat.regression.validation import Order
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             penalty on degrees of freedom; or "loo", without the penalty. Copies (rows equal in X and y) are left out
             together. Both searches allow 0.8 degrees of freedom a row. Several outputs are averaged.
         order: "constant" or "linear".
-        ridge: ρ of the order "linear": the line is drawn to the slope of a plane through all rows as if ρ more rows,
+        ridge: ρ of the order "linear": the line is shrunk to the slope of a plane through all rows, as if ρ more rows,
             one bandwidth away (or one standard deviation, if shorter), had that slope. Among many rows this changes
             little; beyond the data and in gaps the line continues as the plane does. The plane has a step for each
             level of a category if that predicts rows better. A number of at least 0 (0 is the plain local line), or
@@ -58,7 +58,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         metric: "diagonal", a bandwidth for each column; or "linear", learned directions with a bandwidth each, for
             effects of sums and differences of columns. "linear" needs a searched bandwidth and takes up to seven times
             as long. Categories stay as they are.
-        n_components: Number of directions of a linear metric, at least 1; None for as many as columns of numbers.
+        n_components: Number of directions of a linear metric, at least 1; None for as many as numeric columns.
         categorical_features: Columns of categories without an order: names, positions or a mask; "from_dtype", those of
             a categorical type or with few different texts; or None. Their kernel is Aitchison and Aitken's, a factor of
             the weights (only with the Gaussian). A category that was not in `fit` is equally far from every row, and
@@ -67,8 +67,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             of the type. Their kernel is Li and Racine's: λ to the power of the steps between two levels.
         periodic_features: Columns of numbers that repeat, with their periods, such as {"hour": 24}. They have no slope
             (only with the Gaussian).
-        missing: "refuse", or "indicator": cells of X may be missing. A missing number becomes the median, and a further
-            category behind the columns says where. A missing category is one more level. Rows without y are left out.
+        missing: "refuse", or "indicator": cells of X may be missing. A missing number becomes the median, and an
+            additional category after the columns marks it. A missing category is one more level. Rows without y are
+            left out.
         cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices (learn, test), or a
             number of blocks of consecutive rows, as for a time series. Rows are then predicted from other folds, in the
             search and in the errors from which intervals are made. A number also leaves out half a block on either side
@@ -94,7 +95,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         feature_names_in_: (d,), if X was a frame whose columns have names.
         n_outputs_: Number of outputs.
         target_name_: The name of y, or None.
-        X_train_: (n, d), of X's float type, as answers are. A category is the index of its level.
+        X_train_: (n, d), in X's float dtype, which results have too. A category is the index of its level.
         y_train_: (n,) or (n, outputs), float64.
         sample_weight_: (n,).
         weights_: The `weights` of `fit`.
@@ -136,9 +137,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> Self:
-        """Keep the training rows and find the bandwidth.
+        """Store the training rows and find the bandwidth.
 
-        If it raises or is interrupted, the estimator stays as it was.
+        If this fails or is interrupted, the estimator is unchanged.
 
         Args:
             X: (n, d), finite numbers; an array or a frame.
@@ -173,7 +174,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         frame: Any = X
         labels = frame.index.to_numpy() if hasattr(X, "iloc") else None
         target = name if isinstance(name, str) else None
-        return self._learn(X, y, sample_weight, groups, target_name_=target, row_labels_=labels)
+        return self._fit_in_place(X, y, sample_weight, groups, target_name_=target, row_labels_=labels)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -204,9 +205,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             check_is_fitted(self)
             result: Array | tuple[Array, Array] = dask.predict(self, X, return_std)
             return result
-        return self._answer(self._cells(X, warns=return_std), return_std)
+        return self._estimate(self._query_cells(X, warns=return_std), return_std)
 
-    def _answer(self, x: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
+    def _estimate(self, x: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Return the estimates, and with `return_std` the deviations, at rows like `X_train_`."""
         query, smoother = self._coordinates(x), self._smoother
         mean, reached = smoother.estimate(query)
@@ -235,11 +236,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         Args:
             X: (n, d).
             return_std: Whether to return the standard error from the noise in y too, without the bias of smoothing.
-                Rows beyond the data warn.
+                dikkat then warns about rows beyond the data.
 
         Returns:
-            (n, d) or (n, d, outputs), in units of y over those of X (over a day for dates), NaN for categories and out
-                of reach; or the pair (gradient, standard error).
+            (n, d) or (n, d, outputs), in units of y per unit of X (per day for dates), NaN for categories and for
+                queries that no row's kernel reaches; or the pair (gradient, standard error).
 
         Raises:
             ValueError: As for `predict`.
@@ -256,7 +257,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         check_is_fitted(self)
         if return_std and self.metric_ is not None:
             raise ValueError("return_std: got True with metric='linear'; expected False, or metric='diagonal'")
-        return effects.by_columns(self, self._cells(X, warns=return_std), return_std)
+        return effects.by_columns(self, self._query_cells(X, warns=return_std), return_std)
 
     def confidence_interval(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         r"""Return pointwise confidence intervals for the regression function.
@@ -287,7 +288,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> (lower[0] < np.sin(1.0) < upper[0]).item(), (upper - lower).round(1).tolist()
             (True, [0.2, 8.2])
         """
-        return self._interval(self._cells(X, warns=True), validation.checked_share("level", level, example=0.95))
+        return self._interval(self._query_cells(X, warns=True), validation.check_share("level", level, example=0.95))
 
     def _interval(self, x: Array, level: float = 0.95) -> tuple[Array, Array]:
         confidence, reached = self._smoother.confidence(self._coordinates(x))
@@ -312,8 +313,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
           because it learns from fewer rows, and takes as long as a fit.
 
         For dependent rows they need `cv` ("jackknife+" is then CV+). The guarantees are averages over queries. Beyond
-        the data all intervals grow with the standard deviation that `predict` returns, without a guarantee: rows beyond
-        a column's range by more than a tenth of it warn.
+        the data all intervals grow with the standard deviation that `predict` returns, without a guarantee: dikkat
+        warns about rows beyond a column's range by more than a tenth of it.
 
         Args:
             X: (n, d).
@@ -341,9 +342,9 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """
         if method not in get_args(intervals.Method):
             raise ValueError(f"method: got {method!r}; expected one of {get_args(intervals.Method)}")
-        share = validation.checked_share("coverage", coverage)
-        x = self._cells(X, warns=True)
-        weight = validation.checked_precisions(self, sample_weight, x)
+        share = validation.check_share("coverage", coverage)
+        x = self._query_cells(X, warns=True)
+        weight = validation.check_precisions(self, sample_weight, x)
         lower, upper = intervals.interval(self, x, share, method, random_state, weight)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
@@ -371,7 +372,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         levels = np.asarray(q, np.float64)
         if levels.ndim != 1 or not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"q: got {q!r}; expected a list of numbers between 0 and 1, such as [0.1, 0.5, 0.9]")
-        return intervals.quantiles(self, self._cells(X, warns=True), levels).astype(self.X_train_.dtype)
+        return intervals.quantiles(self, self._query_cells(X, warns=True), levels).astype(self.X_train_.dtype)
 
     def sample(self, X: ArrayLike, n_samples: int = 1, random_state: object = None) -> Array:
         """Draw random target values for each query, from the distribution whose quantiles `predict_quantiles` returns.
@@ -393,7 +394,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             (2, 3)
         """
         validation.check_count("n_samples", n_samples)
-        drawn = intervals.sample(self, self._cells(X, warns=True), int(n_samples), check_random_state(random_state))
+        x, random = self._query_cells(X, warns=True), check_random_state(random_state)
+        drawn = intervals.sample(self, x, int(n_samples), random)
         return drawn.astype(self.X_train_.dtype)
 
     def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes | Figure:
@@ -413,7 +415,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             ValueError: An invalid coverage, several targets, only constant features, or an `ax` for several features.
         """
         check_is_fitted(self)
-        return report.plot(self, ax, validation.checked_share("coverage", coverage))
+        return report.plot(self, ax, validation.check_share("coverage", coverage))
 
     @property
     def bandwidth_names_(self) -> list[str]:
@@ -422,7 +424,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         if self.metric_ is None:
             return names_of(self)
         coding = self._rows.coding
-        directions = [f"direction {number}" for number in range(1, coding.numbers + 1)]
+        directions = [f"direction {number}" for number in range(1, coding.num_numeric + 1)]
         return [*directions, *(names_of(self)[j] for j in coding.coded)]
 
     def summary(self, folds: int = 5) -> Summary:
@@ -444,7 +446,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             rows: 50
         """
         check_is_fitted(self)
-        return summarised(self, folds)
+        return summarise(self, folds)
 
     def nearest(self, X: ArrayLike, k: int = 5) -> DataFrame:
         """Return the training rows of the largest weights at each query.
@@ -486,7 +488,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             OSError: The system could not write.
         """
         check_is_fitted(self)
-        report.write_page(self, path, folds, validation.checked_share("coverage", coverage))
+        report.write_page(self, path, folds, validation.check_share("coverage", coverage))
 
     def effective_degrees_of_freedom(self) -> float:
         """Return the trace of the smoother matrix over the training rows.
@@ -556,17 +558,17 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
     def _refit(self, rows: Rows) -> Self:
         """Return an estimator with the fitted kernel and order, and the rest learned from `rows`."""
-        x, columns = refilled(rows.x, rows.columns, rows.weight)
+        x, columns = refill_cells(rows.x, rows.columns, rows.weight)
         model: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        return model._fit_rows(rows._replace(x=x, columns=columns, metric=None))
+        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None))
 
-    def _find_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
-        coding, checked = rows.coding, validation.checked_bandwidth(self.bandwidth, rows.columns)
+    def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
+        coding, checked = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns)
         is_fixed, degree = bool(rows.columns) and not isinstance(checked, str), int(self.order == "linear")
-        bandwidth, folds = coding.widths(checked) if is_fixed else checked, folds_of(rows, joined)
+        bandwidth, folds = coding.to_sigma(checked) if is_fixed else checked, folds_of(rows, joined)
         chosen = chosen_bandwidths(joined, bandwidth, self.ridge, self.kernel, degree, folds)
-        widths = checked if is_fixed else coding.bandwidths(chosen.bandwidth)
-        return {"bandwidth_": widths, "ridge_": chosen.ridge, "history_": history_of(coding, chosen.steps)}
+        widths = checked if is_fixed else coding.to_bandwidth(chosen.bandwidth)
+        return {"bandwidth_": widths, "ridge_": chosen.ridge, "history_": make_history(coding, chosen.steps)}
 
     def _output(self, answer: Array) -> Array:
         shaped = answer[:, 0] if self.y_train_.ndim == 1 else answer

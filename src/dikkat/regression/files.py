@@ -19,7 +19,7 @@ from dikkat.regression.joined import Rows
 from dikkat.regression.validation import check_settings
 from dikkat.storage.files import write_whole
 from dikkat.storage.headers import check_header, header
-from dikkat.storage.tensors import described, misfits
+from dikkat.storage.tensors import describe, misfits
 
 Array = NDArray[Any]
 
@@ -72,7 +72,7 @@ def load_model(kind: type[Any], path: str | os.PathLike[str]) -> Any:
     model.periodic_features = periods or None
     model.n_features_in_ = rows.x.shape[1] - sum(column.is_gap for column in rows.columns)
     model.target_name_, model.row_labels_ = saved.target, None
-    return model._fit_rows(rows, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
+    return model._fit_copy(rows, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
 
 
 def _settings_of(model: Any) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def _parse(metadata: dict[str, str]) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"its metadata are not JSON ({error}). Save the model again") from error
     check_header(content, FORMAT, (VERSION,), "fit again")
-    settings, names, history = (content.get(name) for name in ("settings", "feature_names", "history"))
-    if not (isinstance(settings, dict) and isinstance(names, list | None) and isinstance(history, list)):
-        raise ValueError("settings, feature_names or history are missing or of a wrong type. Save the model again")
+    types: dict[str, Any] = {"settings": dict, "feature_names": list | None, "history": list}
+    if faults := [name for name, kind in types.items() if not isinstance(content.get(name), kind)]:
+        raise ValueError(f"{', '.join(faults)}: missing or of a wrong type. Save the model again")
     ridge = content.get("ridge", "nothing")
     if not isinstance(ridge, float) or not 0 <= ridge < math.inf:
         raise ValueError(f"ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
@@ -180,7 +180,7 @@ def _find_faults(rows: Rows, bandwidth: Array, content: dict[str, Any]) -> list[
     """Return messages about invalid rows, bandwidths, names or history."""
     x, y, weight, columns, metric, folds, _ = rows
     if x.ndim != 2 or 0 in x.shape or x.dtype not in _DTYPES:
-        return [f"X_train_: got {described(x)}; expected float32 or float64 (rows, features), not empty"]
+        return [f"X_train_: got {describe(x)}; expected float32 or float64 (rows, features), not empty"]
     count, size = x.shape
     fits = len(columns) in (0, size) and all(map(_is_column, columns, x.T))
     faults = [] if fits else [_BAD_COLUMNS.format(reprlib.repr(content["columns"]))]
@@ -188,16 +188,16 @@ def _find_faults(rows: Rows, bandwidth: Array, content: dict[str, Any]) -> list[
     if metric is not None:
         coded = [column.is_category for column in columns if column.coded]
         if metric.ndim != 2 or len(metric) != size - len(coded) or metric.dtype != np.float64 or not metric.size:
-            return [*faults, f"{_METRIC}: got {described(metric)}; expected float64 ({size - len(coded)}, directions)"]
+            return [*faults, f"{_METRIC}: got {describe(metric)}; expected float64 ({size - len(coded)}, directions)"]
         is_rate = [False] * metric.shape[1] + coded
     if y.shape not in ((count,), (count, *y.shape[1:2])) or 0 in y.shape or y.dtype != np.float64:
-        faults.append(f"y_train_: got {described(y)}; expected float64 ({count},) or ({count}, outputs)")
+        faults.append(f"y_train_: got {describe(y)}; expected float64 ({count},) or ({count}, outputs)")
     layouts = {"sample_weight_": f"{x.dtype} ({count},)", "bandwidth_": f"float64 ({len(is_rate)},)"}
-    faults += misfits(layouts, {"sample_weight_": described(weight), "bandwidth_": described(bandwidth)})
+    faults += misfits(layouts, {"sample_weight_": describe(weight), "bandwidth_": describe(bandwidth)})
     if folds is not None and not (
         folds.dtype == np.int8 and folds.shape[1:] == (count,) and np.isin(folds, (0, 1, 2)).all()
     ):
-        faults.append(f"{_FOLDS}: got {described(folds)}; expected int8 (folds, {count}) of 0, 1 and 2")
+        faults.append(f"{_FOLDS}: got {describe(folds)}; expected int8 (folds, {count}) of 0, 1 and 2")
     finite = {"X_train_": x, "y_train_": y, "sample_weight_": weight} | ({} if metric is None else {_METRIC: metric})
     infinite = [name for name, array in finite.items() if not np.isfinite(array).all()]
     faults += [f"{name}: got NaN or infinity; expected finite numbers" for name in infinite]

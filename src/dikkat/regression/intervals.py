@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from scipy.special import stdtrit
 
-from dikkat.regression.columns import missing, refilled, without
+from dikkat.regression.columns import missing, refill_cells, without
 from dikkat.regression.effects import Local, locals_at
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
@@ -59,7 +59,7 @@ def interval(
         return tuple(quantiles(model, x, np.array([outside, 1 - outside]), weight).T)
     rows, errors = left_out_errors(model)
     lower, upper = np.full((2, len(x)), np.inf) * [[-1], [1]]
-    if rows.times.sum() > 1:
+    if rows.left_out_count.sum() > 1:
         growth, new_weight = _growth(model, x, weight), model._smoother.design_effect
         for chunk, centers in _estimates_without(model, rows, x):
             distances = _scale_errors(growth[chunk], np.abs(errors))
@@ -87,7 +87,7 @@ def unknown(model: Any, x: Array) -> Array:
             if not len(sample):
                 continue
             x_sample, weight = rows.x[sample], rows.weight[sample]
-            change = np.asarray(model._answer(x_sample)) - model._answer(without(x_sample, columns, model.columns_))
+            change = np.asarray(model._estimate(x_sample)) - model._estimate(without(x_sample, columns, model.columns_))
             square = np.average(change.reshape(len(change), -1) ** 2, axis=0, weights=weight)
             added[pattern] = square * np.average(has_cells, weights=rows.weight)
         result[(query_missing == columns).all(1)] += added[pattern]
@@ -127,7 +127,7 @@ def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Ar
 
 def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> Array:
     """Draw `count` random target values for each query x (n, d), in the form of `X_train_`; return (n, count)."""
-    if left_out_errors(model)[0].times.sum() < 2:
+    if left_out_errors(model)[0].left_out_count.sum() < 2:
         raise ValueError("X: got one row in fit; expected at least two, because new values are drawn from their errors")
     result = np.empty((len(x), count))
     for chunk, mean, growth, errors, share in _distribution(model, x):
@@ -143,7 +143,7 @@ def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> A
 def _growth(model: Any, x: Array, weight: Array | None) -> Array:
     """Return c (n,): the deviation of new values of precision `weight` over that of rows of the mean precision."""
     growth: Array = model._deviations(x)[1]
-    return growth if weight is None else np.sqrt(growth**2 - 1 + model._rows.unit / weight)
+    return growth if weight is None else np.sqrt(growth**2 - 1 + model._rows.unit_weight / weight)
 
 
 def _distribution(
@@ -152,8 +152,8 @@ def _distribution(
     """Yield for some queries at a time: ŷ (n,), c (n,), the errors (m,) and their probabilities (n, m)."""
     rows, errors = left_out_errors(model)
     smoother = model._smoother
-    mean, growth = np.asarray(model._answer(x), np.float64).ravel(), _growth(model, x, weight)
-    if rows.times.sum() == 1:
+    mean, growth = np.asarray(model._estimate(x), np.float64).ravel(), _growth(model, x, weight)
+    if rows.left_out_count.sum() == 1:
         errors = np.full(1, np.inf)
     count = np.bincount(rows.unique, rows.weight, len(smoother.joined.x)).astype(np.float64)
     weight_share = rows.weight / count[rows.unique]
@@ -183,10 +183,11 @@ def _estimates_without(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[sl
         for chunk in parts(len(query), len(rows.unique)):
             yield chunk, smoother.tested.without(query[chunk]) + joined.origin[0]
         return
-    weight_share, y = rows.out / joined.weight[rows.unique], rows.y[:, 0]
-    other_weight = joined.weight.sum() - rows.out
-    other_mean = (joined.weight @ joined.y[:, 0] - rows.out * y) / np.where(other_weight > 0, other_weight, 1)
-    estimates = np.asarray(model._answer(x), np.float64).ravel()
+    weight_share, y = rows.left_out_weight / joined.weight[rows.unique], rows.y[:, 0]
+    other_weight = joined.weight.sum() - rows.left_out_weight
+    other_total = joined.weight @ joined.y[:, 0] - rows.left_out_weight * y
+    other_mean = other_total / np.where(other_weight > 0, other_weight, 1)
+    estimates = np.asarray(model._estimate(x), np.float64).ravel()
     for chunk, local in locals_at(smoother, query):
         design, inverse, theta, share = (tensor.numpy() for tensor in _solve(local))
         design, share = design[:, rows.unique], share[:, rows.unique] * weight_share
@@ -250,14 +251,15 @@ def _split(model: Any, x: Array, coverage: float, random_state: object, weight: 
         return np.full(len(x), -np.inf), np.full(len(x), np.inf)
     learned, tested = (rows.take(np.flatnonzero(fold == half_index)) for half_index in (0, 1))
     half_model = model._refit(learned)
-    tested = tested._replace(x=refilled(tested.x, half_model.columns_)[0])
-    x = refilled(x, half_model.columns_)[0]
+    tested = tested._replace(x=refill_cells(tested.x, half_model.columns_)[0])
+    x = refill_cells(x, half_model.columns_)[0]
     precise, tested_weight = rows.weights == "precision", tested.weight.astype(np.float64)
     growth = _growth(half_model, tested.x, tested_weight if precise else None)
     valid = np.isfinite(growth)  # with an infinite growth an error's size is meaningless
-    errors = (np.abs(tested.y.ravel() - np.asarray(half_model._answer(tested.x)).ravel()) / growth)[valid]
+    errors = (np.abs(tested.y.ravel() - np.asarray(half_model._estimate(tested.x)).ravel()) / growth)[valid]
     if precise:
-        tested_weight, weight = np.ones_like(tested_weight), np.full(len(x), rows.unit) if weight is None else weight
-    center = np.asarray(half_model._answer(x), np.float64).ravel()
+        tested_weight = np.ones_like(tested_weight)
+        weight = np.full(len(x), rows.unit_weight) if weight is None else weight
+    center = np.asarray(half_model._estimate(x), np.float64).ravel()
     reach = _scale_errors(_growth(half_model, x, weight), _quantile(errors[None], tested_weight[valid], coverage))[:, 0]
     return center - reach, center + reach

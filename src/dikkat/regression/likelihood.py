@@ -44,14 +44,14 @@ FENCE = 8.0
 
 
 class _Likelihood(Criterion):
-    """A criterion of the constant order, for which an error of 1 is large."""
+    """A criterion of the constant order. It sets `variance`, the scale of errors, to 1."""
 
     def __init__(self, joined: Joined, ridge: float | None, freedom_per_row: float = math.inf) -> None:
         super().__init__(joined, "gaussian", 0, ridge, freedom_per_row=freedom_per_row)
         self.variance = 1.0
 
-    def _changes(self, trial: Trial) -> torch.Tensor:
-        """Return the changes of the estimates, and last of the lse, with log σ, (n, d, v + 1)."""
+    def _derivatives(self, trial: Trial) -> torch.Tensor:
+        """Return the derivatives by log σ of the v estimates and, in the last place, of the lse, (n, d, v + 1)."""
         points, theta = self._with_zeros, torch.cat([trial.theta, -trial.row[..., None]], -1)
         state = self.window(trial.t), trial.lse, trial.row, theta
         change = sensitivity(points.key, points, *state, exclude=self.row_index, ordered=True)
@@ -61,13 +61,14 @@ class _Likelihood(Criterion):
         return 1 - float((1 - trial.residual_share).sum()) / self.max_freedom
 
     def _left_out_weight(self, weight: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return out if self.joined.numbers else torch.minimum(weight, torch.ones_like(weight))
+        return out if self.joined.num_numeric else torch.minimum(weight, torch.ones_like(weight))
 
 
 class LogLoss(_Likelihood):
-    """The mean log-loss of classes that are coded as y = 1 for a row's class and 0 for other classes.
+    """The mean log-loss of a classifier; y is 1 in the column of a row's class and 0 in other columns.
 
-    If `prior` is None, the last of t is log α. `known` is π of each row's class by a plane without that row.
+    `prior` is α; if it is None, the last entry of t is log α. `known` (n,) is π of each row's class, from a plane of
+    log-odds without that row; None for Laplace's rule.
     """
 
     ridges = 0.1, 0.25, 1e6
@@ -77,7 +78,7 @@ class LogLoss(_Likelihood):
         rows = joined.rows()
         labels = classes_of(joined, rows)
         self.row, self.label = (torch.from_numpy(array) for array in (rows.unique, labels))
-        weight, out = (torch.tensor(array) for array in (rows.weight, rows.out))
+        weight, out = (torch.tensor(array) for array in (rows.weight, rows.left_out_weight))
         out = self._left_out_weight(weight, out)
         class_weight = torch.zeros(rows.y.shape[1], dtype=torch.float64).index_add_(0, self.label, weight)
         self.row_share, self.copy_weight = weight / self.total, weight - out
@@ -89,7 +90,7 @@ class LogLoss(_Likelihood):
         self.origin = torch.tensor(joined.origin)[self.label]
 
     def __call__(self, t: Array) -> Trial:
-        """Return the trial at t, whose error is the penalised log-loss."""
+        """Return the trial at t; its error is the penalised log-loss."""
         lse, row, theta = self._fits(t)
         theta = torch.where(torch.isfinite(lse)[:, None, None], theta, 0.0)
         weight, mass = self.points.weight, lse.exp() + self._prior(t)
@@ -103,11 +104,11 @@ class LogLoss(_Likelihood):
         """Return the slope with respect to t, and Fisher's approximation of the second derivatives, a matrix."""
         # In NumPy: for small tensors PyTorch waits longer for its threads than it computes.
         numerator, denominator, mass = (tensor.numpy() for tensor in self._likelihood_terms(trial))
-        change, alpha = self._changes(trial).numpy(), self._prior(trial.t)
+        change, alpha = self._derivatives(trial).numpy(), self._prior(trial.t)
         row, label, weight, row_share, prior = (
             tensor.numpy() for tensor in (self.row, self.label, self.points.weight, self.row_share, self.prior)
         )
-        mass_change = change[row, :, -1] * mass[:, None]  # the change of S
+        mass_change = change[row, :, -1] * mass[:, None]  # the derivative of S
         class_change = mass_change * (trial.theta.numpy()[row, 0, label] + self.origin.numpy())[:, None]
         class_change = class_change + mass[:, None] * change[row, :, label]
         by_row = class_change / numerator[:, None] - mass_change / denominator[:, None]
@@ -122,7 +123,7 @@ class LogLoss(_Likelihood):
         return slope, weighted.T @ by_row / free
 
     def _likelihood_terms(self, trial: Trial) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return S_c + απ_c and S + α for each row's class c without the row, and S without the row's place."""
+        """Return for each row, left out: S_c + απ_c of its class c, S + α, and the part of S from rows at other x."""
         mass, alpha = trial.lse.exp()[self.row], self._prior(trial.t)
         class_mass = mass * (trial.theta[self.row, 0, self.label] + self.origin)
         return class_mass + self.copy_weight + alpha * self.prior, mass + self.rest + alpha, mass
@@ -132,13 +133,13 @@ class LogLoss(_Likelihood):
 
 
 def classes_of(joined: Joined, rows: Repeats) -> NDArray[np.intp]:
-    """Return the class of each row from a classifier's y, (n,)."""
+    """Return the index of each row's class, (n,)."""
     result: NDArray[np.intp] = (rows.y + joined.origin).argmax(1)
     return result
 
 
 class Density(_Likelihood):
-    """The geometric mean of 1/f over the rows, with the penalty, to the power of 1/d."""
+    """The geometric mean over the rows of 1/f, the inverse density, with the penalty, to the power 1/d."""
 
     narrowest = 0.5
 
@@ -146,18 +147,18 @@ class Density(_Likelihood):
         super().__init__(joined, 0.0, MAX_FREEDOM)
         weight = self.points.weight
         out = weight.clone()
-        out[self.unique] = torch.tensor(joined.repeats.out, dtype=torch.float64)
+        out[self.unique] = torch.tensor(joined.repeats.left_out_weight, dtype=torch.float64)
         out = self._left_out_weight(weight, out)
         inlying = weight * ~torch.from_numpy(outlying(joined))
         self.rest, self.total_rest, self.row_share = weight - out, self.total - out, inlying / inlying.sum()
-        spread = joined.spread()[: joined.numbers]
+        spread = joined.spread()[: joined.num_numeric]
         self.log_unit = float(np.log(spread[spread > 0]).sum())
-        self.other_levels = np.bincount(joined.feature)[joined.numbers :]  # c − 1 for each category
+        self.other_levels = np.bincount(joined.feature_of)[joined.num_numeric :]  # c − 1 for each category
 
     def __call__(self, t: Array) -> Trial:
         """Return the trial at t."""
         lse, row, theta = self._fits(t)
-        numbers, (normal, _) = self.joined.numbers, self._categories(t)
+        numbers, (normal, _) = self.joined.num_numeric, self._categories(t)
         log_density = torch.logaddexp(lse, self.rest.log()) - self.total_rest.log() - float(t[:numbers].sum()) + normal
         loss = -float((self.row_share * log_density).sum()) - self.log_unit
         share = lse.exp() / (lse.exp() + self.points.weight)
@@ -169,7 +170,7 @@ class Density(_Likelihood):
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """Return the slope with respect to t, and Fisher's approximation of the second derivatives, a matrix."""
-        mass, numbers, change = trial.lse.exp(), self.joined.numbers, self._changes(trial)[..., -1]
+        mass, numbers, change = trial.lse.exp(), self.joined.num_numeric, self._derivatives(trial)[..., -1]
         by_row = -change * (mass / (mass + self.rest))[:, None].nan_to_num(1.0)
         by_row[:, :numbers] += 1
         by_row[:, numbers:] -= torch.from_numpy(self._categories(trial.t)[1]).to(by_row)
@@ -181,14 +182,14 @@ class Density(_Likelihood):
 
     def _categories(self, t: Array) -> tuple[float, Array]:
         """Return the sum of log(1 − λ) over the categories, by Aitchison and Aitken's kernel, and its slopes."""
-        inverse_square = np.exp(-2 * t[self.joined.numbers :])
+        inverse_square = np.exp(-2 * t[self.joined.num_numeric :])
         mass = self.other_levels * np.exp(-inverse_square / 2)
         return -float(np.log1p(mass).sum()), -mass * inverse_square / (1 + mass)
 
 
 def outlying(joined: Joined) -> NDArray[np.bool_]:
-    """Return flags (m,), True for unique rows with a number more than `FENCE` quartile ranges beyond a quartile."""
-    x, weight = joined.x[:, : joined.numbers].astype(np.float64), joined.weight[:, None]
+    """Return flags (m,), True for unique rows with a number over `FENCE` interquartile ranges beyond a quartile."""
+    x, weight = joined.x[:, : joined.num_numeric].astype(np.float64), joined.weight[:, None]
     low, high = np.quantile(x, [0.25, 0.75], axis=0, weights=np.broadcast_to(weight, x.shape), method="inverted_cdf")
     with np.errstate(over="ignore"):
         fence = np.where(high > low, FENCE * (high - low), np.inf)
@@ -203,6 +204,6 @@ def search_likelihood(make: Callable[[Joined], Criterion], joined: Joined, profi
     """
     path = minimize_criterion([make(sample) for sample in samples(joined, 0, share)])
     size, dtype = joined.features, joined.x.dtype
-    scale = radius(profile, joined.numbers)
+    scale = radius(profile, joined.num_numeric)
     steps = [(within_dtype(scale * np.exp(step.t[:size]), dtype), step.error) for step in path.steps]
     return Chosen(steps[-1][0], math.exp(path.last.t[-1]) if len(path.last.t) > size else 0.0, steps)

@@ -108,7 +108,7 @@ def points_of(joined: Joined, dtype: torch.dtype) -> Points:
 
 
 class Moments(NamedTuple):
-    """Moments of n queries; for degree 0 the moments of δ are empty. Without a key in reach lse is −∞ and the rest 0.
+    """Moments at n queries. For degree 0 the moments of δ are empty. Without a key in reach lse is −∞ and the rest 0.
 
     Attributes:
         lse: (n,), log Σ_j W_j K(δ_j).
@@ -126,7 +126,7 @@ class Moments(NamedTuple):
 
 
 def parts(count: int, columns: int) -> list[slice]:
-    """Return slices of `count` queries, such that `columns` numbers for each query of a slice take little memory."""
+    """Return slices of `count` queries, so short that `columns` numbers for each query need little memory."""
     size = max(1, _ELEMENTS // columns)
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
@@ -142,7 +142,7 @@ def moments(
 ) -> Moments:
     """Return the moments at each query (n, d); `exclude` (n,) is the index of a key that a query must not see, or −1.
 
-    `ordered` says that the queries are in `spatial_order`, as the rows of `Joined` are.
+    `ordered` means that the queries are in `spatial_order`, as the rows of `Joined` are.
     """
     if points.tiles is not None:
         by_query, inputs = {"exclude": exclude}, {"points": points, "tiles": points.tiles, "degree": degree}
@@ -154,7 +154,7 @@ def moments(
     return Moments(lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
 
 
-def fits(
+def fit_queries(
     query: Tensor,
     points: Points,
     window: Window,
@@ -164,7 +164,7 @@ def fits(
     exclude: Tensor | None = None,
     ordered: bool = False,
 ) -> tuple[Tensor, "LocalFit"]:
-    """Return the lse (n,) and the fits of `local_fit`; one kernel computes moments and lines from pairs."""
+    """Return the lse (n,) and the local fits at each query (n, d); one kernel computes both if it can run."""
     if ridge is not None and points.tiles is not None and points.line is None:
         ridge = widen_ridge(ridge, target)
         row_slopes = None if target is None else target.expand(len(query), -1, -1)
@@ -254,7 +254,7 @@ def _lines(
     query: Tensor, *, exclude: Tensor | None, ridge: Tensor, target: Tensor | None, tiles: launch.Tiles, window: Window
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the lse, u and θ of ordered queries."""
-    return launch.fits(query, tiles, window, exclude, ridge, target, least_ridge(query.dtype))
+    return launch.fit_lines(query, tiles, window, exclude, ridge, target, least_ridge(query.dtype))
 
 
 def _sensitivity(
@@ -393,16 +393,16 @@ def local_fit(state: Moments, ridge: Tensor | None, target: Tensor | None = None
 
 
 def without_unseen(state: Moments, joined: Joined, query: Tensor, bandwidth: Tensor, squared: bool = False) -> Moments:
-    r"""Return moments with S_0 as without the columns of a query that hold a category unseen in fit.
+    r"""Return the moments with the S_0 that a query would have without its columns with categories unseen in fit.
 
     Such a category has the same distance r from every row. It does not change the normalised weights, but lowers
-    log S_0 by $r^2/2\sigma^2$. Adding this again keeps the ridge from removing the slopes.
+    log S_0 by $r^2/2\sigma^2$. Without this correction the ridge would remove the slopes.
     """
-    return state._replace(lse=state.lse + (1 + squared) * lost_to_unseen(joined, query, bandwidth))
+    return state._replace(lse=state.lse + (1 + squared) * log_weight_lost_to_unseen(joined, query, bandwidth))
 
 
-def lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
-    """Return by how much unseen categories lower log S_0, (n,)."""
+def log_weight_lost_to_unseen(joined: Joined, query: Tensor, bandwidth: Tensor) -> Tensor:
+    """Return (n,), the amount by which categories unseen in fit lower log S_0 at each query (see `without_unseen`)."""
     reduction = query.new_zeros(len(query))
     for coordinates, center, unseen in unseen_categories(joined, query):
         half_square = (center / bandwidth[..., coordinates]).square().sum(-1) / 2  # the first category is at 0
@@ -419,9 +419,12 @@ def has_unseen(joined: Joined, query: Tensor) -> Tensor:
 
 
 def unseen_categories(joined: Joined, query: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield each category's coordinates (d,), their values if it is unseen, and flags (n,) of queries with these."""
-    for feature in np.unique(joined.feature[np.isfinite(joined.center)]):
-        coordinates = torch.tensor(joined.feature == feature)
+    """Yield for each category a mask (d,) of its coordinates, their values for an unseen level, and flags (n,).
+
+    A flag is True for a query with an unseen level.
+    """
+    for feature in np.unique(joined.feature_of[np.isfinite(joined.center)]):
+        coordinates = torch.tensor(joined.feature_of == feature)
         center = torch.tensor(joined.center).to(query)[coordinates]
         yield coordinates, center, (query[:, coordinates] == center).all(1)
 
@@ -448,12 +451,12 @@ def _centred(state: Moments, slopes: int) -> _Centred:
 
 
 def is_far(lse: Tensor) -> Tensor:
-    """Return flags, True if all weights are 0 in the dtype, so that no slope can be estimated."""
+    """Return flags, True if all weights at a query are 0 in the dtype, so that no slope can be estimated."""
     return lse < math.log(torch.finfo(lse.dtype).tiny)
 
 
 def least_ridge(dtype: torch.dtype) -> float:
-    """Return ε of the second ridge."""
+    """Return ε, the factor of the second ridge."""
     return 1e-10 if dtype == torch.float64 else 1e-5
 
 
@@ -463,7 +466,7 @@ def ridge_at(ridge: Tensor, lse: Tensor) -> Tensor:
 
 
 def widen_ridge(ridge: Tensor, target: Tensor | None) -> Tensor:
-    """Extend a ridge to the coordinates of `target`; it is so large there that slopes equal the target."""
+    """Extend a ridge to all coordinates of `target`, with a value so large that the added slopes equal the target."""
     extra = 0 if target is None else target.shape[-2] - ridge.shape[-1]
     return pad(ridge, (0, extra), value=LARGEST) if extra else ridge
 
@@ -474,7 +477,10 @@ def ridge_of(amount: Tensor, spread: Tensor, bandwidth: Tensor) -> Tensor:
 
 
 def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
-    """Return (S + Λ)⁻¹ times `right` (n, d, k), solved in units of second moment 1; 0 without spread and far away."""
+    """Return (S + Λ)⁻¹ `right` (n, d, k), computed with second moments scaled to 1.
+
+    It is 0 in a coordinate without spread, and at a query far from all keys.
+    """
     flat = (centred.spread.diagonal(dim1=1, dim2=2) == 0) & (ridge == 0)
     scale = centred.second.masked_fill(flat | (centred.second == 0), math.inf).sqrt()[..., None]
     added = ridge_at(ridge, centred.lse) / scale[..., 0].square()
@@ -488,7 +494,7 @@ def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
 
 # --- the plane
 
-AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # on a tie the first wins
+AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # the candidates for λ; on a tie the first wins
 
 
 class Trend(NamedTuple):
@@ -519,14 +525,14 @@ class Trend(NamedTuple):
 def trend(joined: Joined) -> Trend:
     """Return the plane through joined rows."""
     # One unit for all coordinates of a category, so that the plane does not depend on the order of its levels.
-    spread, largest = joined.spread(), np.zeros(joined.feature.max() + 1)
-    np.maximum.at(largest, joined.feature, spread)
-    largest = np.where(largest > 0, largest, 1.0)[joined.feature]  # the square may overflow
-    unit = largest * np.sqrt(np.bincount(joined.feature, (spread / largest) ** 2))[joined.feature]
+    spread, largest = joined.spread(), np.zeros(joined.feature_of.max() + 1)
+    np.maximum.at(largest, joined.feature_of, spread)
+    largest = np.where(largest > 0, largest, 1.0)[joined.feature_of]  # the square may overflow
+    unit = largest * np.sqrt(np.bincount(joined.feature_of, (spread / largest) ** 2))[joined.feature_of]
     unit, share = np.where(unit > 0, unit, 1.0), joined.weight / joined.weight.sum()
     scaled = (joined.x.astype(np.float64) - joined.x[0]) / unit
     scaled, centred_y = scaled - share @ scaled, joined.y - share @ joined.y
-    planes = [_plane(scaled[:, :size], centred_y, share) for size in dict.fromkeys([joined.numbers, len(unit)])]
+    planes = [_plane(scaled[:, :size], centred_y, share) for size in dict.fromkeys([joined.num_numeric, len(unit)])]
     _, slope, row, without, inverse = min(planes, key=itemgetter(0))
     size, center = len(slope), share @ joined.x.astype(np.float64)
     gain = inverse / joined.weight.sum()
@@ -534,7 +540,7 @@ def trend(joined: Joined) -> Trend:
 
 
 def _plane(scaled: Array, centred_y: Array, share: Array) -> tuple[float, Array, Array, Array, Array]:
-    """Return the least mean square, and its plane's slopes, `Trend.row`, `Trend.without` and (C + λ)⁻¹."""
+    """Return the least mean squared error over λ, and its slopes, `Trend.row`, `Trend.without` and (C + λ)⁻¹."""
     values, basis = np.linalg.eigh((share[:, None] * scaled).T @ scaled)
     rotated, cross = scaled @ basis, basis.T @ (scaled.T @ (share[:, None] * centred_y))
     least_error, gain, left_out = np.inf, np.zeros_like(values), centred_y

@@ -41,7 +41,7 @@ def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
 def draw_fit(
     predicted: Array, observed: Array, curves: Sequence[Curve], target: str, unshown: Sequence[str] = ()
 ) -> Figure:
-    """Draw predicted against observed values and a curve for each feature; `unshown` features are named."""
+    """Draw predicted against observed values, and a curve for each shown feature; a note lists the `unshown` ones."""
     figure, grid = _create_panels(1 + len(curves))
     sample_note = _draw_points(grid[0], predicted, observed)
     middle = float(np.concatenate([predicted[np.isfinite(predicted)], observed]).mean())
@@ -55,7 +55,7 @@ def draw_fit(
 
 
 def draw_effects(observed: Array, curves: Sequence[Curve], target: str, unshown: Sequence[str] = ()) -> Figure:
-    """Draw a curve for each feature with the others at their medians; `unshown` features are named."""
+    """Draw a curve for each shown feature, with the others at their medians; a note lists the `unshown` features."""
     figure, grid = _create_panels(len(curves))
     _draw_effects(figure, grid, observed, curves, target, unshown)
     return figure
@@ -110,7 +110,7 @@ def draw_attention(among: Among, order: str, column: Column = Column()) -> Figur
         else:
             ticks = np.unique(np.linspace(0, count - 1, 5).astype(int))
             values = among.by[ticks]
-        names = [_shorten(column.shown(value), _LABEL_LENGTH) for value in values]
+        names = [_shorten(column.cell_text(value), _LABEL_LENGTH) for value in values]
         axes.set_xticks(ticks, names, rotation=60, ha="right", fontsize=7, rotation_mode="anchor")
         axes.set_yticks(ticks, names, fontsize=7)
         _disable_math([*axes.get_xticklabels(), *axes.get_yticklabels()])

@@ -1,4 +1,4 @@
-"""Comparable training rows, plots of effects, and the HTML report of a fitted regressor."""
+"""Training rows similar to a query, plots of effects, and the HTML report of a fitted regressor."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 from dikkat.regression import intervals, pictures
-from dikkat.regression.columns import columns_of, names_of, written
-from dikkat.regression.diagnostics import along, influence
+from dikkat.regression.columns import columns_of, format_number, names_of
+from dikkat.regression.diagnostics import curve_along, influence
 from dikkat.regression.joined import Array
-from dikkat.regression.summary import Summary, row_of, summarised
+from dikkat.regression.summary import Summary, cells_of_row, summarise
 from dikkat.show import save
 from dikkat.storage.files import write_whole
 
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 PANELS = 9
 """The largest number of features with a curve; more would be too small to read."""
 
-_WORST_ROWS, _SIMILAR_ROWS = 3, 5  # rows of a page with comparable rows, and the number of comparable rows
+_WORST_ROWS = 3  # badly predicted rows on a page
+_SIMILAR_ROWS = 5  # similar rows shown for each of them
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#222}
 table{border-collapse:collapse;display:block;overflow-x:auto}td,th{padding:.2rem .8rem;text-align:right;
 border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}"""
 
 
 def choose_features(model: KernelRegressor, limit: int = PANELS) -> tuple[list[int], list[str]]:
-    """Return the features that change the estimate most, in falling order, and the names of the other varying ones."""
-    changes, rows = influence(model), model.X_train_[model.sample_weight_ > 0]
-    order = [j for j in np.argsort(-changes, kind="stable").tolist() if np.ptp(rows[:, j]) > 0]
+    """Return the most influential features, largest first, and the names of the other features that vary."""
+    influences, rows = influence(model), model.X_train_[model.sample_weight_ > 0]
+    order = [j for j in np.argsort(-influences, kind="stable").tolist() if np.ptp(rows[:, j]) > 0]
     return order[:limit], [names_of(model)[j] for j in order[limit:]]
 
 
@@ -49,13 +50,13 @@ def effects(model: KernelRegressor, coverage: float | None) -> Figure:
     shown, unshown = choose_features(model)
     if not shown:
         raise ValueError("X: got only constant features in fit; expected one that varies")
-    curves = [along(model, j, names_of(model)[j], coverage) for j in shown]
+    curves = [curve_along(model, j, names_of(model)[j], coverage) for j in shown]
     has_weight = model.sample_weight_ > 0
     return pictures.draw_effects(model.y_train_[has_weight].ravel(), curves, model.target_name_ or "y", unshown)
 
 
 def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Figure:
-    """Draw a panel for each of several features, or the estimate and its intervals along a single number."""
+    """Draw a panel for each feature; for a single numeric feature draw the estimate and its intervals."""
     if model.n_features_in_ > 1 or any(column.coded for column in model.columns_):
         if ax is not None:
             raise ValueError(f"ax: got axes for {model.n_features_in_} features; expected None: each has its own panel")
@@ -65,19 +66,19 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Fig
 
         ax = pyplot.gca()
     x = model.X_train_[:, 0]
-    at = np.linspace(x.min(), x.max(), 201, dtype=x.dtype)[:, None]
-    lower, upper = intervals.interval(model, at, coverage, "local")
+    grid = np.linspace(x.min(), x.max(), 201, dtype=x.dtype)[:, None]
+    lower, upper = intervals.interval(model, grid, coverage, "local")
     ax.plot(x, model.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
-    (line,) = ax.plot(at[:, 0], np.asarray(model._answer(at)).ravel())
-    ax.fill_between(at[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
+    (line,) = ax.plot(grid[:, 0], np.asarray(model._estimate(grid)).ravel())
+    ax.fill_between(grid[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
     ax.set_xlabel(model.bandwidth_names_[0])
     ax.set_ylabel(model.target_name_ or "y")
     return ax
 
 
 def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
-    """Return the k training rows of the largest weights at each query, in falling order."""
-    with needing("notebook"):
+    """Return for each query the k training rows with the largest weights, largest first."""
+    with require_extra("notebook"):
         import pandas
     records: list[dict[str, Any]] = []
     targets = model.y_train_.reshape(len(model.y_train_), -1)
@@ -86,37 +87,40 @@ def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
     features = list(zip(names_of(model), columns_of(model), strict=True))[: model.n_features_in_]  # no indicators
     names = [f"{target} (y)" if target in names_of(model) else target for target in names]
     labels = getattr(model, "row_labels_", None)
-    for query, (rows, weights) in enumerate(_nearest(model, model._cells(X), k)):
+    for query, (rows, weights) in enumerate(_similar(model, model._query_cells(X), k)):
         for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
-            cells = zip(features, row_of(model, row), strict=False)
+            values = zip(features, cells_of_row(model, row), strict=False)
             records.append(
                 {"query": query, "row": row if labels is None else labels[row], "weight": weight}
-                | {feature: column.cell(value) for (feature, column), value in cells}
+                | {feature: column.cell(value) for (feature, column), value in values}
                 | dict(zip(names, targets[row].tolist(), strict=True))
             )
     return pandas.DataFrame.from_records(records)
 
 
-def _nearest(model: KernelRegressor, cells: Array, k: int) -> Iterator[tuple[NDArray[np.intp], Array]]:
-    """Yield for each query the k rows of the largest weights, and the weights.
+def _similar(model: KernelRegressor, queries: Array, k: int) -> Iterator[tuple[NDArray[np.intp], Array]]:
+    """Yield for each query (in the form of `X_train_`) the k rows with the largest weights, and the weights.
 
-    Equal weights, as along straight lines, are sorted by distance, with features scaled by their effect.
+    Rows of equal weight are sorted by distance, with features scaled by their effect. If the model is a straight line,
+    all rows have equal weights.
     """
-    changes, x = influence(model), model.X_train_
+    influences, x = influence(model), model.X_train_
     spread = x[model.sample_weight_ > 0].std(0)
     is_category = np.array([column.is_category for column in columns_of(model)])
-    scales = np.where(is_category, changes, np.divide(changes, spread, out=np.zeros_like(changes), where=spread > 0))
-    for cell in cells:
-        weights = np.asarray(model._smoother.attention(model._coordinates(cell[None]), model.sample_weight_))[0]
-        distances = np.nan_to_num(np.where(is_category, x != cell, x - cell)) * scales  # 0 where a cell is missing
+    scales = np.where(
+        is_category, influences, np.divide(influences, spread, out=np.zeros_like(influences), where=spread > 0)
+    )
+    for query in queries:
+        weights = np.asarray(model._smoother.attention(model._coordinates(query[None]), model.sample_weight_))[0]
+        distances = np.nan_to_num(np.where(is_category, x != query, x - query)) * scales  # 0 where a cell is missing
         order = np.lexsort([(distances**2).sum(1), -np.round(weights / weights.max(), 9)])
         rows = order[weights[order] > 0][:k]
         yield rows, weights[rows]
 
 
 def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int, coverage: float) -> None:
-    """Write an HTML page with the summary, the effects, and the worst predicted rows with comparable rows."""
-    summary, title = summarised(model, folds), model.target_name_ or "y"
+    """Write an HTML page: the summary, the effects, the worst predicted rows, and rows similar to each of them."""
+    summary, title = summarise(model, folds), model.target_name_ or "y"
     with tempfile.TemporaryDirectory() as folder:
         save(effects(model, coverage), f"{folder}/effects.svg")
         picture = Path(folder, "effects.svg").read_text()
@@ -133,16 +137,18 @@ def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int,
 
 
 def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list[str]:
-    """Return the HTML of the worst predicted rows, with an interval and comparable rows."""
+    """Return the HTML of the worst predicted rows, each with an interval and similar rows."""
     y, predicted = model.y_train_.ravel(), summary.left_out.predicted.ravel()
     rows = np.argsort(-np.nan_to_num(np.abs(y - predicted)), kind="stable")[:_WORST_ROWS]
-    cells = model.X_train_[rows]
-    ends = np.transpose(intervals.interval(model, cells, coverage, "local"))
+    queries = model.X_train_[rows]
+    bounds = np.transpose(intervals.interval(model, queries, coverage, "local"))
     sections = ["<h2>The worst predicted rows, and the rows most similar to them</h2>"]
-    for row, (low, high), (similar, weights) in zip(rows, ends, _nearest(model, cells, _SIMILAR_ROWS + 1), strict=True):
+    similar_rows = _similar(model, queries, _SIMILAR_ROWS + 1)  # one more: a row is similar to itself
+    for row, (low, high), (similar, weights) in zip(rows, bounds, similar_rows, strict=True):
         sections.append(
-            f"<h3>Row {row}: observed {written(y[row])}, predicted {written(predicted[row])}, {100 * coverage:g} % "
-            f"interval {written(low)} … {written(high)}</h3>{_table(model, similar, weights)}"
+            f"<h3>Row {row}: observed {format_number(y[row])}, predicted {format_number(predicted[row])}, "
+            f"{100 * coverage:g} % interval {format_number(low)} … {format_number(high)}</h3>"
+            f"{_table(model, similar, weights)}"
         )
     return sections
 
@@ -151,9 +157,8 @@ def _table(model: KernelRegressor, rows: NDArray[np.intp], weights: Array) -> st
     count = model.n_features_in_  # without indicators of missing cells
     lines = [["row", "weight", *names_of(model)[:count], model.target_name_ or "y"]]
     for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
-        cells = [
-            column.shown(value) for column, value in zip(columns_of(model)[:count], row_of(model, row), strict=False)
-        ]
-        lines.append([str(row), f"{weight:.3f}", *cells, written(model.y_train_.ravel()[row])])
-    cells = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>"
+        columns = zip(columns_of(model)[:count], cells_of_row(model, row), strict=False)
+        cells = [column.cell_text(value) for column, value in columns]
+        lines.append([str(row), f"{weight:.3f}", *cells, format_number(model.y_train_.ravel()[row])])
+    table_rows = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in table_rows)}</table>"

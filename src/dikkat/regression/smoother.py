@@ -125,7 +125,10 @@ class Smoother:
         return mean + self.joined.origin, np.isfinite(lse) & np.isfinite(mean).all(1)
 
     def without(self, query: Array, unique: NDArray[np.intp], fallback: Array) -> Array:
-        """Return estimates of the first output (n,), each without the unique row `unique`; else `fallback` (n,)."""
+        """Return estimates of the first output (n,), each without one of the rows: that in `unique` (n,).
+
+        If no other row has weight at a query, the result is its `fallback` (n,).
+        """
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             queries, excluded = chunk[:, :-1], chunk[:, -1].long()
@@ -140,7 +143,7 @@ class Smoother:
         return np.where(np.isfinite(lse) & np.isfinite(estimate), estimate, fallback)
 
     def shares(self, query: Array, prior_weight: float, prior: Array) -> Array:
-        """Return the means (n, v), with `prior_weight` additional rows of the values `prior`, (n, v)."""
+        """Return the means (n, v), as if there were `prior_weight` more rows with the values `prior` (n, v)."""
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
@@ -196,13 +199,16 @@ class Smoother:
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             queries, nearest = chunk.chunk(2, 1)
             window = self._window(queries)
-            offset = ((nearest - queries) / window.bandwidth)[:, : self.joined.numbers]
+            offset = ((nearest - queries) / window.bandwidth)[:, : self.joined.num_numeric]
             return self._deviation(nearest, _unknown_slope(offset, self._ridge(window)).square().sum(1, keepdim=True))
 
         return self._in_chunks(np.hstack([query, self.nearest(query) @ self.joined.x]), self._double, work)
 
     def errors_near(self, query: Array, count: Array) -> Iterator[tuple[slice, Array]]:
-        """Yield slices of queries and the probabilities (n, m) of rows' errors, whose sum is less than 1."""
+        """Yield slices of queries, and the probability (n, m) of each unique row's error for a new value.
+
+        The probabilities add up to less than 1: an unknown error has the rest.
+        """
 
         def find_mean_point(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
@@ -235,7 +241,7 @@ class Smoother:
     def left_out(self) -> tuple[Criterion, Trial]:
         """The leave-one-out criterion and its trial at these bandwidths."""
         criterion = Criterion(self.joined, self.profile, self.degree, self.ridge)
-        first = np.searchsorted(self.joined.feature, range(self.joined.features))
+        first = np.searchsorted(self.joined.feature_of, range(self.joined.features))
         return criterion, criterion(np.log(self.bandwidth)[first])
 
     @cached_property
@@ -243,7 +249,7 @@ class Smoother:
         """The errors of rows that other folds predict; None without folds."""
         if self.folds is None:
             return None
-        first = np.searchsorted(self.joined.feature, range(self.joined.features))
+        first = np.searchsorted(self.joined.feature_of, range(self.joined.features))
         held = HeldOut(self.joined, self.folds, self.profile, self.degree, self.ridge)
         return FoldErrors(held, held(np.log(self.bandwidth)[first]))
 
@@ -279,10 +285,10 @@ class Smoother:
 
     def _slope_shares(self, state: Moments, fit: LocalFit, window: Window) -> Tensor:
         """Return z − Σ_j l_j z_j, (n, p): the derivative of an estimate by each slope of the plane."""
-        numbers, size = slice(self.joined.numbers), len(self.trend.spread)
+        numbers, size = slice(self.joined.num_numeric), len(self.trend.spread)
         offset = state.offset[:, :size, None]
         spread = state.spread[:, :size, numbers] - offset @ state.offset[:, None, numbers]
-        rest = offset + spread @ fit.row[:, 1 : 1 + self.joined.numbers, None]  # Σ_j l_j δ_j
+        rest = offset + spread @ fit.row[:, 1 : 1 + self.joined.num_numeric, None]  # Σ_j l_j δ_j
         return -rest[..., 0] * window.bandwidth[..., :size] / self.trend.spread
 
     def noise(self, query: Array) -> Array:
@@ -307,7 +313,7 @@ class Smoother:
 
     def log_density(self, query: Array) -> Array:
         """Return log Σ_j W_j K_j − log Σ_j W_j, (n,), with K normalised to the integral 1 over the numbers."""
-        size = self.joined.numbers
+        size = self.joined.num_numeric
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
@@ -337,8 +343,8 @@ class Smoother:
 
     def attention(self, query: Array, row_weight: Array, top_k: int | None = None) -> Array | csr_array:
         """Return the weights of all training rows at each query, (n, m); with `top_k` only the largest, sparse."""
-        counted = np.flatnonzero(self.joined.inverse >= 0)
-        unique, weight = self.joined.inverse[counted], row_weight[counted]
+        counted = np.flatnonzero(self.joined.unique_index >= 0)
+        unique, weight = self.joined.unique_index[counted], row_weight[counted]
         dtype, pieces = self.joined.x.dtype, list[Any]()
         for chunk, block in self._weights(query, self.joined.x[unique], weight):
             isolated = block.sum(1) == 0
@@ -425,10 +431,11 @@ class Smoother:
     @cached_property
     def _residuals(self) -> Points:
         """The points with e², (g e)² and the share of noise in the residuals as values."""
-        within, weight = (torch.tensor(x, dtype=torch.float64) for x in (self.joined.within, self.joined.weight))
+        arrays = self.joined.variance_within, self.joined.weight
+        within, weight = (torch.tensor(array, dtype=torch.float64) for array in arrays)
         criterion, trial = self.left_out
         share = trial.residual_share[:, None]
-        count = torch.tensor(self.joined.counts()).double() if self.joined.precise else weight
+        count = torch.tensor(self.joined.left_out_counts()).double() if self.joined.precise else weight
         free_share = 1 - (1 - share) / count.clamp(min=1)[:, None]  # of W equal rows W − 1 vary freely
         loss = criterion.loss(trial) if self.tested is None else torch.tensor(self.tested.loss)
         squares = torch.cat([loss, (share * trial.errors).square() + within], 1) * (weight / count)[:, None]
@@ -436,7 +443,7 @@ class Smoother:
 
     @cached_property
     def _spread(self) -> Tensor:
-        return torch.tensor(self.joined.spread()[: self.joined.numbers])
+        return torch.tensor(self.joined.spread()[: self.joined.num_numeric])
 
     @cached_property
     def trend(self) -> Trend:
@@ -454,8 +461,8 @@ class Smoother:
         return ridge, self.trend.over(window.bandwidth) if self.shrinks else None
 
     def _ridge(self, window: Window, amount: float = RIDGE) -> Tensor:
-        """Return Λ S_0 for ρ."""
-        bandwidth = window.bandwidth[..., : self.joined.numbers]
+        """Return Λ S_0 for ρ = `amount`."""
+        bandwidth = window.bandwidth[..., : self.joined.num_numeric]
         return ridge_of(torch.tensor(amount).to(bandwidth), self._spread.to(bandwidth), bandwidth)
 
     def _window(self, query: Tensor, times: float = 1.0) -> Window:
@@ -471,7 +478,7 @@ class Smoother:
 
 
 def _open_variance(state: Moments, ridge: Tensor) -> Tensor:
-    """Return b, (n, 1)."""
+    """Return b (n, 1), the variance of slopes that a ridge allows, as in the module's docstring."""
     slopes, fit = ridge.shape[-1], local_fit(state, ridge)
     lean = fit.row[:, 1 : 1 + slopes] * (-state.lse[:, None]).clamp(max=-_NO_SLOPE).exp() * ridge.sqrt()
     flat = (state.lse < _NO_SLOPE)[:, None]
@@ -479,7 +486,7 @@ def _open_variance(state: Moments, ridge: Tensor) -> Tensor:
 
 
 def _ridge_bias(state: Moments, ridge: Tensor, fit: LocalFit, target: Tensor) -> Tensor:
-    """Return uᵀΛ(β − b), (n, v)."""
+    """Return uᵀΛ(β − b), (n, v): the bias of shrinking the slopes to `target`."""
     slopes = slice(1, 1 + ridge.shape[-1])
     difference = fit.theta[:, slopes] - target[..., : ridge.shape[-1], :]
     bias = (fit.row[:, slopes] * ridge_at(ridge, state.lse))[..., None] * difference

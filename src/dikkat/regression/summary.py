@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.model_selection import KFold, PredefinedSplit
 
-from dikkat.regression.columns import Column, columns_of, names_of, written
+from dikkat.regression.columns import Column, columns_of, format_number, names_of
 from dikkat.regression.diagnostics import LeftOut, hold_out, influence, leave_out
-from dikkat.regression.joined import largest
+from dikkat.regression.joined import largest_rate
 
 if TYPE_CHECKING:
     from dikkat.regression.estimator import KernelRegressor
 
 HEADINGS = ["feature", "from", "to", "bandwidth", "moves y by"]
-_FAR = 1e3  # bandwidth over a feature's range from which all values have the same weight
+_FAR = 1e3  # bandwidth / range of the feature; from this ratio on all values have the same weight
 _SEPARATE = 1e-6  # λ below which other categories have no weight
-_MAX_LEVELS = 5  # categories that are named, at most
-_CHOSEN = " (used to select the bandwidth)"
+_MAX_LEVELS = 5  # at most so many categories are listed by name
+_USED_IN_SEARCH = " (used to select the bandwidth)"
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Summary:
         return f"<table>{''.join(table)}</table><p>{'<br>'.join(map(escape, [*self.columns, *self.rows]))}</p>"
 
 
-def summarised(model: KernelRegressor, folds: int) -> Summary:
-    """Return the summary, with rows held out in `folds` folds; 0 for none."""
-    return described(model, leave_out(model), hold_out(model, _splitter(model, folds)) if folds else None)
+def summarise(model: KernelRegressor, folds: int) -> Summary:
+    """Return the model's summary, with its errors on rows held out in `folds` folds; `folds=0` holds out no rows."""
+    return make_summary(model, leave_out(model), hold_out(model, _splitter(model, folds)) if folds else None)
 
 
 def _splitter(model: KernelRegressor, folds: int) -> Any:
-    """Return the number of folds, or for a model with `cv` blocks of rows, or its own folds merged to `folds`."""
+    """Return the splitter: a random one without `cv`, else blocks of rows, or the model's folds merged to `folds`."""
     if model.cv is None:
         return folds
     if isinstance(model.cv, Integral) or model.folds_ is None:
@@ -77,14 +77,14 @@ def _splitter(model: KernelRegressor, folds: int) -> Any:
     return PredefinedSplit(np.where(tested.any(0), tested.argmax(0) * folds // len(tested), -1))
 
 
-def described(
+def make_summary(
     model: KernelRegressor,
     left_out: LeftOut,
     held_out: LeftOut | None,
     count: int | None = None,
     left_out_columns: Mapping[str, str] | None = None,
 ) -> Summary:
-    """Return the summary; `count` includes rows left out, `left_out_columns` is {name: reason}."""
+    """Return the summary. `count` includes rows that were left out, and `left_out_columns` is {name: reason}."""
     omitted = [
         f"left out: {f'{name}, which' if name else 'a column that'} {reason}"
         for name, reason in (left_out_columns or {}).items()
@@ -93,8 +93,8 @@ def described(
     return Summary(_features(model), [*_describe_columns(model), *omitted], rows, left_out, held_out)
 
 
-def row_of(model: KernelRegressor, row: int) -> list[float]:
-    """Return the numbers of a training row's cells, NaN for missing cells."""
+def cells_of_row(model: KernelRegressor, row: int) -> list[float]:
+    """Return a training row's cells as numbers; NaN for a missing cell."""
     numbers: list[float] = model.X_train_[row].tolist()
     for column, number in zip(columns_of(model), tuple(numbers), strict=True):
         if column.is_gap and number:
@@ -102,35 +102,37 @@ def row_of(model: KernelRegressor, row: int) -> list[float]:
     return numbers
 
 
-def reaches(model: KernelRegressor) -> list[str]:
-    """Return the bandwidth of each feature in its units, or its meaning if all values have the same weight.
+def describe_bandwidths(model: KernelRegressor) -> list[str]:
+    """Return the text of each feature's bandwidth: a number in its units, or its meaning if all weights are equal.
 
-    The meaning is "a straight line", or, if the plane has steps, "steps" (categories) or "a wave" (periodic), or "no
-    influence". With a metric, whose bandwidths are along directions, numbers get "".
+    The meaning is "a straight line" or "no influence". If the plane has steps, it is "steps" for a category and
+    "a wave" for a periodic feature. With a metric, whose bandwidths are along directions, numbers get "".
     """
     ranges = np.ptp(model.X_train_[model.sample_weight_ > 0], axis=0)
     coding, result = model._rows.coding, [""] * len(ranges)
     positions = range(len(ranges)) if model.metric_ is None else coding.coded
-    widths = model.bandwidth_ if model.metric_ is None else model.bandwidth_[coding.numbers :]
+    widths = model.bandwidth_ if model.metric_ is None else model.bandwidth_[coding.num_numeric :]
     for j, sigma in zip(positions, widths, strict=True):
-        result[j] = _reach(model, columns_of(model)[j], float(sigma), float(ranges[j]))
+        result[j] = _describe_bandwidth(model, columns_of(model)[j], float(sigma), float(ranges[j]))
     return result
 
 
-def _reach(model: KernelRegressor, column: Column, sigma: float, spread: float) -> str:
+def _describe_bandwidth(model: KernelRegressor, column: Column, sigma: float, spread: float) -> str:
     smoother = model._smoother
-    has_steps = smoother.shrinks and len(smoother.trend.spread) > smoother.joined.numbers
+    has_steps = smoother.shrinks and len(smoother.trend.spread) > smoother.joined.num_numeric
     if column.kind == "periodic":
-        return ("a wave" if has_steps else "no influence") if _FAR * float(column.levels[0]) < sigma else written(sigma)
+        if sigma <= _FAR * float(column.levels[0]):
+            return format_number(sigma)
+        return "a wave" if has_steps else "no influence"
     if column.coded:
-        if sigma >= largest(column) * (1 - 1e-6):
+        if sigma >= largest_rate(column) * (1 - 1e-6):
             return "steps" if has_steps else "no influence"
         return "separate" if sigma < _SEPARATE else f"λ {sigma:.4g}"
     if spread == 0:
         return "constant"
     if _FAR * spread < sigma:
         return "a straight line" if model.order_ == "linear" else "no influence"
-    return written(sigma) + (" days" if column.kind == "date" else "")
+    return format_number(sigma) + (" days" if column.kind == "date" else "")
 
 
 def _features(model: KernelRegressor) -> list[tuple[str, str, str, str, str]]:
@@ -138,11 +140,11 @@ def _features(model: KernelRegressor) -> list[tuple[str, str, str, str, str]]:
     low, high = x.min(0), x.max(0)
 
     def shown(column: Column, end: float) -> str:
-        return "" if column.kind == "category" else column.shown(end)
+        return "" if column.kind == "category" else column.cell_text(end)
 
     effects = influence(model)
     effects[effects < 1e-6 * effects.max()] = 0  # rounding errors of a column without influence
-    features = zip(names_of(model), columns_of(model), low, high, reaches(model), effects, strict=True)
+    features = zip(names_of(model), columns_of(model), low, high, describe_bandwidths(model), effects, strict=True)
     return [
         (name, shown(column, low_end), shown(column, high_end), reach, f"{float(f'{change:.3g}'):,.12g}")
         for name, column, low_end, high_end, reach, change in features
@@ -152,11 +154,11 @@ def _features(model: KernelRegressor) -> list[tuple[str, str, str, str, str]]:
 def _describe_columns(model: KernelRegressor) -> list[str]:
     lines = []
     if model.metric_ is not None:
-        widths = ", ".join(written(width) for width in model.bandwidth_[: model.metric_.shape[1]])
+        widths = ", ".join(format_number(width) for width in model.bandwidth_[: model.metric_.shape[1]])
         lines.append(f"numbers are compared along {model.metric_.shape[1]} directions, with bandwidths {widths}")
     for name, column in zip(names_of(model), columns_of(model), strict=True):
         if column.kind == "date":
-            lines.append(f"{name}: dates, counted in days since {column.shown(0)}")
+            lines.append(f"{name}: dates, counted in days since {column.cell_text(0)}")
         elif column.kind == "periodic":
             lines.append(f"{name}: repeats after {float(column.levels[0]):g}")
         elif column.coded:
@@ -174,12 +176,12 @@ def _describe_rows(model: KernelRegressor, left_out: LeftOut, held_out: LeftOut 
     lines = [f"rows: {count:,}{omitted}{weighted}"]
     if held_out is not None and not math.isnan(held_out.error):
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
-        lines.append(f"held-out rows: {explained}root mean squared error {written(math.sqrt(held_out.error))}")
+        lines.append(f"held-out rows: {explained}root mean squared error {format_number(math.sqrt(held_out.error))}")
     if not math.isnan(left_out.error):
-        criterion = _CHOSEN if model.history_ and model.cv is None else ""
-        lines.append(f"leave-one-out{criterion}: root mean squared error {written(math.sqrt(left_out.error))}")
+        criterion = _USED_IN_SEARCH if model.history_ and model.cv is None else ""
+        lines.append(f"leave-one-out{criterion}: root mean squared error {format_number(math.sqrt(left_out.error))}")
     if model.history_ and model.cv is not None:
         error = math.sqrt(model.history_[-1]["error"])
-        lines.append(f"cross-validation{_CHOSEN}: root mean squared error {written(error)}")
+        lines.append(f"cross-validation{_USED_IN_SEARCH}: root mean squared error {format_number(error)}")
     lines.append(f"effective degrees of freedom: {model.effective_degrees_of_freedom():.1f}")
     return lines

@@ -93,7 +93,8 @@ class Table:
         if fault := self._find_fault(self.names.index(name)):
             hint = f", or --categorical {name} too" if self.holds_text(name) else ""
             raise InputError(
-                f"{self.path}: column {name!r} {fault}; expected numbers, dates or few different texts{hint}"
+                f"{self.path}: column {name!r} {fault}; expected numbers, dates, or text with few different "
+                f"values{hint}"
             )
 
     def _find_fault(self, index: int) -> str:

@@ -15,8 +15,8 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _get_feature_names, _num_samples, check_array, check_X_y, validate_data
 
 from dikkat.regression.bandwidth import Rule, Searched
-from dikkat.regression.columns import Column, columns_of, encoded, find_kinds, listed, names_of
-from dikkat.regression.joined import Array, Rows, largest
+from dikkat.regression.columns import Column, columns_of, encode_cells, find_kinds, list_some, names_of
+from dikkat.regression.joined import Array, Rows, largest_rate
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
 
@@ -53,7 +53,7 @@ def check_kernel(kernel: object, bandwidth: object, rules: tuple[str, ...] = _RU
 def check_name(name: str, value: object, names: tuple[str, ...]) -> None:
     """Raise unless `value` is one of `names`."""
     if not isinstance(value, str) or value not in names:
-        raise ValueError(f"{name}: got {value!r}; expected {listed(names)}")
+        raise ValueError(f"{name}: got {value!r}; expected {list_some(names)}")
 
 
 def check_metric(metric: object, n_components: object, bandwidth: object) -> None:
@@ -86,16 +86,16 @@ def check_count(name: str, value: object, minimum: int = 1, or_none: str = "") -
         raise ValueError(f"{name}: got {value!r}; expected a whole number of at least {minimum}{or_none}")
 
 
-def checked_share(name: str, value: object, example: float = 0.9) -> float:
+def check_share(name: str, value: object, example: float = 0.9) -> float:
     """Return `value`, or raise unless it is between 0 and 1."""
     if not (isinstance(value, Real) and 0 < float(value) < 1):
         raise ValueError(f"{name}: got {value!r}; expected a number between 0 and 1, such as {example}")
     return float(value)
 
 
-def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None) -> Rows:
+def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None) -> Rows:
     """Return the checked training rows; scikit-learn sets `n_features_in_` and `feature_names_in_`."""
-    names, X, y = _get_feature_names(X), unmasked(X), _numeric(y)
+    names, X, y = _get_feature_names(X), fill_masked(X), _numeric(y)
     declared = estimator.categorical_features, estimator.ordered_features
     periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
     declares = any(not (value is None or (isinstance(value, str) and value == "from_dtype")) for value in declared)
@@ -113,21 +113,21 @@ def checked_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weigh
         )
     settings: dict[str, Any] = {"dtype": DTYPES, "multi_output": True, "y_numeric": True, "copy": True}
     # scikit-learn looks for infinite numbers by a sum that may overflow.
-    with np.errstate(over="ignore", invalid="ignore"), gaps_named(estimator, X):
+    with np.errstate(over="ignore", invalid="ignore"), naming_missing_cells(estimator, X):
         if columns:
             validate_data(estimator, X, skip_check_array=True)
-            x, values = check_X_y(encoded(X, columns, names), y, estimator=estimator, **settings)
+            x, values = check_X_y(encode_cells(X, columns, names), y, estimator=estimator, **settings)
         else:
             x, values = validate_data(estimator, X, y, **settings)
-    weight = _checked_weights(estimator, sample_weight, x)
+    weight = _check_weights(estimator, sample_weight, x)
     values = values.astype(np.float64)
     _check_sizes(x, values, weight)
     return Rows(x, values, weight, columns, weights=estimator.weights)
 
 
 @contextmanager
-def gaps_named(estimator: Any, X: Any) -> Iterator[None]:
-    """Name the columns, and the remedy, in scikit-learn's errors for infinite and missing cells of X."""
+def naming_missing_cells(estimator: Any, X: Any) -> Iterator[None]:
+    """Add the columns' names and the remedy to scikit-learn's errors for infinite and missing cells of X."""
     try:
         yield
     except ValueError as error:
@@ -158,7 +158,7 @@ def _is_infinite(column: Any) -> bool:
         return False  # a category
 
 
-def unmasked(array: Any) -> Any:
+def fill_masked(array: Any) -> Any:
     """Return an array with NaN for masked cells and NaT; other values are returned as they are."""
     if isinstance(array, np.ma.MaskedArray):
         is_date = array.dtype.kind == "M"
@@ -176,12 +176,12 @@ def _numeric(y: Any) -> Any:
     unusable = array.dtype if array.dtype.kind in "mM" else next((repr(c) for c in cells if isinstance(c, times)), None)
     if unusable is not None:
         raise ValueError(f"y: got {unusable}; expected numbers")
-    return unmasked(y)
+    return fill_masked(y)
 
 
 def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[Any, Any, Any, Any]:
-    """Return X, y, weight and groups of the rows with a y, and warn of the others."""
-    X, y = unmasked(X), _numeric(y)
+    """Return X, y, weight and groups of the rows with a y, and warn about the rows without one."""
+    X, y = fill_masked(X), _numeric(y)
     values = np.asarray(y)
     lacks_y = np.asarray(np.isnan(values.astype(np.float64).reshape(len(values), -1)).any(1))
     if not lacks_y.any() or lacks_y.all() or len(values) != _num_samples(X):
@@ -197,7 +197,7 @@ def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[A
     return _safe_indexing(X, kept_rows), values[kept_rows], weight, groups
 
 
-def _checked_weights(estimator: Any, weights: ArrayLike | None, x: Array) -> Array:
+def _check_weights(estimator: Any, weights: ArrayLike | None, x: Array) -> Array:
     """Return the weights of the rows x, (n,), in their dtype; 1 each for None."""
     if weights is None:
         return np.ones(len(x), dtype=x.dtype)
@@ -223,11 +223,11 @@ def _checked_weights(estimator: Any, weights: ArrayLike | None, x: Array) -> Arr
     return weight
 
 
-def checked_precisions(model: Any, sample_weight: ArrayLike | None, x: Array) -> Array | None:
+def check_precisions(model: Any, sample_weight: ArrayLike | None, x: Array) -> Array | None:
     """Return the precisions (n,) of new values at rows x, or None."""
     if sample_weight is None:
         return None
-    weight = _checked_weights(model, sample_weight, x)
+    weight = _check_weights(model, sample_weight, x)
     if model.weights_ != "precision" or not weight.all():
         raise ValueError(
             f"sample_weight: got {weight.min()} and weights={model.weights_!r} in fit; expected positive precisions of "
@@ -250,8 +250,8 @@ def warn_of_weights(weight: Array) -> None:
         )
 
 
-def warn_of_beyond(model: Any, x: Array) -> None:
-    """Warn of queries beyond a column's range by more than `_MARGIN` of it: intervals there have no guarantee."""
+def warn_of_extrapolation(model: Any, x: Array) -> None:
+    """Warn about queries beyond a column's range by more than `_MARGIN` of it: intervals there have no guarantee."""
     rows = model.X_train_[model.sample_weight_ > 0].astype(np.float64)
     low, high = rows.min(0), rows.max(0)
     margin = _MARGIN * (high - low)
@@ -260,7 +260,7 @@ def warn_of_beyond(model: Any, x: Array) -> None:
     if beyond.any():
         columns = zip(names_of(model), columns_of(model), low, high, strict=True)
         column_ranges = [
-            f"{name} ({column.shown(low_end)} to {column.shown(high_end)})"
+            f"{name} ({column.cell_text(low_end)} to {column.cell_text(high_end)})"
             for (name, column, low_end, high_end), is_beyond in zip(columns, beyond.any(0), strict=True) if is_beyond
         ]  # fmt: skip
         warnings.warn(
@@ -279,8 +279,8 @@ def _check_sizes(x: Array, values: Array, weight: Array) -> None:
     widest, limit = int(ranges.argmax()), float(limits.max) / 2**22  # a bandwidth may be 10⁶ times as wide
     if ranges[widest] > limit:
         raise ValueError(
-            f"X: got {low[widest]} and {high[widest]} in one column; expected numbers at most {limit:.3g} apart, the "
-            f"limit of {x.dtype}. Use another unit"
+            f"X: got {low[widest]} and {high[widest]} in one column; expected a range of at most {limit:.3g}, the "
+            f"limit of {x.dtype}. Rescale the column"
         )
     check_size("sample_weight", np.array(total), float(limits.max) / 2**10, x.dtype)
     total = max(total, 1.0)
@@ -288,7 +288,7 @@ def _check_sizes(x: Array, values: Array, weight: Array) -> None:
     check_size("y", values, min(float(limits.max) / total / 2**10, squares), x.dtype)
     spread = float(np.ptp(values, axis=0).max())
     if 0 < spread < _SMALLEST:
-        raise ValueError(f"y: got values at most {spread} apart; expected at least {_SMALLEST}. Use another unit")
+        raise ValueError(f"y: got values at most {spread} apart; expected at least {_SMALLEST}. Rescale y")
 
 
 def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) -> None:
@@ -296,11 +296,11 @@ def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) ->
     largest_number = float(np.abs(numbers).max())
     if largest_number > limit:
         raise ValueError(
-            f"{name}: got {largest_number}; expected at most {limit:.3g}, the limit of {dtype}. Use another unit"
+            f"{name}: got {largest_number}; expected at most {limit:.3g}, the limit of {dtype}. Rescale the numbers"
         )
 
 
-def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
+def check_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
     """Return the bandwidth; with `columns` (not all numbers) numbers become (d,): σ, or λ for categories."""
     if isinstance(bandwidth, str) or (np.ndim(bandwidth) == 0 and not columns):
         return bandwidth
@@ -316,7 +316,7 @@ def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
         if column.is_category and sigma_or_rate > 1:
             raise ValueError(
                 f"bandwidth: got {sigma_or_rate} for a column of categories; expected λ of at most 1. From "
-                f"{largest(column):.4g} on the column has no influence"
+                f"{largest_rate(column):.4g} on the column has no influence"
             )
     if columns and sigma.shape not in ((), (size,)):
         raise ValueError(f"bandwidth: got shape {sigma.shape}; expected a number, or ({size},), one for each feature")
@@ -326,7 +326,7 @@ def checked_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
 def _not_positive(bandwidth: object, rules: tuple[str, ...] = _RULES) -> ValueError:
     return ValueError(
         f"bandwidth: got {bandwidth!r}; expected a positive number in the units of X, one for each feature, or one of "
-        f"{listed(rules)}"
+        f"{list_some(rules)}"
     )
 
 

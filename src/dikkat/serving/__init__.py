@@ -1,8 +1,8 @@
 """Translators over HTTP: the ASGI application of `dikkat serve`. Needs the extra `serve`."""
 
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 
-with needing("serve"):
+with require_extra("serve"):
     from dikkat.serving.application import create_app
     from dikkat.serving.limits import Limits
 

@@ -74,7 +74,7 @@ def _maps(record: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
 
 
 def _select_heads(tensor: Tensor, own_dims: int) -> Tensor:
-    """Return the heads of the first batch element, with a dimension for heads and `own_dims` dimensions."""
+    """Return the first batch element as (heads, …) with `own_dims` further dimensions; 1 head if it has no heads."""
     while tensor.ndim > own_dims + 1:
         tensor = tensor[0]
     return tensor if tensor.ndim == own_dims + 1 else tensor[None]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 from dikkat.show.arrays import Weights, as_array
 from dikkat.show.document import encodable
 from dikkat.show.fonts import families_for
@@ -241,7 +241,7 @@ def draw_heatmaps(
 
 
 def _widget(grid: Grid) -> MapsWidget:
-    with needing("notebook"):
+    with require_extra("notebook"):
         from dikkat.show.notebook import MapsWidget
     titles = [*grid.titles, *[""] * len(grid.panels)]
     panels = [
@@ -293,7 +293,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
 
 def figure_class() -> type[Figure]:
     """Import and return matplotlib's class."""
-    with needing("show"):
+    with require_extra("show"):
         from matplotlib.figure import Figure
     return Figure
 

@@ -178,7 +178,9 @@ def _record(translation: Aligned, name: str) -> tuple[list[str], list[str], str]
 def _attribute(translation: Aligned, attribute: str, name: str) -> Weights:
     if not hasattr(translation, attribute):
         kind = type(translation).__name__
-        raise TypeError(f"{name}: got {kind}, which has no attribute {attribute!r}; see dikkat.show.Aligned")
+        raise TypeError(
+            f"{name}: got {kind}, which has no attribute {attribute!r}; expected the attributes of dikkat.show.Aligned"
+        )
     value: Weights = getattr(translation, attribute)
     return value
 

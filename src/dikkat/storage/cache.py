@@ -9,7 +9,7 @@ from typing import BinaryIO
 from dikkat.storage.files import publish
 from dikkat.storage.locks import locked
 
-VARIABLE = "DIKKAT_CACHE"
+CACHE_VARIABLE = "DIKKAT_CACHE"
 
 
 def cache_folder(*names: str) -> Path:
@@ -24,20 +24,20 @@ def cache_folder(*names: str) -> Path:
     """
     import platformdirs
 
-    chosen = os.environ.get(VARIABLE)
+    chosen = os.environ.get(CACHE_VARIABLE)
     cache = Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("dikkat")
     folder = cache.joinpath(*names)
-    with writing("the cache folder", folder):
+    with explaining_write_errors("the cache folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 @contextmanager
-def writing(label: str, folder: Path) -> Iterator[None]:
-    """Add to an `OSError` which file (`label`) cannot be written, in which folder, and the remedy.
+def explaining_write_errors(label: str, folder: Path) -> Iterator[None]:
+    """Add to an `OSError` the name of the file (`label`), its folder and a remedy.
 
     Example:
-        >>> with writing("the list", Path("cache")):
+        >>> with explaining_write_errors("the list", Path("cache")):
         ...     raise OSError(28, "No space left on device")
         Traceback (most recent call last):
             ...
@@ -49,7 +49,7 @@ on another disk with the environment variable DIKKAT_CACHE: 'cache'
     except OSError as error:
         message = (
             f"{label} cannot be written ({error.strerror or error}): free some space, or name a folder on another disk "
-            f"with the environment variable {VARIABLE}"
+            f"with the environment variable {CACHE_VARIABLE}"
         )
         raise OSError(error.errno, message, str(folder)) from error
 
@@ -59,26 +59,26 @@ def create_file(path: Path, label: str) -> Iterator[BinaryIO]:
     """Yield a new file of the cache, named `.part` until it is on the disk; `label` is its name in errors."""
     part_path = path.with_name(f"{path.name}.part")
     try:
-        with writing(label, path.parent):
+        with explaining_write_errors(label, path.parent):
             file = part_path.open("wb")
         try:
             yield file
-            with writing(label, path.parent):
+            with explaining_write_errors(label, path.parent):
                 file.flush()
                 os.fsync(file.fileno())
         finally:
-            with suppress(OSError):  # after a failed write, which has raised already, closing tries it again
+            with suppress(OSError):  # close() retries a failed write; that error was raised already
                 file.close()
-        with writing(label, path.parent):
+        with explaining_write_errors(label, path.parent):
             publish(part_path, path)
     finally:
         part_path.unlink(missing_ok=True)
 
 
 @contextmanager
-def wait_for_lock(path: Path, label: str) -> Iterator[None]:
-    """Hold the lock of the file `label`, so that one process writes it while others wait."""
+def hold_lock(path: Path, label: str) -> Iterator[None]:
+    """Hold the lock of the file `label` (wait for it first), so that only one process writes the file."""
     with ExitStack() as stack:
-        with writing(label, path.parent):
+        with explaining_write_errors(label, path.parent):
             stack.enter_context(locked(path, wait=True))
         yield

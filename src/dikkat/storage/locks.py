@@ -13,11 +13,11 @@ class LockedError(Exception):
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[None]:
-    """Hold a lock; if it is taken, wait, or raise `LockedError` without `wait`."""
+    """Hold a lock. If another process holds it, wait, or with `wait=False` raise `LockedError`."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
-    # Not in the lock's file: on some systems a locked file cannot be read, and older versions of filelock empty it.
+    # The holder's name has its own file: on some systems a locked file cannot be read, and old filelock empties it.
     holder = path.with_name(f"{path.name}.holder")
     try:
         lock.acquire(blocking=wait)

@@ -10,7 +10,7 @@ Array = np.ndarray[Any, Any]
 
 
 def misfits(expected: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
-    """Return a message for each missing, unexpected or different tensor, from {name: `described`}.
+    """Return a message for each missing, unexpected or different tensor, from {name: `describe`}.
 
     Example:
         >>> misfits({"a": "(3,)", "b": "()"}, {"a": "(2,)", "c": "()"})
@@ -23,11 +23,11 @@ def misfits(expected: Mapping[str, str], actual: Mapping[str, str]) -> list[str]
     ]
 
 
-def described(tensor: Array | torch.Tensor) -> str:
+def describe(tensor: Array | torch.Tensor) -> str:
     """Return dtype and shape as text, as `misfits` compares them.
 
     Example:
-        >>> described(torch.zeros(3, 5))
+        >>> describe(torch.zeros(3, 5))
         'float32 (3, 5)'
     """
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -359,7 +359,7 @@ class GRU(nn.Module):
         self.rnn = nn.GRU(num_inputs, num_hiddens, num_layers, dropout=_layer_dropout(num_layers, dropout))
 
     def forward(self, inputs: Tensor, H: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the states (T, B, h) and the last state of inputs (T, B, num_inputs) and a state (layers, B, h)."""
+        """Run over inputs (T, B, num_inputs) from the state H (layers, B, h); return (T, B, h) and the last H."""
         return cast(tuple[Tensor, Tensor], self.rnn(inputs, H))
 
 
@@ -429,7 +429,10 @@ class Seq2SeqEncoder(Encoder):
 
 
 def _convert_edition_1(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """Rename the weights of the book's encoder of edition 1.0, which has a `GRU` instead of PyTorch's."""
+    """Rename the weights of an encoder saved with edition 1.0 of the book.
+
+    Its `rnn` was the class `GRU`, which contains PyTorch's.
+    """
     if not isinstance(module.rnn, GRU):
         for name in [name for name in state_dict if name.startswith(f"{prefix}rnn.rnn.")]:
             state_dict[prefix + name.removeprefix(f"{prefix}rnn.")] = state_dict.pop(name)

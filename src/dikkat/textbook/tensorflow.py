@@ -269,7 +269,7 @@ class PositionalEncoding(tf.keras.layers.Layer):
         self.P = positions(num_hiddens, max_len)
 
     def call(self, X: Tensor, training: Any = None) -> Tensor:
-        """(B, n, num_hiddens) -> (B, n, num_hiddens)."""
+        """Add the positions to X (B, n, num_hiddens), then apply dropout."""
         return self.dropout(X + tf.cast(self.P[:, : X.shape[1]], X.dtype), training=training)
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 
-with needing("textbook"):
+with require_extra("textbook"):
     from dikkat.translation import Corpus, CorpusError, PairCorpus, bleu_k, named, phrasebook
 
 __all__ = [

@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dikkat.errors import InputError
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 
-with needing("translation"):
+with require_extra("translation"):
     from dikkat.translation.data.corpus import AlignedCorpus, Corpus, DatasetCorpus, PairCorpus, TsvCorpus, as_corpus
     from dikkat.translation.data.named_corpora import NamedCorpus, named
     from dikkat.translation.data.source import Source

@@ -30,18 +30,18 @@ class Backend:
     skips_hidden: bool = False  # whether it never reads hidden keys and values
     # Returns, for calls in a problem's shapes, a function of (query, key, weight, value, lens) that returns mean and
     # weights, or None. On a device it takes `hidden` for `lens`, and hidden queries and keys are 0.
-    ready: Callable[[Problem], Callable[..., list[Tensor] | None] | None] | None = None
+    make_fast_run: Callable[[Problem], Callable[..., list[Tensor] | None] | None] | None = None
 
 
 BACKENDS = {
-    "sdpa": Backend(sdpa.examine, sdpa.run, wants_seeds=False, scales=True, ready=sdpa.ready),
+    "sdpa": Backend(sdpa.examine, sdpa.run, wants_seeds=False, scales=True, make_fast_run=sdpa.make_fast_run),
     "reference": Backend(
         reference.examine, reference.run, scales=True,
-        ready=lambda problem: (reference if on_cpu(problem.query) else pairwise).ready(problem),
+        make_fast_run=lambda problem: (reference if on_cpu(problem.query) else pairwise).make_fast_run(problem),
     ),
     "chunked": Backend(chunked.examine, chunked.run),
     "products": Backend(products.examine, products.run),
-    "numba-few": Backend(few.examine, few.run, scales=True, skips_hidden=True, ready=few.ready),
+    "numba-few": Backend(few.examine, few.run, scales=True, skips_hidden=True, make_fast_run=few.make_fast_run),
     "numba": Backend(attention_launch.examine, attention_launch.run),
     "triton": Backend(gpu_launch.examine, gpu_launch.run),
 }  # fmt: skip

@@ -157,43 +157,43 @@ def _accumulate(tile: _Tile, peak: Tensor, incoming: Upstream, into: Gradients) 
 
     dropped = shares if scale is None else shares * scale
     _add(into.value[..., cols, :], pool(dropped.mT, incoming.mean, col_mask))
-    by_weight = incoming.mean @ tile.value.mT
-    by_weight = by_weight if scale is None else by_weight * scale
-    by_weight = by_weight + incoming.weights if problem.wants_weights else by_weight
-    by_score = shares * (by_weight - incoming.drift[..., None])
+    weight_grad = incoming.mean @ tile.value.mT
+    weight_grad = weight_grad if scale is None else weight_grad * scale
+    weight_grad = weight_grad + incoming.weights if problem.wants_weights else weight_grad
+    score_grad = shares * (weight_grad - incoming.drift[..., None])
     if visible is not None:
-        by_score = by_score.masked_fill(~visible, 0.0)
+        score_grad = score_grad.masked_fill(~visible, 0.0)
 
     if problem.wants_bias_grad:
-        _add(pairs_of(into.bias, rows, cols), by_score)
+        _add(pairs_of(into.bias, rows, cols), score_grad)
     if problem.restrictions.key_bias is not None:
-        _add(into.key_bias[..., cols], by_score.sum(-2))
+        _add(into.key_bias[..., cols], score_grad.sum(-2))
     if saved is not None and problem.pair == "inner":
         slope = 1 - (saved / problem.softcap).square()
-        by_score, saved = by_score * (slope if visible is None else torch.where(visible, slope, 0.0)), None
+        score_grad, saved = score_grad * (slope if visible is None else torch.where(visible, slope, 0.0)), None
     if saved is None:
-        _add(into.query[..., rows, :], pool(by_score, tile.key, row_mask))
-        _add(into.key[..., cols, :], pool(by_score.mT, tile.query, col_mask))
+        _add(into.query[..., rows, :], pool(score_grad, tile.key, row_mask))
+        _add(into.key[..., cols, :], pool(score_grad.mT, tile.query, col_mask))
         return
     if problem.weight is not None:
-        by_pair = _through_tanh(by_score, saved, problem.weight, into)
+        pair_grad = _through_tanh(score_grad, saved, problem.weight, into)
     else:
-        by_score = by_score.sum_to_size(saved.shape[:-1])
-        by_pair = (2 * by_score * profile_slope(problem.profile, saved.square().sum(-1)))[..., None] * saved
-    _add(into.query[..., rows, :], by_pair.sum(-2))
-    by_key = by_pair.sum(-3)
-    _add(into.key[..., cols, :], by_key if problem.pair == "additive" else -by_key)
+        score_grad = score_grad.sum_to_size(saved.shape[:-1])
+        pair_grad = (2 * score_grad * profile_slope(problem.profile, saved.square().sum(-1)))[..., None] * saved
+    _add(into.query[..., rows, :], pair_grad.sum(-2))
+    key_grad = pair_grad.sum(-3)
+    _add(into.key[..., cols, :], key_grad if problem.pair == "additive" else -key_grad)
 
 
-def _through_tanh(by_score: Tensor, tanh: Tensor, weight: Tensor, into: Gradients) -> Tensor:
+def _through_tanh(score_grad: Tensor, tanh: Tensor, weight: Tensor, into: Gradients) -> Tensor:
     """Return the gradient of q + k from that of Σ_h v_h tanh(q + k)_h, and add v's gradient to `into`."""
     one = torch.ones((), dtype=tanh.dtype, device=tanh.device)
     if weight.numel() == weight.shape[-1]:
-        by_score = by_score.sum_to_size(tanh.shape[:-1])
-        _add(into.weight, (by_score.reshape(1, -1) @ tanh.reshape(-1, tanh.shape[-1])).reshape(weight.shape))
-        return torch.addcmul(one, tanh, tanh, value=-1).mul_(weight.reshape(-1)).mul_(by_score[..., None])
-    _add(into.weight, (by_score[..., None, :] @ tanh).sum(-3).squeeze(-2))
-    return by_score[..., None] * (torch.addcmul(one, tanh, tanh, value=-1) * weight[..., None, None, :])
+        score_grad = score_grad.sum_to_size(tanh.shape[:-1])
+        _add(into.weight, (score_grad.reshape(1, -1) @ tanh.reshape(-1, tanh.shape[-1])).reshape(weight.shape))
+        return torch.addcmul(one, tanh, tanh, value=-1).mul_(weight.reshape(-1)).mul_(score_grad[..., None])
+    _add(into.weight, (score_grad[..., None, :] @ tanh).sum(-3).squeeze(-2))
+    return score_grad[..., None] * (torch.addcmul(one, tanh, tanh, value=-1) * weight[..., None, None, :])
 
 
 def _add(into: Tensor, share: Tensor) -> None:

@@ -20,7 +20,7 @@ from dikkat._engine.local_gradients import local_gradients
 _through_tanh, _through_clamp = torch.ops.aten.tanh_backward.grad_input, torch.ops.aten.hardtanh_backward
 
 
-def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
+def make_fast_run(template: Problem) -> Callable[..., list[Tensor]] | None:
     """Return `reference.run` for calls in a problem's shapes, whose hidden keys and queries are 0."""
     restrictions = template.restrictions
     plain = template.pair != "distance" or template.profile == "gaussian"
@@ -86,46 +86,46 @@ class _Pairwise(torch.autograd.Function):
         return (mean, weights) if template.wants_weights else (mean,)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, by_weights: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, weights_grad: Tensor | None = None) -> tuple[Tensor | None, ...]:
         query, key, weight, value, weights, pair_features, used_value = ctx.saved_tensors
         template, hidden = ctx.template, ctx.hidden
-        if torch.is_grad_enabled() or many_at_once(grad, by_weights):
+        if torch.is_grad_enabled() or many_at_once(grad, weights_grad):
             operands, needed = (query, key, weight, value), ctx.needs_input_grad[3:]
-            return None, None, None, *_recompute(template, hidden, operands, needed, (grad, by_weights))
+            return None, None, None, *_recompute(template, hidden, operands, needed, (grad, weights_grad))
         product, by_row = torch.bmm if len(template.lead) == 1 else torch.matmul, hidden is not None and hidden.by_row
-        by_value = None
+        value_grad = None
         if grad is not None:
             grad = grad.to(used_value.dtype)
             if hidden is not None and hidden.queries is not None:
                 grad = grad.masked_fill(hidden.queries.unsqueeze(-1), 0.0)
-            by_value = product(weights.mT, grad).to(value.dtype)
-            by_mean = product(grad, used_value.mT)
-            by_weights = by_mean if by_weights is None else by_mean + by_weights
-        if by_weights is None:
-            return (None,) * 6 + (by_value,)
-        by_score = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype)
+            value_grad = product(weights.mT, grad).to(value.dtype)
+            grad_through_mean = product(grad, used_value.mT)
+            weights_grad = grad_through_mean if weights_grad is None else grad_through_mean + weights_grad
+        if weights_grad is None:
+            return (None,) * 6 + (value_grad,)
+        score_grad = torch._softmax_backward_data(weights_grad, weights, -1, weights.dtype)
         if by_row:  # else NaN throughout rows that see one
-            by_score.masked_fill_(hidden.pairs(), 0.0)
+            score_grad.masked_fill_(hidden.pairs(), 0.0)
         if template.pair == "inner":
             queries, keys = query.to(used_value.dtype), key.to(used_value.dtype)
             if by_row:  # a key hidden from a row adds 0 · key
                 queries, keys = queries.nan_to_num(0.0, 0.0, 0.0), keys.nan_to_num(0.0, 0.0, 0.0)
-            by_query, by_key = product(by_score, keys), product(by_score.mT, queries)
-            return None, None, None, by_query.to(query.dtype), by_key.to(key.dtype), None, by_value
+            query_grad, key_grad = product(score_grad, keys), product(score_grad.mT, queries)
+            return None, None, None, query_grad.to(query.dtype), key_grad.to(key.dtype), None, value_grad
         if by_row:
             pair_features = pair_features.nan_to_num(0.0, 0.0, 0.0)
-        features, by_v = pair_features.shape[-1], None
+        features, v_grad = pair_features.shape[-1], None
         if weight is not None:
-            by_v = torch.mv(pair_features.view(-1, features).t(), by_score.view(-1)).to(weight.dtype)
-            by_pair = by_score.unsqueeze(-1) * weight
-            _through_tanh(by_pair, pair_features, grad_input=by_pair)
-            by_query, by_key = by_pair.sum(-2), by_pair.sum(-3)
+            v_grad = torch.mv(pair_features.view(-1, features).t(), score_grad.view(-1)).to(weight.dtype)
+            pair_grad = score_grad.unsqueeze(-1) * weight
+            _through_tanh(pair_grad, pair_features, grad_input=pair_grad)
+            query_grad, key_grad = pair_grad.sum(-2), pair_grad.sum(-3)
         else:
-            by_pair = by_score.unsqueeze(-1) * pair_features
+            pair_grad = score_grad.unsqueeze(-1) * pair_features
             limit = farthest(features, pair_features.dtype)
-            by_query = _through_clamp(by_pair.sum(-2).neg_(), query, -limit, limit)
-            by_key = _through_clamp(by_pair.sum(-3), key, -limit, limit)
-        return None, None, None, by_query.to(query.dtype), by_key.to(key.dtype), by_v, by_value
+            query_grad = _through_clamp(pair_grad.sum(-2).neg_(), query, -limit, limit)
+            key_grad = _through_clamp(pair_grad.sum(-3), key, -limit, limit)
+        return None, None, None, query_grad.to(query.dtype), key_grad.to(key.dtype), v_grad, value_grad
 
 
 def _recompute(template: Problem, hidden: Hidden | None, operands: Any, needed: Any, grads: Any) -> list[Tensor | None]:

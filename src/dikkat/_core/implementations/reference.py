@@ -77,10 +77,11 @@ def _pairwise(problem: Problem, query: Tensor, key: Tensor, weight: Tensor | Non
     return log_profile(problem.profile, pairs.square().sum(-1))
 
 
-def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
-    """Return a fast `run` for finite operands in a problem's shapes that hides only keys past lengths above 0.
+def make_fast_run(template: Problem) -> Callable[..., list[Tensor]] | None:
+    """Return a fast `run` for operands of the template's shapes, or None if there is none.
 
-    For distances it also returns the scores, from which the caller sees whether one overflowed.
+    It requires finite operands, no restriction except lengths, and lengths of at least 1. For distance scores it also
+    returns the scores, so that the caller can check them for overflow.
     """
     restrictions = template.restrictions
     if restrictions.causal or template.wants_state or (template.pair == "distance" and template.profile != "gaussian"):
@@ -166,9 +167,9 @@ class _Pool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         weights, value, visible = ctx.saved_tensors
-        by_weights = _inner(grad, value, visible)
-        by_value = _pool(weights.mT, grad, _transposed(visible, weights))
-        return by_weights.sum_to_size(weights.shape), by_value.sum_to_size(value.shape), None
+        weights_grad = _inner(grad, value, visible)
+        value_grad = _pool(weights.mT, grad, _transposed(visible, weights))
+        return weights_grad.sum_to_size(weights.shape), value_grad.sum_to_size(value.shape), None
 
 
 # Forward mode is in subclasses, because torch.compile traces no function that has `jvp`.
@@ -181,9 +182,9 @@ class _InnerWithJvp(_Inner):
         ctx.save_for_forward(*inputs)
 
     @staticmethod
-    def jvp(ctx: Any, by_a: Tensor | None, by_b: Tensor | None, _: None) -> Tensor:
+    def jvp(ctx: Any, a_tangent: Tensor | None, b_tangent: Tensor | None, _: None) -> Tensor:
         a, b, visible = ctx.saved_tensors
-        return _inner(_zero(by_a, a), b, visible) + _inner(a, _zero(by_b, b), visible)
+        return _inner(_zero(a_tangent, a), b, visible) + _inner(a, _zero(b_tangent, b), visible)
 
 
 class _PoolWithJvp(_Pool):
@@ -193,9 +194,10 @@ class _PoolWithJvp(_Pool):
         ctx.save_for_forward(*inputs)
 
     @staticmethod
-    def jvp(ctx: Any, by_weights: Tensor | None, by_value: Tensor | None, _: None) -> Tensor:
+    def jvp(ctx: Any, weights_tangent: Tensor | None, value_tangent: Tensor | None, _: None) -> Tensor:
         weights, value, visible = ctx.saved_tensors
-        return _pool(_zero(by_weights, weights), value, visible) + _pool(weights, _zero(by_value, value), visible)
+        through_weights = _pool(_zero(weights_tangent, weights), value, visible)
+        return through_weights + _pool(weights, _zero(value_tangent, value), visible)
 
 
 def _zero(tangent: Tensor | None, like: Tensor) -> Tensor:

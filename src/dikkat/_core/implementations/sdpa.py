@@ -12,7 +12,7 @@ from torch.backends.cuda import SDPAParams, can_use_efficient_attention, can_use
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from dikkat._core.operators import no_second_derivatives, once
+from dikkat._core.operators import first_derivatives_only, no_second_derivatives
 from dikkat._core.problem import Examined, Problem, Result
 from dikkat._core.restrictions import Hidden, are_finite, largest_magnitude
 from dikkat._engine.addresses import on_cpu
@@ -24,7 +24,7 @@ _SWITCHES = Lock()
 # Numbers in a processor's largest vector.
 _VECTOR = 16
 _TESTED_DEVICES = ("cpu", "cuda")
-_ONE_DERIVATIVE = no_second_derivatives("sdpa")
+_NO_SECOND_DERIVATIVES = no_second_derivatives("sdpa")
 
 
 class _Masked(NamedTuple):
@@ -145,7 +145,7 @@ def run(problem: Problem, masked: _Masked | None = None) -> Result:
     return Result(out if empty is None else out.masked_fill(empty, 0.0), None, None)
 
 
-def ready(template: Problem) -> Callable[..., list[Tensor]] | None:
+def make_fast_run(template: Problem) -> Callable[..., list[Tensor]] | None:
     """Return `run` on a device for calls in a problem's shapes, whose hidden keys and queries are 0."""
     if on_cpu(template.query):
         return None
@@ -173,7 +173,9 @@ def _differentiable_once(tensor: Tensor) -> Tensor:
     if not tensor.requires_grad or torch.compiler.is_compiling():
         return tensor
     view = tensor.view_as(tensor)
-    view.register_hook(lambda grad: once(_ONE_DERIVATIVE, grad.clone, grad) if grad.requires_grad else None)
+    view.register_hook(
+        lambda grad: first_derivatives_only(_NO_SECOND_DERIVATIVES, grad.clone, grad) if grad.requires_grad else None
+    )
     return view
 
 
@@ -264,7 +266,7 @@ def _make_mask(problem: Problem) -> _Masked:
 
 
 def _as_mask(mask: Tensor, problem: Problem) -> Tensor:
-    """Return a mask (..., n or 1, m or 1) in PyTorch's four dimensions."""
+    """Return a mask (..., n or 1, m or 1) with PyTorch's four dimensions: batch, heads, n, m."""
     if mask.shape[-1] != problem.restrictions.keys:
         mask = mask.expand(*mask.shape[:-1], problem.restrictions.keys)
     full = mask.expand(*problem.lead, *mask.shape[-2:]) if len(problem.lead) > 2 else mask

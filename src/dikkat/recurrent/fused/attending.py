@@ -149,7 +149,10 @@ def attend_row(
 
 @inlined
 def _find_slope(call: Call, query: Pointer, exps: Pointer, b: int, j: int, c: int, direct: bool, zero: Any) -> Vector:
-    """Return 4 p r² v, the derivative of an additive score, for a vector of features."""
+    """Return the derivatives of an additive score for a vector of features: 4 p r² v.
+
+    Here p = e^{2(q + k)} and r = 1/(1 + p).
+    """
     offset = (b * call.keys + j) * call.features
     key, key_exp = at(pointer(call.key, zero), offset), at(pointer(call.key_exp, zero), offset)
     p = _find_p(call, query, key, load(exps, c) * load(key_exp, c), direct, c, zero)

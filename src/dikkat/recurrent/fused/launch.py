@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dikkat._core.operators import once
+from dikkat._core.operators import first_derivatives_only
 from dikkat._engine.addresses import many_at_once
 from dikkat._engine.pytorch_state import saves_by_hook
 from dikkat.recurrent.fused.calls import Spec, StackRecord, find_dtype, to_dtype, unpad
@@ -86,7 +86,9 @@ def compute_grads(
     if not torch.is_grad_enabled():
         return compute()
     gradients: Sequence[Tensor | None]
-    gradients = once("a recurrence has no second derivatives", lambda: tuple(compute()), *tensors, *grads)
+    gradients = first_derivatives_only(
+        "a recurrence has no second derivatives", lambda: tuple(compute()), *tensors, *grads
+    )
     return gradients
 
 

@@ -62,7 +62,7 @@ Profile = Literal["gaussian", "epanechnikov"]
 
 @dataclass(frozen=True)
 class Window:
-    """A kernel and how far it reaches."""
+    """A kernel with its bandwidth, and the weight of distant keys that may be omitted."""
 
     profile: Profile  # K as a function of the distance: a kernel of `dikkat.scores`
     bandwidth: Tensor  # (d,), σ in the units of the keys; or (n, d), a σ for each query
@@ -167,11 +167,25 @@ def moments(query: Tensor, points: Tiles, window: Window, degree: int, exclude: 
     return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross / unit], 1), lse
 
 
-def fits(
+def fit_lines(
     query: Tensor, points: Tiles, window: Window, exclude: Tensor | None, ridge: Tensor, target: Tensor | None,
     second_ridge: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return lse (n,), u (n, k) and θ (n, k, v) of local lines; Λ S_0 (n, p) shrinks slopes to `target` (n, p, v)."""
+    """Fit a local line at each query; the symbols are those of `dikkat.regression.local`.
+
+    Args:
+        query: (n, d), sorted.
+        points: The keys, values and weights.
+        window: The kernel and its bandwidth.
+        exclude: (n,), the key that each query does not see, or −1.
+        ridge: (n, p), Λ S_0, which shrinks the first p slopes to `target`.
+        target: (n, p, v), or None for 0.
+        second_ridge: ε.
+
+    Returns:
+        lse (n,), log S_0; u (n, k), with k = 1 + d: the estimate is Σ_j w_j (u·z_j) y_j; θ (n, k, v), the height and
+        slopes of the line of each output.
+    """
     size, values, limits = points.key.shape[1], points.value.shape[1], torch.finfo(query.dtype)
     terms, columns = 1 + size, 1 + values + size + size * (size + 1) // 2 + size * values
     operands = {"ridge": ridge} | ({} if target is None else {"target": target})

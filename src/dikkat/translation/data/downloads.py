@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dikkat.storage.cache import create_file, wait_for_lock, writing
+from dikkat.storage.cache import create_file, explaining_write_errors, hold_lock
 from dikkat.translation.errors import CorpusError
 
 
@@ -35,7 +35,7 @@ def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0
         CorpusError: The content is wrong, or cannot be fetched; the message names the path for a manual download.
         OSError: The file cannot be written.
     """
-    with wait_for_lock(path.with_name(f"{path.name}.lock"), path.name):
+    with hold_lock(path.with_name(f"{path.name}.lock"), path.name):
         if path.exists():
             actual = Checksum.of(path, checksum.algorithm)
             if actual != checksum:
@@ -48,7 +48,7 @@ def fetch(address: str, path: Path, checksum: Checksum, *, timeout: float = 30.0
         with create_file(path, path.name) as file:
             value = hashlib.new(checksum.algorithm)
             for piece in _pieces(address, path.name, timeout, by_hand):
-                with writing(path.name, path.parent):
+                with explaining_write_errors(path.name, path.parent):
                     file.write(piece)
                 value.update(piece)
             if (actual := checksum._replace(value=value.hexdigest())) != checksum:

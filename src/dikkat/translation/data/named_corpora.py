@@ -6,7 +6,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from dikkat.storage.cache import cache_folder, writing
+from dikkat.storage.cache import cache_folder, explaining_write_errors
 from dikkat.storage.files import write_whole
 from dikkat.translation.data.corpus import AlignedCorpus, Corpus, TsvCorpus
 from dikkat.translation.data.downloads import Checksum, fetch
@@ -127,7 +127,7 @@ def _extract(archive: Path, sha256: str) -> Path:
                 content = zip_file.read(member)
         except _ARCHIVE_ERRORS as error:
             raise CorpusError(f"{archive}: damaged ({error}). Delete it to have it fetched again") from error
-        with writing(path.name, path.parent):
+        with explaining_write_errors(path.name, path.parent):
             write_whole(path, content)
     return path
 

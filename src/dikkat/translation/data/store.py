@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.storage.cache import cache_folder, create_file, wait_for_lock, writing
+from dikkat.storage.cache import cache_folder, create_file, explaining_write_errors, hold_lock
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.text.slots import NO_SLOTS, Slots
@@ -109,7 +109,7 @@ class Store:
         identity += [slots.to_dict(), practice]
         key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         path = cache_folder("tokenised") / f"{key[:32]}.arrow"
-        with wait_for_lock(path.with_suffix(".lock"), _CACHE_LABEL):
+        with hold_lock(path.with_suffix(".lock"), _CACHE_LABEL):
             if path.exists():
                 try:
                     return cls(*_from_file(path))
@@ -159,15 +159,15 @@ def _write(path: Path, task: "_Tokenization") -> None:
     import pyarrow as pa
 
     def write(batch: Any, metadata: dict[str, str] | None = None) -> None:
-        with writing(_CACHE_LABEL, path.parent):
+        with explaining_write_errors(_CACHE_LABEL, path.parent):
             writer.write_batch(batch, metadata)
 
     with create_file(path, _CACHE_LABEL) as file:
-        with writing(_CACHE_LABEL, path.parent):
+        with explaining_write_errors(_CACHE_LABEL, path.parent):
             writer = pa.ipc.new_file(file, _batch([]).schema)
         task.write_to(write)
         write(_batch([]), {"counts": json.dumps(asdict(task.counts))})
-        with writing(_CACHE_LABEL, path.parent):
+        with explaining_write_errors(_CACHE_LABEL, path.parent):
             writer.close()
 
 

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-_LONGEST = 30  # tokens of the longest repetition that is looked for
+_LONGEST = 30  # the most tokens of a sequence whose repetition is counted
 
 
 class Sentence(NamedTuple):
     """A sentence to translate: its token numbers, at least one, and the limits of its translations.
 
-    `<unk>` may be written if it `copies`. `slots` is a bit set of the slots to write, once each.
+    If `copies`, `<unk>` may be written, for a copied word. `slots` is a bit set of the slots to write, once each.
     """
 
     tokens: Sequence[int]
@@ -42,10 +42,10 @@ class Hypothesis:
 
 
 def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: float = math.inf) -> tuple[int, int]:
-    """Return the most repetitions in a row of a sequence of tokens, and the end of the first over `allowed` times.
+    """Return how often a sequence of tokens repeats in a row, at most, and where to cut the first excessive repetition.
 
-    The end is after the first occurrence of that sequence, or after all tokens if there is none. Only sequences with
-    the beginning of a word count: `1000` and `Schifffahrt` repeat nothing.
+    A repetition is excessive if there are more than `allowed`. The cut is after its first occurrence, or after all
+    tokens if there is none. Only sequences with the beginning of a word count: `1000` and `Schifffahrt` repeat nothing.
 
     Example:
         >>> repetition([5, 6, 7, 6, 7, 6, 7], lambda token: token == 6, allowed=2)

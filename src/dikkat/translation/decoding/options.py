@@ -107,12 +107,13 @@ class Search:
 
 @lru_cache(1024)
 def limits(search: Search, source_tokens: int) -> tuple[int, int]:
-    """Return the fewest and the most target tokens for a source of this length."""
+    """Return the minimum and the maximum number of target tokens for a source of this length."""
     # Fractions of the decimal numbers: 1.1 times 10 is exactly 11.
-    fewest, highest = max(1, math.ceil(Fraction(str(search.min_ratio)) * source_tokens)), length_limit(source_tokens)
+    min_length = max(1, math.ceil(Fraction(str(search.min_ratio)) * source_tokens))
+    max_length = length_limit(source_tokens)
     if search.max_ratio is not None:
-        highest = max(1, math.floor(Fraction(str(search.max_ratio)) * source_tokens))
-    return fewest, highest if search.max_length is None else min(highest, search.max_length)
+        max_length = max(1, math.floor(Fraction(str(search.max_ratio)) * source_tokens))
+    return min_length, max_length if search.max_length is None else min(max_length, search.max_length)
 
 
 DEFAULT = Search()

@@ -30,7 +30,7 @@ class PairScorer:
 
     @property
     def attends(self) -> bool:
-        """Whether at least one model has attention, which word links need."""
+        """True if at least one model has attention. Links between words need it."""
         return any(model.attends for model in self._models())
 
     def score(self, pairs: Iterable[tuple[str, str]], *, batch_size: int = 64) -> list[float]:

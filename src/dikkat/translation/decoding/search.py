@@ -50,11 +50,11 @@ def beam_search(
     search: Search = DEFAULT,
     slots: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),
 ) -> list[list[Hypothesis]]:
-    r"""Translate a batch by beam search, or draw translations. Ended hypotheses cost no more time.
+    r"""Translate a batch by beam search, or draw translations. Ended hypotheses cost no further time.
 
-    `<pad>` and `<bos>` are never output, and `<eos>` only after the fewest tokens of `search`, at least one. `<unk>` is
-    output only if the source has an unknown word and the model has attention, so that the caller can copy that word.
-    If a sentence's fewest tokens exceed the most, it is cut at the most.
+    `<pad>` and `<bos>` are never output, and `<eos>` only after the minimum length of `search`, at least one token.
+    `<unk>` is output only if the source has an unknown word and the model has attention, so that the caller can copy
+    that word. If a sentence's minimum length exceeds its maximum, the maximum holds.
 
     Several models with one vocabulary translate together: their probabilities are averaged at each step, and so are the
     attention weights of models with attention. With M models of probabilities $p_m$ a token's log-probability is
@@ -68,9 +68,9 @@ def beam_search(
         models: A network, or several with the same vocabularies on one device. They are set to evaluation mode.
         sources: Token numbers, at least one in each sentence.
         search: The options of the search.
-        slots: The slot numbers of source and target tokens, 0 to 62. A hypothesis writes only slots of its source, each
-            at most once. A hypothesis without all of them ends no search, and ranks below hypotheses with all. Samples
-            ignore slots.
+        slots: The slot numbers, 0 to 62, of source tokens and of target tokens. A slot is a token that stands for a
+            number or another span that is copied. A hypothesis writes only slots of its source, each at most once. A
+            hypothesis without all of them ends no search, and ranks below hypotheses with all. Samples ignore slots.
 
     Returns:
         For each source, in order, `search.n_best` hypotheses, best first by the score of `Search`; hypotheses cut by
@@ -109,12 +109,14 @@ def beam_search(
     slot_bits = torch.zeros(vocabulary, dtype=torch.int64, device="cpu")
     for token, slot in target_slots.items():
         slot_bits[token] = 1 << slot
-    only_slots = len(target_slots.keys() - range(SPECIAL)) == vocabulary - SPECIAL  # then a translation may be empty
+    # Without a word in the vocabulary, the translation of a source without slots must be empty.
+    only_slots = len(target_slots.keys() - range(SPECIAL)) == vocabulary - SPECIAL
     sentences = []
     for source in sources:
-        fewest, limit = limits(search, len(source))
+        min_length, max_length = limits(search, len(source))
         slot_set = reduce(or_, (bits_of_source.get(token, 0) for token in source), 0) if bits_of_source else 0
-        sentences.append(Sentence(source, attends and UNKNOWN in source, 0 if only_slots else fewest, limit, slot_set))
+        may_copy = attends and UNKNOWN in source
+        sentences.append(Sentence(source, may_copy, 0 if only_slots else min_length, max_length, slot_set))
     if panels := find_panels(model_list, search):
         return run.search(panels, sentences, search, slot_bits)
     if not grid.can_run(model_list, search):
@@ -122,8 +124,9 @@ def beam_search(
     results: list[list[Hypothesis]] = [[] for _ in sentences]
     for has_slots, engine in ((False, grid.search_grid), (True, step_by_step)):
         indices = [index for index, sentence in enumerate(sentences) if bool(sentence.slots) is has_slots]
-        found_group = engine(model_list, [sentences[index] for index in indices], search, slot_bits) if indices else []
-        for index, hypotheses in zip(indices, found_group, strict=True):
+        group = [sentences[index] for index in indices]
+        hypotheses_of_group = engine(model_list, group, search, slot_bits) if group else []
+        for index, hypotheses in zip(indices, hypotheses_of_group, strict=True):
             results[index] = hypotheses
     return results
 
@@ -145,7 +148,7 @@ def list_models(models: Models) -> list[TranslationModel]:
 
 @torch.no_grad()
 def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
-    """Compute the log-probabilities of given translations, which finished hypotheses have as their `score`.
+    """Compute the log-probabilities of given translations: the `score` of a finished hypothesis.
 
     Args:
         models: As in `beam_search`.
@@ -171,11 +174,12 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
     if not pairs:
         return []
     batch = collate(pairs).to(model_list[0].output_bias.device)
-    features, gains = (model.features(batch).split(_CHUNK) for model in model_list), []
+    features, log_probabilities = (model.features(batch).split(_CHUNK) for model in model_list), []
     for tokens, *chunks in zip(expected(batch).split(_CHUNK), *features, strict=True):
         scores = [model.scores(chunk) for model, chunk in zip(model_list, chunks, strict=True)]
-        gains.append(mean_log(scores).gather(1, tokens.unsqueeze(1)).squeeze(1).double().cpu())
-    return [float(tokens.sum()) for tokens in torch.cat(gains).split(batch.target_lengths.tolist())]
+        log_probabilities.append(mean_log(scores).gather(1, tokens.unsqueeze(1)).squeeze(1).double().cpu())
+    by_pair = torch.cat(log_probabilities).split(batch.target_lengths.tolist())
+    return [float(tokens.sum()) for tokens in by_pair]
 
 
 # --- as one compiled call
@@ -183,6 +187,8 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
 
 def explain(models: Models, search: Search = DEFAULT) -> list[str]:
     """Return the reasons why a search runs step by step in PyTorch and not as one compiled call, if any.
+
+    Packed weights that a model keeps from an earlier search are dropped if they are outdated.
 
     Example:
         >>> from dikkat.translation import Search, Settings, TranslationModel
@@ -200,7 +206,7 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
     for model in model_list:
         compiled: Compiled | None = vars(model).get(COMPILED)
         if compiled is None or torch.is_autocast_enabled("cpu") or not compiled.fits():
-            vars(model).pop(COMPILED, None)  # frees outdated panels
+            vars(model).pop(COMPILED, None)  # frees its memory
             reasons += search_obstacles(model.eval())
     if search.precision == "int8" and model_list[0].output_bias.dtype != torch.float32:
         reasons.append(f"int8 needs float32 weights, not {model_list[0].output_bias.dtype}")
@@ -208,9 +214,9 @@ def explain(models: Models, search: Search = DEFAULT) -> list[str]:
 
 
 def find_panels(models: Sequence[TranslationModel], search: Search) -> Panels | None:
-    """Return the model's weights in panels for the compiled call, or None if it cannot run this search.
+    """Return the model's packed weights for the compiled call, or None if it cannot run this search.
 
-    The first search packs the weights, in one of the searching threads, and the model keeps the panels.
+    The first search packs the weights, while other threads that search wait. The model keeps them.
     """
     reasons, int8 = explain(models, search), search.precision == "int8"
     if reasons and int8:
@@ -239,22 +245,22 @@ def _pack(model: TranslationModel, *, int8: bool) -> Panels:
             raise InputError(f"{name}: got infinite weights; expected finite weights for int8")
     panels = Panels(model, int8)
     kind = "int8" if int8 else str(panels.dtype).removeprefix("torch.")
-    _LOG.info("search: weights of %s packed into panels of %.1f MiB, kept", kind, panels.nbytes / 2**20)
+    _LOG.info("search: %s weights packed into panels of %.1f MiB, kept for later searches", kind, panels.nbytes / 2**20)
     return panels
 
 
 class Compiled:
-    """A model's panels, by whether they are int8, until the model drops them or its tensors are written to."""
+    """A model's packed weights, by whether they are int8. They are valid until the model's tensors change."""
 
     def __init__(self, model: nn.Module) -> None:
-        # No reference to the model: without a cycle, it is freed with its last reference.
+        # It has no reference to the model, which refers to it: a cycle would delay freeing the memory.
         self.panels: dict[bool, Panels] = {}
         self._writes = Writes([*model.parameters(), *model.buffers()])
 
     def fits(self) -> bool:
-        """Return whether the panels have the model's current weights, and the search would skip no hooks."""
+        """Return whether the packed weights are the model's current ones, and the search would skip no hooks."""
         return self._writes.are_none() and not every_module_has_hooks()
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
-        """Copies and unpickled models have no panels."""
+        """Make copies and pickles of this object None, so that a copied model packs its own weights."""
         return type(None), ()

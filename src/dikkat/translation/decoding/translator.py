@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dikkat.errors import InputError
-from dikkat.extras import needing
+from dikkat.extras import require_extra
 from dikkat.storage.files import write_whole
 from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.decoding.hypothesis import Hypothesis, repetition
@@ -245,7 +245,10 @@ class BaseTranslator(PairScorer):
         return results
 
     def _find_end(self, ids: Sequence[int], source: Sequence[int]) -> int:
-        """Return the end of the first tokens that are repeated three times, and more often than any in the source."""
+        """Return where to cut a translation: after the first occurrence of tokens that repeat too often.
+
+        That is three times, and more often than any tokens of the source.
+        """
         if repetition(ids, self.target_tokenizer.begins_word)[0] <= 2:
             return len(ids)
         allowed = max(2, repetition(source, self.source_tokenizer.begins_word)[0])
@@ -436,7 +439,7 @@ class Translator(BaseTranslator):
             >>> translator.widget("Go.").text
             'Go.'
         """
-        with needing("notebook"):
+        with require_extra("notebook"):
             from dikkat.show.notebook import TranslatorWidget
         return TranslatorWidget(model=self.bundle(), text=text, examples=list(examples))
 

@@ -18,7 +18,7 @@ from dikkat.storage.files import parse_json, read_regular
 from dikkat.storage.folders import SUMS, check_free, digest, parse_sums, recover, set_aside, write_folder
 from dikkat.storage.headers import check_header, header
 from dikkat.storage.int8 import Rows, dequantized, quantized
-from dikkat.storage.tensors import described, joined, misfits
+from dikkat.storage.tensors import describe, joined, misfits
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
@@ -114,7 +114,7 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
         name: tensor.detach().to("cpu", expected[name].dtype if name in expected else tensor.dtype).contiguous()
         for name, tensor in contents.model.state_dict().items()
     }
-    _check_names(expected, {name: described(tensor) for name, tensor in weights.items()}, where)
+    _check_tensors(expected, {name: describe(tensor) for name, tensor in weights.items()}, where)
     _check_finite(weights, where)
     if int8:
         weights = _to_int8(weights, quantized)
@@ -280,7 +280,7 @@ def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Pat
         }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
-    _check_names(expected, stored, path)
+    _check_tensors(expected, stored, path)
 
 
 def _read_bytes(path: Path, limit: int, first: int | None = None) -> bytes:
@@ -296,9 +296,12 @@ def _read_bytes(path: Path, limit: int, first: int | None = None) -> bytes:
         raise ModelFolderError(str(error)) from error
 
 
-def _check_names(expected: Mapping[str, Tensor], stored: Mapping[str, str], path: Path) -> None:
-    """Check the tensors' names, dtypes and shapes; `stored` has them in the form of `described`."""
-    if faults := misfits({name: described(tensor) for name, tensor in expected.items()}, stored):
+def _check_tensors(expected: Mapping[str, Tensor], stored: Mapping[str, str], path: Path) -> None:
+    """Check that the stored tensors have the expected names, dtypes and shapes.
+
+    `stored` maps each name to the text that `describe` returns for the tensor.
+    """
+    if faults := misfits({name: describe(tensor) for name, tensor in expected.items()}, stored):
         raise ModelFolderError(
             f"{path}: {joined(faults)}. The weights belong to other settings or vocabularies: take all files from one "
             "model"

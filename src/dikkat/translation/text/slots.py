@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import regex
 
 from dikkat.translation.text.special_tokens import SLOTS
-from dikkat.translation.text.tokenizer import Offsets, Tokenizer, locate
+from dikkat.translation.text.tokenizer import Offsets, Tokenizer, to_original_spans
 
 _BEFORE = r"(?<![\p{L}\p{M}\p{N}_])(?<!\p{N}[.,:/'’\-])"
 _AFTER = r"(?![\p{L}\p{M}\p{N}_])(?![.,:/'’\-]\p{N})"
@@ -57,7 +57,7 @@ Template = Sequence[int | str]
 
 
 class Shape(NamedTuple):
-    """How the training pairs write the spans of a shape.
+    """The form in which the training pairs write the spans of a shape.
 
     Attributes:
         written: The template: group numbers and the texts between them; for a coarse shape the text of each separator.
@@ -123,7 +123,7 @@ class Masked(NamedTuple):
             end = slot[1]
         rest = range(end, end + len(self.text) - len(characters))
         characters += [(index, index + 1) for index in rest]
-        return locate(offsets, characters)
+        return to_original_spans(offsets, characters)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Slots:
     most: int = 0
 
     def known(self, *tokenizers: Tokenizer) -> "Slots":
-        """Return these slots with `most` limited to the slots that all tokenizers have learnt."""
+        """Return these slots with `most` reduced to the number of slots that all tokenizers have learnt."""
         known = set(range(self.most)).intersection(*(tokenizer.slots.values() for tokenizer in tokenizers))
         return replace(self, most=next(slot for slot in range(self.most + 1) if slot not in known))
 
@@ -307,7 +307,7 @@ def _parse_shape(name: str, value: Any) -> Shape:
 
 
 def _judge(templates: Counter[tuple[int | str, ...]], copied: tuple[int | str, ...], matched: int, total: int) -> Shape:
-    """Return a shape with its `copied` template if half of the `matched` pairs have it, else with the most frequent.
+    """Return a shape with its `copied` template if half of the `matched` pairs have it, else its most frequent one.
 
     Rare shapes need less agreement, as a model does not learn to write rare numbers.
     """
@@ -364,7 +364,7 @@ def _find_templates(span: _Span, target: str, used: list[Offsets]) -> list[tuple
 
 
 def _quantity_texts(span: _Span, template: Template) -> tuple[str, ...] | None:
-    """Return the text of each separator if the template writes a quantity: groups in order, between equal marks."""
+    """Return the text of each separator if a template writes a quantity: groups in order, between equal separators."""
     texts = dict(zip(span.separators, map(str, template[1::2]), strict=True))
     is_quantity = tuple(template) == _ordered_template([texts[mark] for mark in span.separators])
     return tuple(texts.values()) if is_quantity and set().union(*texts.values()) <= set(_MARKS) else None

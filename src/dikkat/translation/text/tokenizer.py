@@ -1,6 +1,7 @@
 """Tokenizers: text to token numbers, and back to normal text."""
 
 import json
+import reprlib
 import unicodedata
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -69,7 +70,8 @@ class Tokenizer:
     include spaces. At the beginning of a sentence, which the training text shows, a word is the same token as within a
     sentence; only names keep their capital.
 
-    `"word"`: pieces are words, and marks with the spaces around them: `"“"` with and without a space are two pieces.
+    `"word"`: pieces are words, and punctuation marks with the spaces around them: `"“"` with and without a space are
+    two pieces.
     French elisions are separate words (`l'` + `homme`); other words keep their apostrophe (`he's`). A piece outside
     the vocabulary is read as one that differs only in case or spaces, if there is one, or else as `<unk>`.
 
@@ -171,14 +173,14 @@ class Tokenizer:
         return self._capitals.several
 
     def unknown(self, sentence: str) -> list[tuple[int, int]]:
-        """Return the offsets of words and marks that the training text does not have, except numbers."""
+        """Return the offsets of words and punctuation that the training text does not have, except numbers."""
         text, characters = _normalised(sentence)
         spans = [
             _without_spaces(text, piece.span())
             for piece in _PIECE.finditer(text)
             if (bare := _bare_form(piece.group())) not in self._known_pieces and bare and not bare[0].isdecimal()
         ]
-        return spans if characters is None else locate(spans, characters)
+        return spans if characters is None else to_original_spans(spans, characters)
 
     def _read(self, sentences: Sequence[str]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
         normalised = [_normalised(sentence) for sentence in sentences]
@@ -192,7 +194,7 @@ class Tokenizer:
                         self._nearest.get(_bare_form(text[first:last]), UNKNOWN) if number == UNKNOWN else number
                         for number, (first, last) in zip(ids, offsets, strict=True)
                     ]
-            yield ids, offsets if characters is None else locate(offsets, characters)
+            yield ids, offsets if characters is None else to_original_spans(offsets, characters)
 
     def decode(self, ids: Sequence[int], *, replace: Sequence[str | None] | None = None) -> str:
         """Return the text of token numbers, with normal capitals and spaces.
@@ -233,7 +235,7 @@ class Tokenizer:
         return text, labels
 
     def begins_word(self, number: int) -> bool:
-        """Return whether a token begins a word: marks, digits and later parts of a word do not."""
+        """Return whether a token begins a word. Punctuation, digits and continuations of a word do not."""
         label = self._label(number)
         return not label.startswith("·") and bool(_LETTER_IN.search(label))
 
@@ -245,7 +247,7 @@ class Tokenizer:
         return self._label_cache[number]
 
     def _texts(self, ids: Sequence[int], replace: Sequence[str | None] | None) -> tuple[str, str]:
-        """Return the text of tokens, before and after the exchange of the capitals at beginnings."""
+        """Return the text of tokens, before and after capitals at the beginning of sentences are restored."""
         replacements = [None] * len(ids) if replace is None else replace
         if self.kind == "word":
             unknown = SPECIAL_TOKENS[UNKNOWN]
@@ -315,14 +317,20 @@ class Tokenizer:
         return token
 
 
-def locate(spans: Iterable[Offsets], characters: Sequence[Offsets]) -> list[Offsets]:
-    """Convert offsets in a text to offsets in another one, in which its characters have the offsets `characters`."""
+def to_original_spans(spans: Iterable[Offsets], characters: Sequence[Offsets]) -> list[Offsets]:
+    """Convert spans of a rewritten text to spans of the original text.
+
+    `characters[i]` is the span in the original text of the rewritten text's character i.
+    """
     ends = [*characters, (characters[-1][1],) * 2] if characters else [(0, 0)]
     return [(ends[first][0], ends[last - 1][1] if first < last else ends[first][0]) for first, last in spans]
 
 
 def _normalised(text: str) -> tuple[str, list[Offsets] | None]:
-    """Return a text in composed form without needless blanks, and its characters' old offsets; None: unchanged."""
+    """Return a text in composed form without needless blanks, and its characters' spans in the original text.
+
+    The spans are None if the text is unchanged.
+    """
     if unicodedata.is_normalized("NFC", text) and not _NOT_NORMALISED.search(text):
         return text, None
     composed, offsets = "", list[Offsets]()
@@ -345,7 +353,7 @@ def _bare_form(piece: str) -> str:
 
 
 def _add_spaces(word: str) -> str:
-    """Return a word unchanged, or a mark with spaces around it."""
+    """Return a word unchanged, or a punctuation mark with spaces around it."""
     return f"{'' if word[0].isalnum() else ' '}{word}{'' if word[-1].isalnum() else ' '}"
 
 
@@ -445,7 +453,7 @@ def _check_vocabulary(vocabulary: Any) -> None:
     if isinstance(vocabulary, dict) and len(vocabulary) > MOST_TOKENS:
         raise ValueError(f"got {len(vocabulary):,} tokens; expected at most {MOST_TOKENS:,}")
     if not isinstance(vocabulary, dict) or any(type(number) is not int for number in vocabulary.values()):
-        raise ValueError("vocab: expected tokens and their numbers")
+        raise ValueError(f"vocab: got {reprlib.repr(vocabulary)}; expected an object of tokens and their numbers")
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
         raise ValueError(f"first tokens: got {tokens[: len(SPECIAL_TOKENS)]}; expected {list(SPECIAL_TOKENS)}")

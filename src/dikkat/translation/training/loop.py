@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dikkat.storage.tensors import described, joined, misfits
+from dikkat.storage.tensors import describe, joined, misfits
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Pair
 from dikkat.translation.decoding.evaluation import Evaluation, evaluate, words_of
@@ -120,7 +120,7 @@ class Loop:
         checkpoint = checkpoints.load(path)
         folder = path.parent.parent
         models = (self.model.state_dict(), checkpoint.model)
-        if faults := misfits(*({name: described(tensor) for name, tensor in model.items()} for model in models)):
+        if faults := misfits(*({name: describe(tensor) for name, tensor in model.items()} for model in models)):
             raise TrainingFolderError(
                 f"{folder}: got a checkpoint of another model: {joined(faults)}. Train again into another folder"
             )

@@ -173,8 +173,8 @@ def _check_changes(saved: Settings, current: Settings, folder: Path) -> None:
     ]
     if changed:
         raise TrainingFolderError(
-            f"{folder}: its training has other settings: {'; '.join(changed)}. Resume with its settings, or train again"
-            f" into another folder; only {', '.join(CHANGEABLE)} may change"
+            f"{folder}: the training there has other settings: {'; '.join(changed)}. Use the same settings to resume "
+            f"it (only {', '.join(CHANGEABLE)} may change), or train in another folder"
         )
 
 

@@ -68,7 +68,7 @@ def run(problem: Problem) -> Result:
     return Result(mean, lse, weights if problem.wants_weights else None, tail)
 
 
-def ready(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
+def make_fast_run(problem: Problem) -> Callable[..., list[Tensor] | None] | None:
     """Return a function (query, key, weight, value, lens) -> [mean, weights], or None for operands with gradients."""
     from dikkat._core.implementations.numba import few_kernel
 
@@ -144,15 +144,15 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     row_grads = (("mean_grad", grads.mean), ("total_grad", grads.total))
     for name, tensor in (("mean", out.mean), ("peak", out.peak), ("total", out.total), *row_grads):
         call.point(name, tensor.contiguous())
-    by_query, by_key = call.new("query_grad", *problem.query.shape), call.new("key_grad", *problem.key.shape)
-    by_value, by_weight = call.new("value_grad", *problem.value.shape), torch.empty(0, device="cpu")
+    query_grad, key_grad = call.new("query_grad", *problem.query.shape), call.new("key_grad", *problem.key.shape)
+    value_grad, weight_grad = call.new("value_grad", *problem.value.shape), torch.empty(0, device="cpu")
     if problem.weight is not None:
         by_task = call.new("weight_grad", call.batch, problem.query.shape[-1])
     call.run(few_kernel.backward, call.batch)
     if problem.weight is not None:
-        by_weight = by_task.sum(0).view(problem.weight.shape)
+        weight_grad = by_task.sum(0).view(problem.weight.shape)
     nothing = torch.empty(0, device="cpu")
-    return Gradients(by_query, by_key, by_weight, by_value, bias=nothing, key_bias=nothing)
+    return Gradients(query_grad, key_grad, weight_grad, value_grad, bias=nothing, key_bias=nothing)
 
 
 _KERNEL = Kernel(_forward, _backward, "numba-few", launch.run.batched)

@@ -242,15 +242,15 @@ def _score_gradients(call: Call, b: int, row: int, limit: int, inverse_total: fl
         count = min(lanes, limit - j0)
         for k in range(count):
             store(work.sums, k * lanes, _product(mean_grad, at(values, (j0 + k) * size), size, zero))
-        by_weight = totals(work.sums, 0)
+        grad = totals(work.sums, 0)
         weight = exp(load(work.scores, j0) - base) * shrunk
         if call.weights_grad != 0:
             inside = lane_numbers(zero) < full(count, zero)
             incoming = where(inside, gather(at(weights_grad, j0), 0, 1, count), full(0, zero))
-            by_weight += incoming
+            grad += incoming
             drifts += incoming * weight
         store(work.shares, j0, weight)
-        store(work.by_score, j0, by_weight)
+        store(work.by_score, j0, grad)
     mean = at(pointer(call.mean, zero), row * size)
     drift = total(drifts) + total(_product(mean_grad, mean, size, zero))
     drift -= pointer(call.total_grad, zero)[row] / inverse_total
@@ -273,21 +273,21 @@ def _pair_gradients(
             away = magnitude(x)
             e = exp(nothing - away)
             r = one / (one + e)
-            by_key = by_score * load(work.weight, c) * full(4, zero) * e * r * r
+            key_term = by_score * load(work.weight, c) * full(4, zero) * e * r * r
             large = (one - e) * r
             large = where(x < nothing, nothing - large, large)
             tanh = where(away < full(2 * SMALL_TANH, zero), small_tanh(full(0.5, zero) * x), large)
             store(work.weight_sums, c, fused(by_score, tanh, load(work.weight_sums, c)))
-            by_query = by_key
+            query_term = key_term
         elif distance is not None:
-            by_key = by_score * (q - clip(k, full(call.highest, zero), zero))
-            by_query = nothing - by_key
+            key_term = by_score * (q - clip(k, full(call.highest, zero), zero))
+            query_term = nothing - key_term
         else:
-            by_key, by_query = by_score * q, by_score * k
-        store(work.query_sums, c, load(work.query_sums, c) + by_query)
+            key_term, query_term = by_score * q, by_score * k
+        store(work.query_sums, c, load(work.query_sums, c) + query_term)
         if not alone:
-            by_key += load_part(key_grad, c, size, zero)
-        _write(key_grad, c, size, by_key, work.spare, zero)
+            key_term += load_part(key_grad, c, size, zero)
+        _write(key_grad, c, size, key_term, work.spare, zero)
 
 
 @inlined
@@ -296,10 +296,10 @@ def _value_gradient(
 ) -> None:
     size = call.values
     for c in range(0, size, lanes_of(zero)):
-        by_value = share * load_part(mean_grad, c, size, zero)
+        value_term = share * load_part(mean_grad, c, size, zero)
         if not alone:
-            by_value += load_part(value_grad, c, size, zero)
-        _write(value_grad, c, size, by_value, work.spare, zero)
+            value_term += load_part(value_grad, c, size, zero)
+        _write(value_grad, c, size, value_term, work.spare, zero)
 
 
 @Kernel

@@ -34,10 +34,10 @@ from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, poi
 
 
 @inlined
-def _average_narrow(
+def _add_weighted_narrow(
     scores: Pointer, weights: Pointer, value: Pointer, blocks: int, size: int, exact: bool, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a row's weighted values if there are few features: the lanes are keys."""
+    """Add weights · values to the mean of one row with few features: the lanes are keys."""
     lanes = lanes_of(zero)
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     for c in range(size):
@@ -51,10 +51,10 @@ def _average_narrow(
 
 
 @inlined
-def _average_exact(
+def _add_weighted_visible(
     scores: Pointer, weights: Pointer, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add the weighted values of only the visible keys, since 0 · NaN is NaN."""
+    """Add weights · values of only the visible keys to the mean of one row, since 0 · NaN is NaN."""
     for j in range(keys):
         if scores[j] != -np.inf:
             weight = spread(weights, j)
@@ -63,8 +63,8 @@ def _average_exact(
 
 
 @inlined
-def _average_row(weights: Pointer, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any) -> None:
-    """Add a row's weighted values if there are many features: the lanes are features."""
+def _add_weighted_row(weights: Pointer, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any) -> None:
+    """Add weights · values to the mean of one row with many features: the lanes are features."""
     lanes = lanes_of(zero)
     for c in range(0, stride, lanes):
         acc = load(mean, c)
@@ -74,10 +74,13 @@ def _average_row(weights: Pointer, value: Pointer, keys: int, stride: int, mean:
 
 
 @inlined
-def _average_rows(
+def _add_weighted_rows(
     weights: Pointer, width: int, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add the weighted values of four rows, two vectors of features at a time: each load serves several products."""
+    """Add weights · values to the means of four rows.
+
+    Two vectors of features are processed at a time, so that each load serves several products.
+    """
     lanes = lanes_of(zero)
     w0, w1, w2, w3 = weights, at(weights, width), at(weights, 2 * width), at(weights, 3 * width)
     m0, m1, m2, m3 = mean, at(mean, stride), at(mean, 2 * stride), at(mean, 3 * stride)
@@ -110,12 +113,13 @@ def average(
     call: Call, b: int, rows: int, j0: int, blocks: int, width: int, scores: Pointer, weights: Pointer,
     mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
+    """Add a tile's weighted values to the means of some rows."""
     stride = call.value_stride
     if call.narrow:
         value = packed_value(call, b, j0, zero)
         for i in range(rows):
             out = at(mean, i * stride)
-            _average_narrow(
+            _add_weighted_narrow(
                 at(scores, i * width), at(weights, i * width), value, blocks, call.values, call.exact != 0, out, zero
             )
         return
@@ -125,13 +129,13 @@ def average(
     while i < rows:
         out = at(mean, i * stride)
         if call.exact:
-            _average_exact(at(scores, i * width), at(weights, i * width), value, keys, stride, out, zero)
+            _add_weighted_visible(at(scores, i * width), at(weights, i * width), value, keys, stride, out, zero)
             i += 1
         elif i + 4 <= rows:
-            _average_rows(at(weights, i * width), width, value, keys, stride, out, zero)
+            _add_weighted_rows(at(weights, i * width), width, value, keys, stride, out, zero)
             i += 4
         else:
-            _average_row(at(weights, i * width), value, keys, stride, out, zero)
+            _add_weighted_row(at(weights, i * width), value, keys, stride, out, zero)
             i += 1
 
 

@@ -134,7 +134,7 @@ class _AttentionRecord(ProblemRecord):
         self.point("bias_offsets", offsets.contiguous())
 
     def make_bias_grad(self) -> Tensor:
-        """Allocate the bias's gradient, one for each task if all rows share the bias."""
+        """Allocate the gradient of the bias. If all rows share the bias, each task gets its own, summed afterwards."""
         bias = self.problem.restrictions.bias
         if bias is None or self.turns is None:
             return torch.empty(0, device="cpu")
@@ -266,10 +266,10 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
     tasks = max(1, min(-(-queries // _ROWS), -(-2 * torch.get_num_threads() // max(1, parallel_elements))))
     fields |= {"element_tasks": tasks, "task_rows": -(-queries // tasks)}
     call.element_tasks = tasks
-    by_bias = call.make_bias_grad()
-    by_query = call.new("query_grad", *lead, queries, fields["features"])
+    bias_grad = call.make_bias_grad()
+    query_grad = call.new("query_grad", *lead, queries, fields["features"])
     run_backward = _additive_backward if problem.pair == "additive" else _blocked_backward
-    by_key, by_weight, by_value, by_key_bias = run_backward(call, grad.mean)
+    key_grad, weight_grad, value_grad, key_bias_grad = run_backward(call, grad.mean)
 
     def summed(tensor: Tensor | None, operand: Tensor | None, trailing_dims: int) -> Tensor:
         """Sum gradients (tasks, ...), which may be padded, to the operand's shape; empty without an operand."""
@@ -282,12 +282,12 @@ def _backward(problem: Problem, out: Output, grads: Output) -> Gradients:
         return total.reshape(*lead, *total.shape[1:]).sum_to_size(operand.shape).contiguous()
 
     return Gradients(
-        by_query.sum_to_size(problem.query.shape).contiguous(),
-        summed(by_key, problem.key, 2),
-        summed(by_weight, problem.weight, 1),
-        summed(by_value, problem.value, 2),
-        by_bias if bias is None or call.turns is None else by_bias.sum_to_size(bias.shape),
-        summed(by_key_bias, problem.restrictions.key_bias, 1),
+        query_grad.sum_to_size(problem.query.shape).contiguous(),
+        summed(key_grad, problem.key, 2),
+        summed(weight_grad, problem.weight, 1),
+        summed(value_grad, problem.value, 2),
+        bias_grad if bias is None or call.turns is None else bias_grad.sum_to_size(bias.shape),
+        summed(key_bias_grad, problem.restrictions.key_bias, 1),
     )
 
 
@@ -312,9 +312,9 @@ def _additive_backward(
     rows = max(group, min(_ROWS, _MAX_SUMS // max(1, padded) // group * group))
     fields |= {"group": group, "rows": rows}
     tasks = call.batch * call.element_tasks
-    by_key, by_value = call.new("key_grad", tasks, keys, padded), call.new("value_grad", tasks, keys, stride)
-    by_weight = call.new("weight_grad", tasks, size)
-    by_key_bias = call.zeros("key_bias_grad", tasks, keys) if problem.restrictions.key_bias is not None else None
+    key_grad, value_grad = call.new("key_grad", tasks, keys, padded), call.new("value_grad", tasks, keys, stride)
+    weight_grad = call.new("weight_grad", tasks, size)
+    key_bias_grad = call.zeros("key_bias_grad", tasks, keys) if problem.restrictions.key_bias is not None else None
     pairs, row_pairs = group * SIDE, rows * SIDE
     call.run_in_turns(
         additive_backward.backward,
@@ -325,7 +325,7 @@ def _additive_backward(
         query=rows * padded, query_sums=rows * padded, query_exact=rows * padded,
         limits=rows, beyond=rows, sweeps=rows, exact_rows=group,
     )  # fmt: skip
-    return by_key, by_weight, by_value, by_key_bias
+    return key_grad, weight_grad, value_grad, key_bias_grad
 
 
 def _blocked_backward(call: _AttentionRecord, mean_grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
@@ -343,15 +343,16 @@ def _blocked_backward(call: _AttentionRecord, mean_grad: Tensor) -> tuple[Tensor
     }  # fmt: skip
     biased = call.problem.restrictions.key_bias is not None
     blocks_of_tasks = call.batch * call.element_tasks, fields["blocks"]
-    by_key = call.zeros("key_grad", *blocks_of_tasks, size, lanes)
-    by_value = call.zeros("value_grad", *blocks_of_tasks, values, lanes)
-    by_key_bias = call.zeros("key_bias_grad", *blocks_of_tasks, lanes) if biased else None
+    key_grad = call.zeros("key_grad", *blocks_of_tasks, size, lanes)
+    value_grad = call.zeros("value_grad", *blocks_of_tasks, values, lanes)
+    key_bias_grad = call.zeros("key_bias_grad", *blocks_of_tasks, lanes) if biased else None
     call.run_in_turns(backward.backward, **regions)
 
     def unpacked(blocked: Tensor) -> Tensor:
         return blocked.mT.flatten(1, 2)
 
-    return unpacked(by_key), None, unpacked(by_value), None if by_key_bias is None else by_key_bias.flatten(1, 2)
+    key_bias_grad = None if key_bias_grad is None else key_bias_grad.flatten(1, 2)
+    return unpacked(key_grad), None, unpacked(value_grad), key_bias_grad
 
 
 run = Operator("numba", _forward, _backward)

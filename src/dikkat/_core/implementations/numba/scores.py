@@ -92,7 +92,10 @@ def _additive_rows(
 
 @inlined
 def _additive_exact(call: Call, b: int, i: int, j: int, weight: Pointer, zero: Any) -> Vector:
-    """Return Σ v/a of a row with a block of keys, for finite numbers of any size."""
+    """Return Σ v/a over the features for a row and each key of a block, without overflow for any finite input.
+
+    The symbols are those of the module's docstring.
+    """
     query, key = raw_row(call, b, i, zero), raw_keys(call, b, j, zero)
     one, acc = full(1, zero), full(0, zero)
     for c in range(call.features):

@@ -97,7 +97,7 @@ def _keep_largest(scores: Pointer, blocks: int, j0: int, top: int, largest: Poin
 def _add_to_keys(
     call: Call, task: int, rows: int, j0: int, blocks: int, width: int, shares: Pointer, work: Work, zero: Any
 ) -> None:
-    """Add a tile's weights to the sums of its keys, four rows at a time."""
+    """Add a tile's weights, `shares` · the rows' factors, to the sums of its keys, four rows at a time."""
     lanes, factors, sums = lanes_of(zero), work.factors, work.key_sums
     clear(sums, blocks * lanes, zero)
     i = 0

@@ -5,7 +5,7 @@ the query and a factor of the key: Σ_h v_h tanh(q_h + k_h) = ⟨Φ(q), Ψ(k)⟩
 The coefficients are those of the first series of `sines.SERIES` that reaches as far as the data.
 
 Only the device knows the data's reach, and reading it would block the host at every call. So R is fixed and the device
-looks up the coefficients. Guarded kernels overwrite the scores of pairs that no series reaches; without such pairs they
+looks up the coefficients. Further kernels overwrite the scores of pairs that no series reaches; without such pairs they
 read one number and end. Without Triton the host reads the reach, and `chunked` runs calls beyond all series.
 """
 
@@ -64,13 +64,14 @@ class Plain:
     """The functions of `launch`, with the same arguments and results, in PyTorch's operations."""
 
     @staticmethod
-    def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan | None:
+    def plan_series(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan | None:
         reach = largest_magnitude(query) + largest_magnitude(key)
-        index = next((i for i, known in enumerate(table[:, 0].tolist()) if reach <= known), None)
+        index = next((i for i, series_reach in enumerate(table[:, 0].tolist()) if reach <= series_reach), None)
         if index is None:
             return None
-        head = torch.tensor([math.inf, 0.0, _power(reach, 0.0), _power(largest_magnitude(weight))], device=table.device)
-        head[1] = table[index, 1]
+        units = [_power_of_two_below(reach, 0.0), _power_of_two_below(largest_magnitude(weight))]
+        head = torch.tensor([math.inf, 0.0, *units], device=table.device)
+        head[launch.FREQUENCY] = table[index, 1]
         return Plan(torch.cat([head, table[index, 2:]]), _TERMS, head, head)
 
     @staticmethod
@@ -79,20 +80,20 @@ class Plain:
         sin, cos = _waves(query, plan)
         phi = torch.stack([sin / small, cos], -2)
         sin, cos = _waves(key, plan)
-        gain = plan.numbers[4:, None] * (weight.float() / unit)[:, None, None]  # (elements or 1, 1, R, h)
-        psi = torch.stack([cos * gain, sin * gain / small], -2)
+        coefficient_v = plan.numbers[launch.COEFFICIENTS :, None] * (weight.float() / unit)[:, None, None]
+        psi = torch.stack([cos * coefficient_v, sin * coefficient_v / small], -2)  # (elements, m, R, 2, h)
         return phi.flatten(-3).half(), psi.flatten(-3).half()
 
     @staticmethod
     def far_scores(scores: Tensor, query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> None:
-        """Do nothing: `plan` rejects calls with far pairs."""
+        """Do nothing: `plan_series` rejects calls with far pairs."""
 
     @staticmethod
     def weigh(
         scores: Tensor, plan: Plan | None, mask: TileMask, kind: torch.dtype, known: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if plan is not None:
-            scores = scores * (plan.numbers[2] * plan.numbers[3])
+            scores = scores * (plan.numbers[launch.SINE_UNIT] * plan.numbers[launch.V_UNIT])
         if known is None:
             weights, peak, total = softmax(scores, mask.visible)
         else:
@@ -104,42 +105,43 @@ class Plain:
         return weights.to(kind), (weights if factor is None else weights * factor).to(kind), peak, total
 
     @staticmethod
-    def by_score(
-        weights: Tensor, weight_grad: Tensor, grad: Tensor, value: Tensor, mask: TileMask, by_weight: Tensor | None,
-        drift: Tensor | None, sums: bool, extra_bound: Tensor | None,
+    def score_grads(
+        weights: Tensor, weight_grad: Tensor, grad: Tensor, value: Tensor, mask: TileMask, incoming: Tensor | None,
+        offsets: Tensor | None, subtract_mean: bool, extra_bound: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         factor, weights = _dropout_factors(mask, weight_grad), weights.float()
         weight_grad = weight_grad if factor is None else (weight_grad * factor).masked_fill(factor == 0, 0.0)
-        weight_grad = weight_grad if by_weight is None else weight_grad + by_weight
+        weight_grad = weight_grad if incoming is None else weight_grad + incoming
         weight_grad = weight_grad.masked_fill(weights == 0, 0.0)
-        if sums:
+        if subtract_mean:
             weight_grad = weight_grad - (weights * weight_grad).sum(-1, keepdim=True)
-        if drift is not None:
-            weight_grad = weight_grad - drift[..., None]
+        if offsets is not None:
+            weight_grad = weight_grad - offsets[..., None]
         score_grad = (weights * weight_grad).masked_fill(weights == 0, 0.0)
         largest = score_grad.abs().nan_to_num(0.0, 0.0, 0.0).amax()
         scale = torch.exp2(13 - largest.masked_fill(largest == 0, 1.0).log2().floor().clamp(-100, 100))
         return (score_grad * scale).half(), scale[None]
 
     @staticmethod
-    def sides(
-        query: Tensor, key: Tensor, weight: Tensor, by_phi: Tensor, by_psi: Tensor, grads: Tensor, scale: Tensor,
+    def input_grads(
+        query: Tensor, key: Tensor, weight: Tensor, phi_grad: Tensor, psi_grad: Tensor, grads: Tensor, scale: Tensor,
         plan: Plan, kinds: tuple[torch.dtype, torch.dtype],
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         _, _, small, unit, *_ = plan.numbers
-        frequencies, b = _frequencies(plan), plan.numbers[4:, None]
+        frequencies, b = _frequencies(plan), plan.numbers[launch.COEFFICIENTS :, None]
         sin, cos = _waves(query, plan)
-        first, second = by_phi.unflatten(-1, (_TERMS, 2, -1)).unbind(-2)
-        by_query = ((first * cos - small * second * sin) * frequencies).sum(-2) * (unit / scale)
+        first, second = phi_grad.unflatten(-1, (_TERMS, 2, -1)).unbind(-2)
+        query_grad = ((first * cos - small * second * sin) * frequencies).sum(-2) * (unit / scale)
         sin, cos = _waves(key, plan)
-        first, second = by_psi.unflatten(-1, (_TERMS, 2, -1)).unbind(-2)
-        by_key = ((second * cos - small * first * sin) * (frequencies * b)).sum(-2) * (weight.float()[:, None] / scale)
-        by_weight = ((small * first * cos + second * sin) * b).sum((1, 2)) / scale
-        return by_query.to(kinds[0]), by_key.to(kinds[1]), by_weight.sum_to_size(weight.shape)
+        first, second = psi_grad.unflatten(-1, (_TERMS, 2, -1)).unbind(-2)
+        slopes = ((second * cos - small * first * sin) * (frequencies * b)).sum(-2)
+        key_grad = slopes * (weight.float()[:, None] / scale)
+        v_grad = ((small * first * cos + second * sin) * b).sum((1, 2)) / scale
+        return query_grad.to(kinds[0]), key_grad.to(kinds[1]), v_grad.sum_to_size(weight.shape)
 
 
 def _frequencies(plan: Plan) -> Tensor:
-    return plan.numbers[1] * torch.arange(1, 2 * plan.terms, 2, device=plan.numbers.device)[:, None]
+    return plan.numbers[launch.FREQUENCY] * torch.arange(1, 2 * plan.terms, 2, device=plan.numbers.device)[:, None]
 
 
 def _waves(side: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -148,7 +150,7 @@ def _waves(side: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
     return angles.sin(), angles.cos()
 
 
-def _power(size: float, max_exponent: float = 60.0) -> float:
+def _power_of_two_below(size: float, max_exponent: float = 60.0) -> float:
     """Return the largest power of two ≤ size, with a clamped exponent; 1 for 0, ∞ and NaN."""
     if not 0 < size < math.inf:
         return 1.0
@@ -165,7 +167,7 @@ def _dropout_factors(mask: TileMask, like: Tensor) -> Tensor | None:
 
 @cache
 def _table(device: torch.device, reach: float) -> Tensor:
-    """Return the series up to a reach, (series, 2 + R): A, the first frequency, b."""
+    """Return the series up to a reach, (series, 2 + R): its reach A, first frequency and coefficients b."""
     lines = [(series_reach, torch.pi / (2 * period), *b) for series_reach, period, b in SERIES if series_reach <= reach]
     with torch.inference_mode(False):
         return torch.tensor(lines, dtype=torch.float32, device=device)
@@ -175,7 +177,7 @@ class _Call(NamedTuple):
     """A problem with one leading dimension; only v may be broadcast."""
 
     problem: Problem
-    steps: Any  # `Plain`, or the module `launch` with kernels
+    steps: Any  # the functions that compute: `Plain`, or the module `launch` with kernels
     query: Tensor  # (elements, n, h)
     key: Tensor  # (elements, m, h)
     weight: Tensor  # (elements or 1, h)
@@ -200,7 +202,7 @@ class _Call(NamedTuple):
         if not (self.query.numel() and self.key.numel()):
             return None
         reach = min(_REACHES[self.query.dtype], _REACHES[self.key.dtype])
-        plan: Plan | None = self.steps.plan(self.query, self.key, self.weight, _table(self.query.device, reach))
+        plan: Plan | None = self.steps.plan_series(self.query, self.key, self.weight, _table(self.query.device, reach))
         return plan
 
     def tiles(self) -> list[tuple[slice, slice, list[slice]]]:
@@ -269,7 +271,7 @@ class _Tile(NamedTuple):
         self.call.steps.far_scores(scores, self.query, self.key, self.weight, plan)
         if restrictions.bias is None and restrictions.key_bias is None:
             return scores, plan
-        scores *= plan.numbers[2] * plan.numbers[3]
+        scores *= plan.numbers[launch.SINE_UNIT] * plan.numbers[launch.V_UNIT]
         if len(scores) == lead.numel():
             biased = restrictions.biased(scores.view(*lead, *scores.shape[1:]), self.rows, self.cols)
             return flat(biased.to(scores.dtype), lead), None
@@ -391,14 +393,14 @@ def _backward(problem: Problem, out: Output, grads: Output, *tensors: Tensor) ->
     restrictions, tiles = problem.restrictions, call.tiles()
     one_tile = len(tiles) == len(tiles[0][2]) == 1
     grad = flat(torch.zeros_like(out.mean) if grads.mean is None else grads.mean, lead).to(kind)
-    by_weight = flat(grads.weights, lead) if problem.wants_weights and grads.weights is not None else None
-    drift, extra_bound = _find_offsets(problem, out, grads, len(tiles[0][2]) > 1)
+    weight_grads = flat(grads.weights, lead) if problem.wants_weights and grads.weights is not None else None
+    offsets, extra_bound = _find_offsets(problem, out, grads, len(tiles[0][2]) > 1)
     peak, total = (flat(t, lead, 1) for t in (out.peak, out.total))
     if restrictions.vary_by_row() and not restrictions.leaves_some():
         grad = grad.masked_fill((total == 0)[..., None], 0.0)  # rows without a key may have NaN
     sums = _Sums.of(call, one_tile)
     for elements, rows, columns in tiles:
-        row_grad, offset = _take(grad, elements, rows), None if drift is None else _take(drift, elements, rows)
+        row_grad, row_offsets = _take(grad, elements, rows), None if offsets is None else _take(offsets, elements, rows)
         for cols in columns:
             tile = call.tile(elements, rows, cols)
             subplan = tile.plan(plan)
@@ -411,44 +413,45 @@ def _backward(problem: Problem, out: Output, grads: Output, *tensors: Tensor) ->
                 weights, dropped, _, _ = call.steps.weigh(scores, units, tile.mask, kind, known)
                 del scores
             weight_grad = product(row_grad, tile.value.mT)
-            incoming = None if by_weight is None else by_weight[elements, rows, cols].contiguous()
-            by_score, scale = call.steps.by_score(
-                weights, weight_grad, row_grad, tile.value, tile.mask, incoming, offset, len(columns) == 1, extra_bound
-            )
+            incoming = None if weight_grads is None else weight_grads[elements, rows, cols].contiguous()
+            score_grad, scale = call.steps.score_grads(
+                weights, weight_grad, row_grad, tile.value, tile.mask, incoming, row_offsets, len(columns) == 1,
+                extra_bound,
+            )  # fmt: skip
             del weight_grad
             visible = None if tile.visible is None else tile.visible.mT
             sums.value(tile, pool(dropped.mT, row_grad, visible, partial(product, kind=sums.kinds.value)))
-            by_phi, by_psi = product(by_score, psi), product(by_score.mT, phi)
+            phi_grad, psi_grad = product(score_grad, psi), product(score_grad.mT, phi)
             del phi, psi, weights, dropped
             kinds = sums.kinds.query, sums.kinds.key
-            sums.sides(
-                tile,
-                call.steps.sides(tile.query, tile.key, tile.weight, by_phi, by_psi, by_score, scale, subplan, kinds),
+            shares = call.steps.input_grads(
+                tile.query, tile.key, tile.weight, phi_grad, psi_grad, score_grad, scale, subplan, kinds
             )
+            sums.inputs(tile, shares)
             if problem.wants_bias_grad or restrictions.key_bias is not None:
-                sums.biases(tile, by_score.float() / scale)
+                sums.biases(tile, score_grad.float() / scale)
     return sums.gradients()
 
 
 def _find_offsets(problem: Problem, out: Output, grads: Output, tiled: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Return the offset (..., n) of a row's score gradients, and a bound on the incoming gradients.
+    """Return the offsets (..., n) of `score_grads`, and a bound on the incoming gradients; None if there are none.
 
-    With several tiles of columns, the offset includes Σ weight · gradient.
+    With several tiles of columns, the offsets include Σ weight · gradient.
     """
-    drift = extra_bound = None
+    offsets = extra_bound = None
     if problem.wants_state and grads.total is not None:
-        drift = (-grads.total * out.total).masked_fill(out.total == 0, 0.0)
-    by_weight = grads.weights if problem.wants_weights else None
-    if drift is not None or by_weight is not None:
-        largest = [t.abs().float().nan_to_num(0.0, 0.0, 0.0).amax() for t in (drift, by_weight) if t is not None]
+        offsets = (-grads.total * out.total).masked_fill(out.total == 0, 0.0)
+    weight_grads = grads.weights if problem.wants_weights else None
+    if offsets is not None or weight_grads is not None:
+        largest = [t.abs().float().nan_to_num(0.0, 0.0, 0.0).amax() for t in (offsets, weight_grads) if t is not None]
         extra_bound = 2 * torch.stack(largest).sum()[None]
     if tiled:
-        drift = torch.zeros_like(out.total) if drift is None else drift
+        offsets = torch.zeros_like(out.total) if offsets is None else offsets
         if grads.mean is not None:
-            drift = drift + (grads.mean.float() * out.mean.float()).sum(-1)
-        if by_weight is not None:
-            drift = drift + (by_weight.float() * out.weights.float()).sum(-1)
-    return None if drift is None else flat(drift, problem.lead, 1), extra_bound
+            offsets = offsets + (grads.mean.float() * out.mean.float()).sum(-1)
+        if weight_grads is not None:
+            offsets = offsets + (weight_grads.float() * out.weights.float()).sum(-1)
+    return None if offsets is None else flat(offsets, problem.lead, 1), extra_bound
 
 
 class _Kinds(NamedTuple):
@@ -483,20 +486,20 @@ class _Sums:
     def value(self, tile: _Tile, share: Tensor) -> None:
         self._add("value", share, (tile.elements, tile.cols), self.call.value)
 
-    def sides(self, tile: _Tile, shares: tuple[Tensor, Tensor, Tensor]) -> None:
+    def inputs(self, tile: _Tile, shares: tuple[Tensor, Tensor, Tensor]) -> None:
         self._add("query", shares[0], (tile.elements, tile.rows), self.call.query)
         self._add("key", shares[1], (tile.elements, tile.cols), self.call.key)
         shared = len(self.call.weight) == 1
         self._add("weight", shares[2], (slice(None) if shared else tile.elements,), self.call.weight)
 
-    def biases(self, tile: _Tile, by_score: Tensor) -> None:
+    def biases(self, tile: _Tile, score_grad: Tensor) -> None:
         problem, lead = self.call.problem, self.call.problem.lead
-        by_pair = by_score
-        if len(by_score) != lead.numel():  # a broadcast bias is summed over all batch elements
-            by_pair = by_score.new_zeros(lead.numel(), *by_score.shape[1:])
-            by_pair[tile.elements] = by_score
-        by_pair = by_pair.view(*lead, *by_pair.shape[1:])
-        for name, share in (("bias", by_pair), ("key_bias", by_pair.sum(-2))):
+        pair_grad = score_grad
+        if len(score_grad) != lead.numel():  # a broadcast bias is summed over all batch elements
+            pair_grad = score_grad.new_zeros(lead.numel(), *score_grad.shape[1:])
+            pair_grad[tile.elements] = score_grad
+        pair_grad = pair_grad.view(*lead, *pair_grad.shape[1:])
+        for name, share in (("bias", pair_grad), ("key_bias", pair_grad.sum(-2))):
             bias = getattr(problem.restrictions, name)
             if bias is None or (name == "bias" and not problem.wants_bias_grad):
                 continue

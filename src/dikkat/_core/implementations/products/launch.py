@@ -18,10 +18,15 @@ _NORMED, _LONGEST = 128, 8192
 _PROGRAMS = 1024
 
 
-class Plan(NamedTuple):
-    """The numbers that a call's kernels read, on the device, without a synchronisation."""
+# Positions in `Plan.numbers`: the peak from which a block is far; the first frequency ω; the powers of two by which
+# sines and v are divided, for float16's range; and the first of the R coefficients b.
+LIMIT, FREQUENCY, SINE_UNIT, V_UNIT, COEFFICIENTS = range(5)
 
-    numbers: Tensor  # see `kernel`
+
+class Plan(NamedTuple):
+    """The numbers with which a call's kernels compute. They stay on the device, so that the host does not wait."""
+
+    numbers: Tensor  # (4 + R,), by position: LIMIT, FREQUENCY, SINE_UNIT, V_UNIT, COEFFICIENTS
     terms: int  # R
     query_peaks: Tensor  # (elements, blocks)
     key_peaks: Tensor  # (elements, blocks)
@@ -40,21 +45,24 @@ def _cols(features: int) -> int:
     return min(_COLS, max(4, power_of_two(features)))
 
 
-def plan(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan:
-    """Return the plan for query (elements, n, h), key (elements, m, h), weight (elements or 1, h), by two launches."""
+def plan_series(query: Tensor, key: Tensor, weight: Tensor, table: Tensor) -> Plan:
+    """Choose the sine series for the scores of query (elements, n, h), key (elements, m, h), v (elements or 1, h).
+
+    It takes two kernel launches. `table` has a series in each line: its reach, first frequency and coefficients.
+    """
     elements, n, features = query.shape
     down, across = _blocks(n), _blocks(key.shape[1])
     queries, keys = elements * down, elements * across
     all_peaks = query.new_empty(queries + keys + 1, dtype=torch.float32)
     terms = table.shape[1] - 2
-    numbers = all_peaks.new_empty(4 + terms)
+    numbers = all_peaks.new_empty(COEFFICIENTS + terms)
     launch(
         "products.kernel.peaks", (queries + keys + 1,),
         query, key, weight, all_peaks, queries, n, keys, key.shape[1], features,
         weight.shape[0], NORM=False, ROWS=_ROWS, COLS=_cols(features),
     )  # fmt: skip
     launch(
-        "products.kernel.resolve", (1,), all_peaks, table, numbers, queries, keys, table.shape[0],
+        "products.kernel.choose_series", (1,), all_peaks, table, numbers, queries, keys, table.shape[0],
         R=terms, RP=power_of_two(terms), TP=power_of_two(table.shape[0]),
     )  # fmt: skip
     peaks = all_peaks[:queries].view(elements, down), all_peaks[queries : queries + keys].view(elements, across)
@@ -80,7 +88,7 @@ def _v_step(weight: Tensor) -> int:
 
 
 def far_scores(scores: Tensor, query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> None:
-    """Overwrite the scores that no sines reach."""
+    """Overwrite the scores of pairs that the series does not reach."""
     elements, n, features = query.shape
     m = key.shape[1]
     tiles = elements * _blocks(n) * _blocks(m)
@@ -112,7 +120,10 @@ def _row_options(cols: int) -> dict[str, Any]:
 def weigh(
     scores: Tensor, plan: Plan | None, mask: TileMask, kind: torch.dtype, known: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return a tile's weights before and after dropout, its rows' peaks and totals; a plan has the scores' unit."""
+    """Return a tile's weights before and after dropout, and its rows' peaks and totals.
+
+    With a plan, the scores are divided by its SINE_UNIT and V_UNIT.
+    """
     elements, n, m = scores.shape
     weights = _padded(scores, kind)
     dropped = weights if mask.seeds is None else _padded(scores, kind)
@@ -134,53 +145,55 @@ def _padded(like: Tensor, kind: torch.dtype) -> Tensor:
     return like.new_empty((elements, n, -(-m // 8) * 8), dtype=kind)[..., :m]
 
 
-def by_score(
-    weights: Tensor, weight_grad: Tensor, grad: Tensor, value: Tensor, mask: TileMask, by_weight: Tensor | None,
-    drift: Tensor | None, sums: bool, extra_bound: Tensor | None,
+def score_grads(
+    weights: Tensor, weight_grad: Tensor, grad: Tensor, value: Tensor, mask: TileMask, incoming: Tensor | None,
+    offsets: Tensor | None, subtract_mean: bool, extra_bound: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the gradients of a tile's scores in float16, times a power of two, and that power (1,).
 
     Args (elements, n, m): `weights` before dropout, `weight_grad` the float32 inner products of mean gradients and
-    values, `by_weight` the incoming gradients of weights. `drift` (elements, n) is subtracted from each gradient, with
-    `sums` also Σ weight · gradient. `extra_bound` bounds the part of a gradient from `by_weight` and `drift`.
+    values, `incoming` the incoming gradients of weights. `offsets` (elements, n) are subtracted from each gradient of a
+    weight, with `subtract_mean` also Σ weight · gradient. `extra_bound` bounds the part of a gradient from `incoming`
+    and `offsets`.
     """
     elements, n, m = weights.shape
     queries, keys = elements * _blocks(n, _NORMED), elements * _blocks(m, _NORMED)
-    norms = weight_grad.new_empty(queries + keys)
+    squared_norms = weight_grad.new_empty(queries + keys)
     launch(
-        "products.kernel.peaks", (queries + keys,), grad, value, None, norms, queries, n, keys, m, grad.shape[2], 0,
+        "products.kernel.peaks", (queries + keys,),
+        grad, value, None, squared_norms, queries, n, keys, m, grad.shape[2], 0,
         NORM=True, ROWS=_NORMED, COLS=min(32, _cols(grad.shape[2])),
     )  # fmt: skip
     score_grad, scale = _padded(weights, torch.float16), weight_grad.new_empty(1)
     launch(
-        "products.kernel.by_score", (elements * n,),
-        weights, weight_grad, by_weight, mask.seeds, drift, norms, extra_bound, score_grad, scale,
+        "products.kernel.score_grads", (elements * n,),
+        weights, weight_grad, incoming, mask.seeds, offsets, squared_norms, extra_bound, score_grad, scale,
         m, queries, keys, weights.stride(1), weight_grad.stride(1), score_grad.stride(1), mask.start,
-        *dropout_numbers(mask.dropout), SUMS=sums, **_row_options(m),
+        *dropout_numbers(mask.dropout), SUBTRACT_MEAN=subtract_mean, **_row_options(m),
     )  # fmt: skip
     return score_grad, scale
 
 
-def sides(
-    query: Tensor, key: Tensor, weight: Tensor, by_phi: Tensor, by_psi: Tensor, grads: Tensor, scale: Tensor,
+def input_grads(
+    query: Tensor, key: Tensor, weight: Tensor, phi_grad: Tensor, psi_grad: Tensor, grads: Tensor, scale: Tensor,
     plan: Plan, kinds: tuple[torch.dtype, torch.dtype],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of queries, keys and v; v's gradient is float32."""
     elements, n, features = query.shape
     m, blocks, across = key.shape[1], elements * _blocks(n), _blocks(key.shape[1])
-    by_query, by_key = torch.empty_like(query, dtype=kinds[0]), torch.empty_like(key, dtype=kinds[1])
-    by_weight = scale.new_empty((elements, across, features))
+    query_grad, key_grad = torch.empty_like(query, dtype=kinds[0]), torch.empty_like(key, dtype=kinds[1])
+    v_grad = scale.new_empty((elements, across, features))
     grid, options = (blocks + elements * across, _blocks(features, _cols(features))), {"ROWS": _ROWS}
     launch(
-        "products.kernel.sides", grid,
-        query, key, weight, by_phi, by_psi, plan.numbers, plan.query_peaks, plan.key_peaks, scale,
-        by_query, by_key, by_weight, blocks, n, m, features, _v_step(weight), R=plan.terms, COLS=_cols(features),
+        "products.kernel.input_grads", grid,
+        query, key, weight, phi_grad, psi_grad, plan.numbers, plan.query_peaks, plan.key_peaks, scale,
+        query_grad, key_grad, v_grad, blocks, n, m, features, _v_step(weight), R=plan.terms, COLS=_cols(features),
         **options,
     )  # fmt: skip
     launch(
-        "products.kernel.far_sides", grid,
+        "products.kernel.far_input_grads", grid,
         query, key, weight, grads, plan.numbers, plan.query_peaks, plan.key_peaks, scale,
-        by_query, by_key, by_weight, blocks, n, m, features, _v_step(weight), grads.stride(1), COLS=_cols(features),
+        query_grad, key_grad, v_grad, blocks, n, m, features, _v_step(weight), grads.stride(1), COLS=_cols(features),
         **options,
     )  # fmt: skip
-    return by_query, by_key, by_weight.sum(1) if weight.shape[0] > 1 else by_weight.sum((0, 1))[None]
+    return query_grad, key_grad, v_grad.sum(1) if weight.shape[0] > 1 else v_grad.sum((0, 1))[None]

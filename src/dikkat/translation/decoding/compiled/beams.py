@@ -137,7 +137,7 @@ class StepBeams(Beams):
 
     def __init__(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
         if reasons := addresses.without_numba():
-            raise InputError(f"translation needs compiled code: {reasons[0]}. Install numba")
+            raise InputError(f"translation needs compiled code: {reasons[0]}. Install or repair numba")
         call = CallRecord(HYPOTHESES, torch.float64)
         call.alone = True  # runs on this thread only
         super().__init__(call, len(sentences), search.beam, search.n_best)
@@ -150,10 +150,10 @@ class StepBeams(Beams):
 
     def allowed(self, step: int, sentences: Table, missing: Table) -> Tensor:
         """Return which `limited` tokens may be next, (R, L) bool, by the rows' sentences and missing slots (R,)."""
-        from dikkat.translation.decoding.compiled.rules import may_come
+        from dikkat.translation.decoding.compiled.rules import may_be_next
 
-        fewest, copies = (self.tables[name][sentences, None] for name in ("fewest", "copies"))
-        allowed = may_come(self.limited.numpy(), self._limited_bits, missing[:, None], copies, fewest, step)
+        min_length, may_copy = (self.tables[name][sentences, None] for name in ("fewest", "copies"))
+        allowed = may_be_next(self.limited.numpy(), self._limited_bits, missing[:, None], may_copy, min_length, step)
         return torch.from_numpy(allowed)
 
     @property

@@ -40,7 +40,7 @@ from dikkat.recurrent.fused.attending import attend_row
 from dikkat.recurrent.fused.cells import gru, lstm
 from dikkat.translation.decoding.compiled import record
 from dikkat.translation.decoding.compiled.ranking import Phase, merge, rank
-from dikkat.translation.decoding.compiled.rules import State, book
+from dikkat.translation.decoding.compiled.rules import State, finish_step
 
 # The type of the terms of all phases, `record.TERM`, in kernels' signatures.
 Terms = Any
@@ -435,7 +435,7 @@ def search(zero: Any, int8: Any) -> Any:
             elif kind == record.RANK:
                 for row in range(state.rows):
                     merge(call, row, zero)
-                book(call, state, False)
+                finish_step(call, state, False)
                 state.phase = call.loop
             else:
                 state.phase, state.encoded = state.phase + 1, 0

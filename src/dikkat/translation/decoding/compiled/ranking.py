@@ -9,13 +9,13 @@ from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp
 from dikkat._engine.memory import Call, doubles_at, flags_at, number_at, numbers_at
 from dikkat._engine.vectors import Pointer, at, full, lanes_of, largest_lane, load, maximum, pointer, some, total
-from dikkat.translation.decoding.compiled.rules import State, may_come
+from dikkat.translation.decoding.compiled.rules import State, may_be_next
 from dikkat.translation.text.special_tokens import SPECIAL
 
 # The type of a phase, `record.PHASE`, in kernels' signatures.
 Phase = Any
 
-_allowed = inlined(may_come)
+_allowed = inlined(may_be_next)
 
 
 @inlined
@@ -32,13 +32,13 @@ def _insert(gains: Pointer, tokens: Pointer, count: int, gain: float, token: int
 def rank(
     call: Call, state: State, phase: Phase, block: int, first: int, rows: int, results: Pointer, zero: Any
 ) -> None:
-    """Write the likeliest tokens of a block of scores, the largest score (peak), and Σ e^{score − peak}."""
+    """Write for each row the likeliest tokens of a block of scores, the block's peak, and Σ e^{score − peak}."""
     lanes, count = lanes_of(zero), call.beam
     width = phase.panels * lanes
     for i in range(rows):
         scores, index = at(results, i * width), (first + i) * call.blocks + block
         b = number_at(call.next_sentences, first + i)
-        copies, fewest = flags_at(call.copies, b)[0] != 0, number_at(call.fewest, b)
+        may_copy, min_length = flags_at(call.copies, b)[0] != 0, number_at(call.fewest, b)
         missing = number_at(call.next_missing, first + i)
         gains, tokens = at(pointer(call.block_gains, zero), index * count), numbers_at(call.block_tokens, index * count)
         for k in range(count):
@@ -51,7 +51,7 @@ def rank(
                 for k in range(lanes):
                     better = scores[c + k] > gains[count - 1]
                     if better and _allowed(
-                        token + k, number_at(call.slot_bits, token + k), missing, copies, fewest, state.step
+                        token + k, number_at(call.slot_bits, token + k), missing, may_copy, min_length, state.step
                     ):
                         _insert(gains, tokens, count, scores[c + k], token + k)
         peak = largest_lane(top)
@@ -64,7 +64,7 @@ def rank(
 
 @inlined
 def merge(call: Call, row: int, zero: Any) -> None:
-    """Merge the likeliest tokens of a row's blocks; write them with their log-probabilities."""
+    """Merge the likeliest tokens of all blocks of a row, and write them with their log-probabilities."""
     count, first_block = call.beam, row * call.blocks
     gains, tokens = doubles_at(call.gains, row * count), numbers_at(call.tokens, row * count)
     peaks, sums = at(pointer(call.block_peaks, zero), first_block), at(pointer(call.block_sums, zero), first_block)

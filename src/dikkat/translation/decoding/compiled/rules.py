@@ -1,7 +1,14 @@
 """The rules of a beam search: loops over the record `HYPOTHESES`, shared by all engines.
 
 An engine computes log-probabilities of next tokens. The rules extend hypotheses, end some, choose the rows that
-continue, and write the results.
+continue, and write the results. The fields of `call` are described in `record.HYPOTHESES`. Of a sentence b:
+
+- Each step has K = `beam` *places*, best first. A hypothesis is identified by its step and its place (`beam_index`).
+- The `parent` of a continuation is the place of the hypothesis that it continues. Tables store it as `step_origins`,
+  the sum of b · K and the parent.
+- A *row* is the row of the engine's batch that computed the hypothesis.
+
+A comparison such as `not a > b` is also True if a is NaN.
 """
 
 from typing import Any
@@ -19,10 +26,10 @@ from dikkat.translation.text.special_tokens import END, SPECIAL, UNKNOWN
 State = Any
 
 
-def may_come(token: Any, bit: Any, missing: Any, copies: Any, fewest: Any, step: int) -> Any:
-    """Return whether a token may be next, for numbers or arrays, compiled or not. Only missing slots may be next."""
-    is_word = (token >= SPECIAL) & ((bit == 0) | (bit & missing != 0))
-    return is_word | ((token == UNKNOWN) & copies) | ((token == END) & (fewest <= step))
+def may_be_next(token: Any, slot_bit: Any, missing: Any, may_copy: Any, min_length: Any, step: int) -> Any:
+    """Return whether a token may be next, for numbers or arrays, compiled or not; a slot may only if it is missing."""
+    is_word = (token >= SPECIAL) & ((slot_bit == 0) | (slot_bit & missing != 0))
+    return is_word | ((token == UNKNOWN) & may_copy) | ((token == END) & (min_length <= step))
 
 
 @inlined
@@ -36,15 +43,15 @@ def _count(bits: int) -> int:
 
 @inlined
 def _missing_before(call: Call, state: State, b: int, beam_index: int) -> int:
-    """Return the set of slots that a hypothesis lacked before this step."""
+    """Return the set of slots that the hypothesis at a place of the last step still lacks."""
     if state.step == 0:
         return number_at(call.slots, b)
     return number_at(call.step_missing, ((state.step - 1) * call.sentences + b) * call.beam + beam_index)
 
 
 @inlined
-def _insert(call: Call, state: State, b: int, first: int, total: float, row: int, origin: int, token: int) -> None:
-    """Insert a continuation into a sentence's places from `first` on, after equally good continuations."""
+def _insert(call: Call, state: State, b: int, first: int, total: float, row: int, parent: int, token: int) -> None:
+    """Insert a continuation into a sentence's places from `first` on, after equally good ones; the last is dropped."""
     beam, offset = call.beam, (state.step * call.sentences + b) * call.beam
     totals, tokens = doubles_at(call.step_totals, offset), numbers_at(call.step_tokens, offset)
     rows, origins = numbers_at(call.step_rows, offset), numbers_at(call.step_origins, offset)
@@ -52,12 +59,12 @@ def _insert(call: Call, state: State, b: int, first: int, total: float, row: int
     while k > first and totals[k - 1] < total:
         totals[k], tokens[k], rows[k], origins[k] = totals[k - 1], tokens[k - 1], rows[k - 1], origins[k - 1]
         k -= 1
-    totals[k], tokens[k], rows[k], origins[k] = total, token, row, b * beam + origin
+    totals[k], tokens[k], rows[k], origins[k] = total, token, row, b * beam + parent
 
 
 @inlined
 def _reserve(call: Call, state: State, b: int, first_row: int) -> int:
-    """Write the best continuation for each number of missing slots; return how many were written.
+    """Write the best continuation for each number of missing slots into the first places; return how many there are.
 
     Otherwise hypotheses with few slots could take all places, since text is often likelier than a slot. Post and Vilar,
     "Fast lexically constrained decoding with dynamic beam allocation" (2018).
@@ -65,20 +72,20 @@ def _reserve(call: Call, state: State, b: int, first_row: int) -> int:
     beam, reserved = call.beam, 0
     old_totals, gains = doubles_at(call.totals, b * beam), doubles_at(call.gains, 0)
     for count in range(_count(number_at(call.slots, b)) + 1):
-        best, best_row, best_origin, best_token, row = -np.inf, 0, 0, 0, first_row
-        for origin in range(beam):
-            if old_totals[origin] == -np.inf:
+        best, best_row, best_parent, best_token, row = -np.inf, 0, 0, 0, first_row
+        for parent in range(beam):
+            if old_totals[parent] == -np.inf:
                 continue
-            missing = _missing_before(call, state, b, origin)
+            missing = _missing_before(call, state, b, parent)
             for rank in range(beam):
                 token = number_at(call.tokens, row * beam + rank)
-                total = old_totals[origin] + gains[row * beam + rank]
+                total = old_totals[parent] + gains[row * beam + rank]
                 if total > best and _count(missing & ~number_at(call.slot_bits, token)) == count:
-                    best, best_row, best_origin, best_token = total, row, origin, token
+                    best, best_row, best_parent, best_token = total, row, parent, token
             row += 1
-        worst = doubles_at(call.step_totals, (state.step * call.sentences + b) * beam + beam - 1)[0]
-        if best > worst:
-            _insert(call, state, b, 0, best, best_row, best_origin, best_token)
+        last_total = doubles_at(call.step_totals, (state.step * call.sentences + b) * beam + beam - 1)[0]
+        if best > last_total:  # −∞ while the last place is free; later the insertion drops its hypothesis
+            _insert(call, state, b, 0, best, best_row, best_parent, best_token)
             reserved = min(reserved + 1, beam)
     return reserved
 
@@ -94,6 +101,7 @@ def _is_reserved(call: Call, state: State, b: int, reserved: int, row: int, toke
 
 @inlined
 def _sort(call: Call, state: State, b: int) -> None:
+    """Sort a sentence's places, best first; equally good continuations keep their order."""
     beam, offset = call.beam, (state.step * call.sentences + b) * call.beam
     totals, tokens = doubles_at(call.step_totals, offset), numbers_at(call.step_tokens, offset)
     rows, origins = numbers_at(call.step_rows, offset), numbers_at(call.step_origins, offset)
@@ -117,7 +125,7 @@ def _normalised(log_probability: float, length: int, penalty: float) -> float:
 
 @inlined
 def _extend(call: Call, state: State, b: int, row: int) -> int:
-    """Write the best continuations of a sentence's hypotheses, best first; return the row after the sentence's last."""
+    """Write the best continuations of a sentence's hypotheses, best first; return the row after its last row."""
     beam, offset = call.beam, (state.step * call.sentences + b) * call.beam
     totals, tokens = doubles_at(call.step_totals, offset), numbers_at(call.step_tokens, offset)
     rows, origins = numbers_at(call.step_rows, offset), numbers_at(call.step_origins, offset)
@@ -125,17 +133,18 @@ def _extend(call: Call, state: State, b: int, row: int) -> int:
     for k in range(beam):
         totals[k], tokens[k], rows[k], origins[k] = -np.inf, 0, 0, b * beam
     reserved = _reserve(call, state, b, row) if number_at(call.slots, b) != 0 else 0
-    for origin in range(beam):
-        if old_totals[origin] == -np.inf:
+    for parent in range(beam):
+        if old_totals[parent] == -np.inf:
             continue
         if not abs(gains[row * beam]) < np.inf:
             state.status = NONFINITE_SCORES
         for rank in range(beam):
-            total, token = old_totals[origin] + gains[row * beam + rank], number_at(call.tokens, row * beam + rank)
-            if reserved == beam or not total > totals[beam - 1]:  # the remaining tokens are no better
+            total, token = old_totals[parent] + gains[row * beam + rank], number_at(call.tokens, row * beam + rank)
+            # The places after the reserved ones are sorted, so the last is the worst. Later tokens have smaller gains.
+            if reserved == beam or not total > totals[beam - 1]:
                 break
             if not _is_reserved(call, state, b, reserved, row, token):
-                _insert(call, state, b, reserved, total, row, origin, token)
+                _insert(call, state, b, reserved, total, row, parent, token)
         row += 1
     if reserved:
         _sort(call, state, b)
@@ -146,16 +155,19 @@ def _extend(call: Call, state: State, b: int, row: int) -> int:
 
 
 @inlined
-def _adopt(call: Call, state: State, b: int) -> None:
-    """Finish a step chosen on a device: clear the first places, whose hypotheses ended in earlier steps."""
-    beam, offset, searched = call.beam, (state.step * call.sentences + b) * call.beam, False
+def _adopt_chosen_step(call: Call, state: State, b: int) -> None:
+    """Finish a step whose tokens a device chose: clear the places of hypotheses that ended in earlier steps.
+
+    These are the first places: the device added `ENDED` to their log-probabilities.
+    """
+    beam, offset, has_running = call.beam, (state.step * call.sentences + b) * call.beam, False
     totals = doubles_at(call.step_totals, offset)
     for k in range(beam):
-        searched |= doubles_at(call.totals, b * beam + k)[0] > -np.inf
-    if searched and not totals[0] > -np.inf:
+        has_running |= doubles_at(call.totals, b * beam + k)[0] > -np.inf
+    if has_running and not totals[0] > -np.inf:
         state.status = NONFINITE_SCORES
     for k in range(beam):
-        if not searched or totals[k] > ENDED / 2:
+        if not has_running or totals[k] > ENDED / 2:
             totals[k] = -np.inf
         numbers_at(call.step_missing, offset + k)[0] = 0  # sentences with slots are never searched on a device
     numbers_at(call.open, b)[0] = beam  # on a device, ended hypotheses keep their places
@@ -175,13 +187,13 @@ def _decide(call: Call, state: State, b: int, next_row: int) -> int:
         is_filled = k < open_count and totals[k] > -np.inf
         ended[k] = out[k] = is_filled and tokens[k] == END
         if ended[k] and missing[k] == 0:  # a hypothesis that lacks a slot ends no search
-            score, result = _normalised(totals[k], length, call.penalty), call.n_best - 1
-            if score > best[result]:
-                while result > 0 and best[result - 1] < score:
-                    best[result] = best[result - 1]
-                    result -= 1
-                best[result] = score
-            open_places[0] -= 1
+            score, rank = _normalised(totals[k], length, call.penalty), call.n_best - 1
+            if score > best[rank]:
+                while rank > 0 and best[rank - 1] < score:
+                    best[rank] = best[rank - 1]
+                    rank -= 1
+                best[rank] = score
+            open_places[0] -= 1  # from the next step on; `open_count` is that of this step
         elif is_filled and not ended[k]:
             best_running = max(best_running, totals[k])
     at_limit = limit == length
@@ -202,7 +214,7 @@ def _decide(call: Call, state: State, b: int, next_row: int) -> int:
 
 
 @inlined
-def _grade(call: Call, index: int) -> int:
+def _completeness(call: Call, index: int) -> int:
     """Return 2 for a hypothesis that ended with all slots, 1 if it ended without some, 0 if it was cut."""
     if not flags_at(call.step_ended, index)[0]:
         return 0
@@ -210,8 +222,8 @@ def _grade(call: Call, index: int) -> int:
 
 
 @inlined
-def _choose(call: Call, state: State, b: int) -> None:
-    """Write a sentence's results by `_grade`, then by score, best first. Equal results keep the order of the search."""
+def _write_results(call: Call, state: State, b: int) -> None:
+    """Write a sentence's results, sorted by `_completeness`, then by score; equal ones in the order of the search."""
     count, offset = 0, b * call.n_best
     steps, beam_indices = numbers_at(call.result_steps, offset), numbers_at(call.result_places, offset)
     ended_flags, scores = flags_at(call.result_ended, offset), doubles_at(call.result_scores, offset)
@@ -225,10 +237,12 @@ def _choose(call: Call, state: State, b: int) -> None:
                 continue
             total, ended = doubles_at(call.step_totals, index)[0], flags_at(call.step_ended, index)[0]
             score, k = _normalised(total, step + 1, call.penalty), count
-            grade = _grade(call, index)
+            completeness = _completeness(call, index)
             while k > 0:
-                other_grade = _grade(call, (steps[k - 1] * call.sentences + b) * call.beam + beam_indices[k - 1])
-                if grade < other_grade or (grade == other_grade and not score > scores[k - 1]):
+                above = (steps[k - 1] * call.sentences + b) * call.beam + beam_indices[k - 1]
+                completeness_above = _completeness(call, above)
+                is_equal = completeness == completeness_above
+                if completeness < completeness_above or (is_equal and not score > scores[k - 1]):
                     break
                 if k < call.n_best:
                     steps[k], beam_indices[k], ended_flags[k] = steps[k - 1], beam_indices[k - 1], ended_flags[k - 1]
@@ -241,7 +255,7 @@ def _choose(call: Call, state: State, b: int) -> None:
 
 @inlined
 def _trace(call: Call, state: State, hypothesis: int) -> None:
-    """Write the token and row of each step of a hypothesis, 0 after its last step."""
+    """Write the token and row of each step of a result, from its last step back; 0 after its last step."""
     size, b, beam_index = state.table_steps, hypothesis // call.n_best, number_at(call.result_places, hypothesis)
     ids, rows = numbers_at(call.result_ids, hypothesis * size), numbers_at(call.result_rows, hypothesis * size)
     for step in range(state.step - 1, -1, -1):
@@ -253,12 +267,15 @@ def _trace(call: Call, state: State, hypothesis: int) -> None:
 
 
 @inlined
-def book(call: Call, state: State, chosen: bool) -> None:
-    """Advance all sentences by one step, from `gains` and `tokens` or a `chosen` step; write results after the last."""
+def finish_step(call: Call, state: State, chosen: bool) -> None:
+    """Advance all sentences by one step; after the last step write the results.
+
+    The step comes from `gains` and `tokens`, or if `chosen`, from tables that a device filled.
+    """
     row, next_row = 0, 0
     for b in range(call.sentences):
         if chosen:
-            _adopt(call, state, b)
+            _adopt_chosen_step(call, state, b)
         else:
             row = _extend(call, state, b, row)
         next_row = _decide(call, state, b, next_row)
@@ -268,7 +285,7 @@ def book(call: Call, state: State, chosen: bool) -> None:
     state.rows = next_row
     if next_row == 0:
         for b in range(call.sentences):
-            _choose(call, state, b)
+            _write_results(call, state, b)
         for hypothesis in range(call.sentences * call.n_best):
             _trace(call, state, hypothesis)
         state.status = DONE
@@ -276,16 +293,19 @@ def book(call: Call, state: State, chosen: bool) -> None:
 
 @Kernel
 def advance(zero: Any) -> Any:
-    """Make the kernel of one step from `gains` and `tokens`, or of `chosen` steps from filled tables."""
+    """Make the kernel that finishes one step, or the `call.chosen` steps of a device if this number is not 0.
+
+    Kernels are made for the type of `zero`. This one computes in float64 and does not use it.
+    """
     layout, state_type = HYPOTHESES.layout(__name__), STATE
 
     def advance(record: Any) -> None:
         call = carray(record, 1, layout)[0]
         state = carray(address(call.state), 1, state_type)[0]
         if call.chosen == 0:
-            book(call, state, False)
+            finish_step(call, state, False)
         for _ in range(call.chosen):
             if state.status == RUNNING:
-                book(call, state, True)
+                finish_step(call, state, True)
 
     return advance

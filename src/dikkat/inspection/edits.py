@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -11,10 +13,19 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from dikkat._core.arithmetic import dropout_scale, pool
+from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._core.softmax import softmax_weights
 from dikkat._engine.addresses import exact
-from dikkat.inspection.row_blocks import blocks, numbers_of_a_row, row_logits, select_heads, select_rows
+from dikkat.inspection.row_blocks import (
+    blocks,
+    numbers_of_a_row,
+    row_logits,
+    select_heads,
+    select_keys,
+    select_rows,
+)
+from dikkat.state import State, add_sink, merge
 
 # The position of a sink's column, which is no key.
 _SINK = -1
@@ -148,14 +159,31 @@ class Mass(Edit):
     spans: tuple[tuple[str, Tensor], ...]
     masses: tuple[float, ...]
 
-    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+    def groups(self, keys: Tensor) -> list[tuple[Tensor, float]]:
+        """Return the keys of each span, (m,) booleans, with its mass, and at last those of the rest."""
         inside = [_find_keys(name, positions, keys) for name, positions in self.spans]
-        masses, rest_mass = [*self.masses], max(0.0, 1 - math.fsum(self.masses))
-        inside.append(~torch.stack(inside).any(0) & (keys != _SINK))
-        masses.append(rest_mass)
+        rest = ~torch.stack(inside).any(0) & (keys != _SINK)
+        return [*zip(inside, self.masses, strict=True), (rest, max(0.0, 1 - math.fsum(self.masses)))]
+
+    def pool(self, problem: Problem, keys: Tensor, count_rows: Callable[[Tensor], None]) -> Tensor:
+        """Return the outputs (..., n, d_v): the means of the groups' states, times their masses."""
+        sink, problem = problem.sink, problem.unchecked_copy(sink=None, wants_state=True, wants_weights=False)
+        insides, masses = zip(*self.groups(keys), strict=True)
+        states = [
+            reduce(merge, [run_problem(select_keys(problem, run)).state() for run in _runs(inside)])
+            for inside in insides
+        ]
+        total, empty = reduce(merge, states), [state.lse == -math.inf for state in states]
+        can_edit = ~torch.stack(empty if masses[-1] > 0 else empty[:-1]).any(0)
+        edited = sum(mass * state.mean for state, mass in zip(states, masses, strict=True))
+        count_rows((~can_edit).sum())
+        total = total._replace(mean=torch.where(can_edit.unsqueeze(-1), edited, total.mean))
+        return total.mean if sink is None else add_sink(total, None, sink)[0].mean
+
+    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        inside, masses = map(list, zip(*self.groups(keys), strict=True))
         seen = [(logits > -math.inf).logical_and(_on(logits, group)).any(-1, keepdim=True) for group in inside]
-        needed = [see for see, mass, name in zip(seen, masses, [*self.spans, None], strict=True) if name or mass > 0]
-        can_edit = torch.stack(needed).all(0)
+        can_edit = torch.stack(seen if masses[-1] > 0 else seen[:-1]).all(0)
         safe = torch.where(can_edit, logits, 0.0)  # without rows whose gradient would be NaN
         share = torch.log_softmax(safe, -1)
         if bool((keys == _SINK).any()):
@@ -181,12 +209,16 @@ class Scale(Edit):
     spans: tuple[tuple[str, Tensor], ...]
     factors: tuple[float, ...]
 
-    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+    def bias(self, keys: Tensor) -> Tensor:
+        """Return what is added to the logits of keys, (m,) float64."""
         bias = torch.zeros(len(keys), dtype=torch.float64)
         for (name, positions), factor in zip(self.spans, self.factors, strict=True):
             inside = _find_keys(name, positions, keys)
             bias[inside] += math.log(factor) if factor else -math.inf
-        return logits + bias.to(logits), None
+        return bias
+
+    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        return logits + self.bias(keys).to(logits), None
 
 
 @dataclass(frozen=True)
@@ -299,11 +331,11 @@ def edit_result(problem: Problem, run: Callable[[], Result], edits: Edits) -> Re
     _check_means(edits, queries, problem.restrictions.keys)
     part, heads, rows = _edited_part(problem, edits, count)
     if heads is None and 0 < len(rows) == queries and not problem.wants_weights:
-        result = Result(edited_rows(part, edits, heads, rows, count), None, None)
+        result = Result(_edited_outputs(part, edits, heads, rows, count), None, None)
     else:
         result = run()
         if len(rows):
-            outputs = edited_rows(part, edits, heads, rows, count).to(result.mean.dtype)
+            outputs = _edited_outputs(part, edits, heads, rows, count).to(result.mean.dtype)
             result = result._replace(mean=_put(result.mean, outputs, heads, rows))
         if result.weights is not None:
             with exact(problem.query.device.type):
@@ -342,6 +374,34 @@ def _edited_part(problem: Problem, edits: Edits, count: int) -> tuple[Problem, T
         return problem, None, row_indices
     index = torch.tensor(sorted(heads), dtype=torch.int64, device=problem.query.device)
     return select_heads(problem, index), index, row_indices
+
+
+def _edited_outputs(problem: Problem, edits: Edits, heads: Tensor | None, rows: Tensor, count: int) -> Tensor:
+    """Return the outputs (..., r, d_v) of some rows with edited weights, by kernels if they can compute the edits.
+
+    For 8,192 queries and keys, a mass takes a kernel 1.1 times as long as no edit, and `edited_rows` 20 times.
+    """
+    pending = [bound for bound in edits if not isinstance(bound.edit, Gate)]
+    while pending and len(rows) == problem.restrictions.queries and _select_heads(pending[0].edit, heads, count) is None:
+        edit, _, first_key, count_rows = pending[0]
+        keys = first_key + torch.arange(problem.restrictions.keys)
+        if isinstance(edit, Scale):
+            problem = _with_key_bias(problem, edit.bias(keys))
+            pending = pending[1:]
+        elif isinstance(edit, Mass) and len(pending) == 1 and not problem.dropout:
+            return edit.pool(problem, keys, count_rows)
+        else:
+            break
+    if not pending:
+        return run_problem(problem.unchecked_copy(wants_weights=False)).mean
+    return edited_rows(problem, pending, heads, rows, count)
+
+
+def _with_key_bias(problem: Problem, bias: Tensor) -> Problem:
+    bias = bias.to(problem.query.device, problem.dtype).reshape(*(1,) * len(problem.lead), -1)
+    old = problem.restrictions.key_bias
+    restrictions = replace(problem.restrictions, key_bias=bias if old is None else old + bias)
+    return replace(problem, restrictions=restrictions, kept=None, packed=None)
 
 
 def edited_rows(problem: Problem, edits: Edits, heads: Tensor | None, rows: Tensor, count: int) -> Tensor:
@@ -455,6 +515,13 @@ def _find_keys(name: str, positions: Tensor, keys: Tensor) -> Tensor:
             "text"
         )
     return torch.isin(keys, positions)
+
+
+def _runs(inside: Tensor) -> list[slice]:
+    """Return the ranges of keys in a group, (m,) booleans; one empty range for none."""
+    changes = (inside[1:] != inside[:-1]).nonzero().squeeze(-1) + 1
+    edges = [0, *changes.tolist(), len(inside)]
+    return [slice(*edge) for edge in pairwise(edges) if len(inside) and bool(inside[edge[0]])] or [slice(0, 0)]
 
 
 def _on(tensor: Tensor, mask: Tensor) -> Tensor:

@@ -173,7 +173,8 @@ class _Runs:
             result = self._result(self._arguments, self._inputs)
             self._base, self._elements = float(result.detach().mean()), len(result) if result.ndim else None
             gates = list(self._gates.gates.values())
-            gradients = torch.autograd.grad(result.mean(), gates, allow_unused=True) if result.requires_grad else ()
+            can_derive = result.requires_grad and bool(gates)
+            gradients = torch.autograd.grad(result.mean(), gates, allow_unused=True) if can_derive else ()
         if all(gradient is None for gradient in gradients):
             raise ValueError("target: got a result that depends on no head; expected a function of the model's output")
         return trace, {

@@ -149,6 +149,26 @@ def select_rows(problem: Problem, rows: Tensor) -> Problem:
     return replace(problem, query=problem.query[..., rows, :], restrictions=new)
 
 
+def select_keys(problem: Problem, keys: slice) -> Problem:
+    """Restrict a call to a range of its keys; each query sees those of them that it saw before."""
+    old, size, lead_ones = problem.restrictions, keys.stop - keys.start, (1,) * len(problem.lead)
+    lens, ends_alike = old.lens, keys.stop == old.keys  # causality aligns the last query with the last key
+    if old.causal and not ends_alike:
+        reach = torch.arange(1 + old.keys - old.queries, 1 + old.keys, device=old.device).reshape(*lead_ones, -1)
+        lens = reach if lens is None else torch.minimum(lens, reach)
+    lens, starts = (None if t is None else (t - keys.start).clamp(0, size) for t in (lens, old.starts))
+    mask, bias = (t if t is None or t.shape[-1] == 1 else t[..., keys] for t in (old.mask, old.bias))
+    exclude = old.exclude
+    if exclude is not None:
+        exclude = torch.where((exclude >= keys.start) & (exclude < keys.stop), exclude - keys.start, -1)
+    new = replace(
+        old, keys=size, causal=old.causal and ends_alike, lens=lens, starts=starts, mask=mask, bias=bias,
+        key_bias=None if old.key_bias is None else old.key_bias[..., keys], exclude=exclude,
+    )  # fmt: skip
+    key, value = (tensor[..., keys, :] for tensor in (problem.key, problem.value))
+    return replace(problem, key=key, value=value, packed=None, kept=None, restrictions=new)
+
+
 def select_heads(problem: Problem, heads: Tensor) -> Problem:
     """Restrict a call to some of its heads, the last leading dimension."""
     dim = len(problem.lead) - 1

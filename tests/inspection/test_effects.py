@@ -61,7 +61,8 @@ def test_effects_are_those_of_separate_cuts(target, mean):
             for head in range(HEADS):
                 with dikkat.change(model, heads=[(layer, head)], cut=True, mean=mean):
                     true.append(value(wanted, model(x)) - base)
-    assert list(zip(table["layer"], table["head"], strict=True)) == [(k, h) for k in range(LAYERS) for h in range(HEADS)]
+    heads = zip(table["layer"], table["head"], strict=True)
+    assert list(heads) == [(k, h) for k in range(LAYERS) for h in range(HEADS)]
     np.testing.assert_allclose(table["effect"], true, atol=1e-6)
     assert {"looks", "estimate"} <= {*table.columns}
 

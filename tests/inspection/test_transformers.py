@@ -790,9 +790,7 @@ def test_changed_logits_are_those_of_an_edited_softmax(kind: str, change: str, m
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("change", ["edges", "mass", "scale"])
-def test_changed_generation_with_a_cache(
-    kind: str, cache: str, change: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_generation_with_a_cache(kind: str, cache: str, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"input_ids": IDS, "attention_mask": _inputs(kind, "none")["attention_mask"]}
     more = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None, "output_logits": True}
     static = {"cache_implementation": "static", "disable_compile": True} if cache == "static" else {}

@@ -114,7 +114,7 @@ def derive_seeds(seeds: Tensor, index: Tensor) -> Tensor:
     return (random_bits(seeds, 2 * index) << 31) ^ random_bits(seeds, 2 * index + 1)
 
 
-def dropout_scale(problem: Problem, rows: slice = slice(None), cols: slice = slice(None)) -> Tensor | None:
+def dropout_scale(problem: Problem, rows: slice | Tensor = slice(None), cols: slice = slice(None)) -> Tensor | None:
     """Return the dropout factors of a tile's weights, 0 or 1/(1 − p), (..., rows, cols). None without dropout.
 
     The factors depend only on seed, batch element, row and key, not on tiles or implementations.

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dikkat._core import dispatch, recording_hooks, validation
-from dikkat._core.problem import Problem
 from dikkat._core.arithmetic import derive_seeds
+from dikkat._core.problem import Problem
 from dikkat._core.restricting import Restricting, check_names, restrict
 from dikkat.distributed.ranks import Ranks
 from dikkat.scores import Score

@@ -11,6 +11,6 @@ from dikkat.inspection.trace import Attentions, Trace
 from dikkat.show.views import Token
 
 __all__ = [
-    "Attentions", "Changed", "Inspection", "Requesting", "Token", "Trace", "attentions", "change", "effects", "inspect", "record",
-    "relevance",
+    "Attentions", "Changed", "Inspection", "Requesting", "Token", "Trace", "attentions", "change", "effects", "inspect",
+    "record", "relevance",
 ]  # fmt: skip

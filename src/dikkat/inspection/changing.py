@@ -116,7 +116,8 @@ def change(
         >>> import torch, dikkat
         >>> model = torch.nn.MultiheadAttention(8, 2, batch_first=True)
         >>> x = torch.randn(1, 5, 8)
-        >>> with dikkat.change(model, spans={"start": slice(0, 2)}, mass=0.4), dikkat.record(model, weights=True) as trace:
+        >>> start = {"start": slice(0, 2)}
+        >>> with dikkat.change(model, spans=start, mass=0.4), dikkat.record(model, weights=True) as trace:
         ...     _ = model(x, x, x, need_weights=False)
         >>> trace[""].weights[..., :2].sum(-1).mean()
         tensor(0.4000)
@@ -153,8 +154,8 @@ def change(
     lost = sorted(name for name in changer.softmaxes if not any(is_within(call, name) for call in changer.counts))
     if lost:
         raise ValueError(
-            f"change: got a softmax in {', '.join(map(repr, lost))}, whose weights dikkat does not follow to values, so "
-            "that these modules ran unchanged; expected weights that multiply values, or other `layers`"
+            f"change: got a softmax in {', '.join(map(repr, lost))}, whose weights dikkat does not follow to values, "
+            "so that these modules ran unchanged; expected weights that multiply values, or other `layers`"
         )
     for edit in edits.values():
         edit.check_applied()
@@ -231,10 +232,14 @@ def _make_edit(
         return Given(heads, trace=weights)
     table = torch.as_tensor(weights)
     if table.ndim < 2 or not table.is_floating_point():
-        raise TypeError(f"weights: got {tuple(table.shape)} {table.dtype}; expected weights (..., n, m), floating point")
+        raise TypeError(
+            f"weights: got {tuple(table.shape)} {table.dtype}; expected weights (..., n, m), floating point"
+        )
     sums = table.sum(-1)
     if bool((table < 0).any()) or not bool((((sums - 1).abs() < 1e-3) | (sums == 0)).all()):
-        raise ValueError("weights: got a negative weight or a row whose sum is neither 1 nor 0; expected weights of keys")
+        raise ValueError(
+            "weights: got a negative weight or a row whose sum is neither 1 nor 0; expected weights of keys"
+        )
     return Given(heads, table)
 
 
@@ -269,7 +274,9 @@ def _positions(position: Any, tokens: Sequence[str] | None) -> Tensor:
 def _range(name: str, positions: slice) -> Tensor:
     start, stop, step = positions.start or 0, positions.stop, positions.step or 1
     if type(start) is not int or type(stop) is not int or type(step) is not int or not 0 <= start < stop or step < 1:
-        raise ValueError(f"{name}: got {positions}; expected a slice with 0 <= start < stop, both positions of the text")
+        raise ValueError(
+            f"{name}: got {positions}; expected a slice with 0 <= start < stop, both positions of the text"
+        )
     return torch.arange(start, stop, step)
 
 
@@ -289,13 +296,17 @@ def _make_spans(heads: tuple[int, ...] | None, spans: Any, mass: Any, scale: Any
     numbers: Any = scale if mass is None else mass
     if isinstance(numbers, int | float):
         if mass is None or len(found) > 1:
-            raise ValueError(f"{what}: got {numbers} for {len(found)} spans; expected a dictionary with a number for each")
+            raise ValueError(
+                f"{what}: got {numbers} for {len(found)} spans; expected a dictionary with a number for each"
+            )
         numbers = {found[0][0]: numbers}
     if not isinstance(numbers, Mapping) or numbers.keys() != spans.keys():
         raise ValueError(f"{what}: got {numbers!r}; expected a number for each of {', '.join(map(repr, spans))}")
     for name, number in numbers.items():
         if not isinstance(number, int | float) or not 0 <= number < math.inf or (what == "mass" and number > 1):
-            raise ValueError(f"{what}: got {number} for {name!r}; expected a number {'0 to 1' if mass is not None else '≥ 0'}")
+            raise ValueError(
+                f"{what}: got {number} for {name!r}; expected a number {'0 to 1' if mass is not None else '≥ 0'}"
+            )
     values = tuple(float(numbers[name]) for name, _ in found)
     if mass is None:
         return Scale(heads, tuple(found), values)

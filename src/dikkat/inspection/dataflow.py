@@ -230,12 +230,14 @@ class Dataflow(TorchFunctionMode):
         if name == "embedding":
             self._origins.pop(result, None)
             self.with_positions(result)
-        elif holder is not None and name in _MATRIX and (
-            product := self._follow_product(func, name, args, keywords, tensors, holder, result)
-        ):
-            return product.edited
-        elif name == "sum" and main in self._products and (
-            product := self._follow_sum(func, args, keywords, main, result)
+        elif (
+            holder is not None
+            and name in _MATRIX
+            and (product := self._follow_product(func, name, args, keywords, tensors, holder, result))
+        ) or (
+            name == "sum"
+            and main in self._products
+            and (product := self._follow_sum(func, args, keywords, main, result))
         ):
             return product.edited
         elif name in _CONCATENATE and holder is None:  # an empty cache is no new sequence

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,15 +17,8 @@ from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._core.softmax import softmax_weights
 from dikkat._engine.addresses import exact
-from dikkat.inspection.row_blocks import (
-    blocks,
-    numbers_of_a_row,
-    row_logits,
-    select_heads,
-    select_keys,
-    select_rows,
-)
-from dikkat.state import State, add_sink, merge
+from dikkat.inspection.row_blocks import blocks, numbers_of_a_row, row_logits, select_heads, select_keys, select_rows
+from dikkat.state import add_sink, merge
 
 # The position of a sink's column, which is no key.
 _SINK = -1
@@ -121,11 +114,13 @@ class Edges(Edit):
     _applied: set[int] = field(default_factory=set)
 
     def rows(self, queries: Tensor) -> Tensor:
+        """Return which queries have a hidden pair."""
         if self.mask is not None:
             return queries < len(self.mask)
         return torch.isin(queries, torch.cat([query for query, _ in self.pairs]))
 
     def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Hide the pairs."""
         hidden = torch.zeros(len(queries), len(keys), dtype=torch.bool)
         if self.mask is not None:
             (n, m), real = self.mask.shape, keys != _SINK
@@ -143,6 +138,7 @@ class Edges(Edit):
         return logits.masked_fill(_on(logits, hidden), -math.inf), None
 
     def check_applied(self) -> None:
+        """Raise `ValueError` if no call had a pair."""
         for index, (query, key) in enumerate(self.pairs):
             if index not in self._applied:
                 raise ValueError(
@@ -165,7 +161,7 @@ class Mass(Edit):
         rest = ~torch.stack(inside).any(0) & (keys != _SINK)
         return [*zip(inside, self.masses, strict=True), (rest, max(0.0, 1 - math.fsum(self.masses)))]
 
-    def pool(self, problem: Problem, keys: Tensor, count_rows: Callable[[Tensor], None]) -> Tensor:
+    def pool(self, problem: Problem, keys: Tensor, report: Callable[[Tensor], None]) -> Tensor:
         """Return the outputs (..., n, d_v): the means of the groups' states, times their masses."""
         sink, problem = problem.sink, problem.unchecked_copy(sink=None, wants_state=True, wants_weights=False)
         insides, masses = zip(*self.groups(keys), strict=True)
@@ -176,11 +172,12 @@ class Mass(Edit):
         total, empty = reduce(merge, states), [state.lse == -math.inf for state in states]
         can_edit = ~torch.stack(empty if masses[-1] > 0 else empty[:-1]).any(0)
         edited = sum(mass * state.mean for state, mass in zip(states, masses, strict=True))
-        count_rows((~can_edit).sum())
+        report((~can_edit).sum())
         total = total._replace(mean=torch.where(can_edit.unsqueeze(-1), edited, total.mean))
         return total.mean if sink is None else add_sink(total, None, sink)[0].mean
 
     def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Set the weights of each span to its mass, and of the rest to what remains."""
         inside, masses = map(list, zip(*self.groups(keys), strict=True))
         seen = [(logits > -math.inf).logical_and(_on(logits, group)).any(-1, keepdim=True) for group in inside]
         can_edit = torch.stack(seen if masses[-1] > 0 else seen[:-1]).all(0)
@@ -218,6 +215,7 @@ class Scale(Edit):
         return bias
 
     def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Add the logarithms of the factors."""
         return logits + self.bias(keys).to(logits), None
 
 
@@ -227,20 +225,24 @@ class Given(Edit):
 
     heads: tuple[int, ...] | None
     table: Tensor | None = None
-    trace: "object | None" = None
+    trace: Any = None
 
     def of_call(self, name: str, call: int) -> Edit:
+        """Return the edit with the table of this call in the trace."""
         if self.trace is None:
             return self
         try:
-            inspection = self.trace[name, call]  # type: ignore[index]
+            inspection = self.trace[name, call]
         except (KeyError, IndexError) as error:
-            raise ValueError(f"weights: got a trace without call {call} of {name!r}; expected the same calls") from error
+            raise ValueError(
+                f"weights: got a trace without call {call} of {name!r}; expected the same calls"
+            ) from error
         if inspection.weights is None or inspection.queries is not None or inspection.heads is not None:
             raise ValueError("weights: got a trace without all weights; expected one of record(model, weights=True)")
         return replace(self, table=inspection.weights, trace=None)
 
     def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Replace the weights by the table's."""
         table, real = self.table, keys != _SINK
         assert table is not None  # `of_call` has found it
         n, m = table.shape[-2:]
@@ -264,13 +266,13 @@ class Given(Edit):
 class BoundEdit(NamedTuple):
     """An edit of one call, whose first query and key have these positions in the text.
 
-    `count` receives how many rows could not be edited.
+    `report` receives how many rows could not be edited.
     """
 
     edit: Edit
     first_query: int
     first_key: int
-    count: Callable[[Tensor], None]
+    report: Callable[[Tensor], None]
 
 
 Edits = Sequence[BoundEdit]
@@ -284,7 +286,7 @@ def edited_logits(
     `heads` are the heads that the logits have, None for all `count` heads. The last column is a sink's with `sink`.
     """
     rows = rows.cpu()
-    for edit, first_query, first_key, count_rows in edits:
+    for edit, first_query, first_key, report in edits:
         keys = first_key + torch.arange(logits.shape[-1])
         if sink:
             keys[-1] = _SINK
@@ -296,7 +298,7 @@ def edited_logits(
             part, missed = edit.apply(logits.index_select(-3, index), positions, keys)
             logits = logits.index_copy(-3, index, part)
         if counts and missed is not None:
-            count_rows(missed.sum())
+            report(missed.sum())
     return logits
 
 
@@ -379,17 +381,19 @@ def _edited_part(problem: Problem, edits: Edits, count: int) -> tuple[Problem, T
 def _edited_outputs(problem: Problem, edits: Edits, heads: Tensor | None, rows: Tensor, count: int) -> Tensor:
     """Return the outputs (..., r, d_v) of some rows with edited weights, by kernels if they can compute the edits.
 
-    For 8,192 queries and keys, a mass takes a kernel 1.1 times as long as no edit, and `edited_rows` 20 times.
+    In one of 12 layers, for 8,192 queries and keys, a mass takes 1.08 times as long as no edit; `edited_rows` takes 2.
     """
     pending = [bound for bound in edits if not isinstance(bound.edit, Gate)]
-    while pending and len(rows) == problem.restrictions.queries and _select_heads(pending[0].edit, heads, count) is None:
-        edit, _, first_key, count_rows = pending[0]
+    while (
+        pending and len(rows) == problem.restrictions.queries and _select_heads(pending[0].edit, heads, count) is None
+    ):
+        edit, _, first_key, report = pending[0]
         keys = first_key + torch.arange(problem.restrictions.keys)
         if isinstance(edit, Scale):
             problem = _with_key_bias(problem, edit.bias(keys))
             pending = pending[1:]
         elif isinstance(edit, Mass) and len(pending) == 1 and not problem.dropout:
-            return edit.pool(problem, keys, count_rows)
+            return edit.pool(problem, keys, report)
         else:
             break
     if not pending:
@@ -449,8 +453,8 @@ def edited_weights_of_rows(
 def edit_weights(weights: Tensor, logits: Tensor | None, edits: Edits) -> Tensor:
     """Return edited weights (..., n, m) of a model's own softmax.
 
-    `logits` (..., n, m) are the softmax's arguments if they are known: their smallest numbers hide a pair. Weights whose
-    sum is below 1 have a sink.
+    `logits` (..., n, m) are the softmax's arguments if they are known. The smallest number of their dtype hides a pair.
+    Weights whose sum is below 1 have a sink.
     """
     wide = torch.promote_types(weights.dtype, torch.float32)
     if logits is not None:

@@ -1,7 +1,7 @@
 """Effects: how much a result changes if each head of a model is cut."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,7 +82,9 @@ def effects(
     if not callable(target) and type(target) is not int:
         raise TypeError(f"target: got {type(target).__name__}; expected a function of the output, or a logit's index")
     if is_transformed() or torch.is_inference_mode_enabled():
-        raise ValueError("model: got a call inside a transform of torch.func, or in inference mode; expected one outside")
+        raise ValueError(
+            "model: got a call inside a transform of torch.func, or in inference mode; expected one outside"
+        )
     dropping = [name for name, module in model.named_modules() if module.training and _dropout_of(module)]
     if dropping:
         raise ValueError(f"model: got dropout in {dropping[0]!r}, which makes runs differ; expected model.eval()")
@@ -157,8 +159,8 @@ class _Runs:
         result = torch.as_tensor(result)
         if not result.is_floating_point() or result.ndim > 1:
             raise TypeError(
-                f"target: got {tuple(result.shape)} {result.dtype} from the function; expected a floating-point number, "
-                "or one for each element of the batch"
+                f"target: got {tuple(result.shape)} {result.dtype} from the function; expected a floating-point "
+                "number, or one for each element of the batch"
             )
         return result
 
@@ -209,10 +211,10 @@ class _Runs:
             result = self._result(*self._repeated(together))
         except (RuntimeError, ValueError, IndexError):
             return 1
-        same = result.ndim == 1 and len(result) == together * self._elements
-        if not same or bool(((result.view(together, -1).mean(1) - self._base).abs() > _SAME * max(1, abs(self._base))).any()):
+        if result.ndim != 1 or len(result) != together * self._elements:
             return 1
-        return together
+        distances = (result.view(together, -1).mean(1) - self._base).abs()
+        return together if float(distances.max()) <= _SAME * max(1.0, abs(self._base)) else 1
 
     def _repeated(self, times: int) -> tuple[Any, Any]:
         elements = self._elements or 1
@@ -271,12 +273,14 @@ class _Blocks:
         """Let the entries that ended before the entry of a module began return their results, for repeated inputs."""
         root = next((entry for entry in self._begun if name == entry or name.startswith(f"{entry}.")), None)
         skipped = [
-            entry for entry, end in self._ended.items() if root is not None and self._can_skip and end < self._begun[root]
+            entry
+            for entry, end in self._ended.items()
+            if root is not None and self._can_skip and end < self._begun[root]
         ]
         try:
             for entry in skipped:
                 result = _repeat(self._results[entry], elements, times)
-                self._modules[entry].forward = lambda *_, result=result, **__: result  # type: ignore[method-assign]
+                self._modules[entry].forward = lambda *_, result=result, **__: result
             yield
         finally:
             for entry in skipped:

@@ -26,13 +26,9 @@ from dikkat.inspection.edits import BoundEdit, Edits, edit_result, edit_weights
 from dikkat.inspection.layer_selection import LayerChoice, Numbering
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import inspect_problem
-from dikkat.inspection.torch_attention import (
-    call_multi_head,
-    inspect_weights,
-    multi_head_arguments,
-    problem_of_fused,
-)
+from dikkat.inspection.torch_attention import call_multi_head, inspect_weights, multi_head_arguments, problem_of_fused
 from dikkat.inspection.trace import OWN_SOFTMAX
+
 
 class RunningModule(NamedTuple):
     """A running module, its layer (−1 for none), and the length of its cache (None if unknown)."""
@@ -150,8 +146,8 @@ class Recording(Watcher):
 
     def add(
         self, inspect: Callable[[Request], Inspection], streams: Streams, queries: int, keys: int, source: str = ""
-    ) -> None:
-        """Record a call, of which `inspect` returns the requested summaries."""
+    ) -> Tensor | None:
+        """Record a call, of which `inspect` returns the requested summaries; return its output if they have one."""
         raise NotImplementedError
 
     def lose_weights(self) -> None:
@@ -288,9 +284,8 @@ class Observation(Dataflow):
             return function(*arguments, **keywords)
         if function is F.multi_head_attention_forward:
             return self._call_multi_head(function, arguments, keywords, streams)
-        query, inputs = arguments[0] if arguments else keywords["query"], _group_heads(
-            streams[0].query_positions, *arguments, **keywords
-        )
+        query: Tensor = arguments[0] if arguments else keywords["query"]
+        inputs = _group_heads(streams[0].query_positions, *arguments, **keywords)
         queries, keys = (inputs[name].shape[-2] for name in ("query", "key"))
         edits = self._edits(streams, queries, keys)
         if edits:
@@ -384,7 +379,8 @@ class Observation(Dataflow):
             if sinks is not None and last_logits is not None and last_logits.shape == weights.shape:
                 # Granite's sinks scale the output afterwards. Other models' sinks have a column in the softmax.
                 shown = shown * (last_logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
-            recording.add(partial(inspect_weights, shown), streams, *weights.shape[-2:], OWN_SOFTMAX)
+            queries, keys = weights.shape[-2:]
+            recording.add(partial(inspect_weights, shown), streams, queries, keys, OWN_SOFTMAX)
         return edited
 
 
@@ -392,9 +388,7 @@ class NotSeenError(ValueError):
     """No call of attention was recorded or changed."""
 
 
-def no_call_message(
-    what: str, model: nn.Module, entry: int | str | None, choice: LayerChoice, layer_count: int
-) -> str:
+def no_call_message(what: str, model: nn.Module, entry: int | str | None, choice: LayerChoice, layer_count: int) -> str:
     """Return the message for `what`, "recording" or "change", in which no attention ran."""
     if choice.counted and layer_count:
         return f"layers: got {entry}; expected {-layer_count} to {layer_count - 1}"
@@ -447,7 +441,6 @@ def _inspection_of(
     problem: Problem, streams: Streams, edits: Edits = (), longest: float = 0
 ) -> tuple[Callable[[Request], Inspection], Streams, int, int]:
     """Return the arguments of `Recording.add` for a dikkat call."""
-
     edits = [bound for bound in edits if bound.edit.is_shown]
 
     def inspect(request: Request) -> Inspection:

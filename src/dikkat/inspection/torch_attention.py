@@ -35,7 +35,7 @@ def problem_of_fused(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *, pools: bool = False,
 ) -> Problem:  # fmt: skip
-    """Return a call of `torch.nn.functional.scaled_dot_product_attention` as dikkat's; with its values if it `pools`."""
+    """Return a call of `torch.nn.functional.scaled_dot_product_attention` as dikkat's, with values if it `pools`."""
     if enable_gqa:
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], dim=-3) for t in (key, value))
     dtype = torch.promote_types(query.dtype, torch.float32)

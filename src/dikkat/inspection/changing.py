@@ -22,7 +22,7 @@ Span = slice | Sequence[int]
 
 
 class Changed:
-    """What a change did so far.
+    """Counts of the calls that a change edited.
 
     Attributes:
         calls: How many calls were changed.
@@ -37,7 +37,7 @@ class Changed:
 
     @property
     def unchanged_queries(self) -> int:
-        """How many queries kept their weights, counted for each head and element of the batch.
+        """The number of queries that kept their weights, counted for each head and element of the batch.
 
         With `mass`, these are the queries that see no key of a span, or no key outside the spans.
         """
@@ -142,10 +142,10 @@ def change(
         entry: _make_edit(group, mean, edges, spans, mass, scale, weights, tokens)
         for entry, group in heads_of_layers.items()
     }
-    parts = []
-    for entry, edit in edits.items():
-        parts += [(choice, edit) for choice in select_layers(model, entry).values()]
-    changer = _Changer(model, parts)
+    changer = _Changer(
+        model,
+        [_ChangedModules(choice, edits[entry]) for entry in edits for choice in select_layers(model, entry).values()],
+    )
     with observing(model, changer):
         yield changer.changed
     if not changer.changed.calls:
@@ -161,7 +161,7 @@ def change(
         edit.check_applied()
 
 
-class _Part(NamedTuple):
+class _ChangedModules(NamedTuple):
     """The modules that an edit changes."""
 
     choice: LayerChoice
@@ -171,9 +171,9 @@ class _Part(NamedTuple):
 class _Changer(Changing):
     """Edits the calls of selected modules."""
 
-    def __init__(self, model: nn.Module, parts: Sequence[tuple[LayerChoice, Edit]]) -> None:
-        super().__init__(model, [choice for choice, _ in parts])
-        self._parts, self.changed = [_Part(*part) for part in parts], Changed()
+    def __init__(self, model: nn.Module, changes: Sequence["_ChangedModules"]) -> None:
+        super().__init__(model, [choice for choice, _ in changes])
+        self._changes, self.changed = changes, Changed()
         self.counts = Counter[str]()  # of changed calls by module
 
     def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
@@ -181,7 +181,7 @@ class _Changer(Changing):
         first_query, first_key = self.find_positions(streams, queries, keys)
         call, bound = self.counts[module.name], list[BoundEdit]()
         self.counts[module.name] += 1
-        for choice, edit in self._parts:
+        for choice, edit in self._changes:
             if choice.includes(module.name, module.layer):
                 try:
                     edit = edit.of_call(module.name, call)
@@ -262,12 +262,12 @@ def _positions(position: Any, tokens: Sequence[str] | None) -> Tensor:
     if isinstance(position, str):
         if tokens is None:
             raise ValueError(f"edges: got the token {position!r}; expected tokens=, the tokens of the text, too")
-        found = [index for index, token in enumerate(tokens) if position in (token, token.strip(" Ġ▁·"))]
-        if not found:
+        matches = [index for index, token in enumerate(tokens) if position in (token, token.strip(" Ġ▁·"))]
+        if not matches:
             near = difflib.get_close_matches(position, tokens, n=1, cutoff=0.0)
             hint = f", such as {near[0]!r}" if near else ""
             raise ValueError(f"edges: got the token {position!r}; expected one of the {len(tokens)} tokens{hint}")
-        return torch.tensor(found)
+        return torch.tensor(matches)
     raise TypeError(f"edges: got {position!r}; expected a position from 0, a slice of positions, or a token")
 
 
@@ -283,7 +283,7 @@ def _range(name: str, positions: slice) -> Tensor:
 def _make_spans(heads: tuple[int, ...] | None, spans: Any, mass: Any, scale: Any) -> Edit:
     if not isinstance(spans, Mapping) or not spans:
         raise TypeError(f"spans: got {spans!r}; expected keys by name, such as {{'question': slice(0, 12)}}")
-    found: list[tuple[str, Tensor]] = []
+    named_positions: list[tuple[str, Tensor]] = []
     for name, span in spans.items():
         if isinstance(span, slice):
             positions = _range("spans", span)
@@ -291,28 +291,28 @@ def _make_spans(heads: tuple[int, ...] | None, spans: Any, mass: Any, scale: Any
             positions = torch.tensor(sorted(set(span)))
         else:
             raise ValueError(f"spans: got {span!r} for {name!r}; expected a slice, or a list of positions from 0")
-        found.append((name, positions))
-    what = "scale" if mass is None else "mass"
+        named_positions.append((name, positions))
+    argument = "scale" if mass is None else "mass"
     numbers: Any = scale if mass is None else mass
     if isinstance(numbers, int | float):
-        if mass is None or len(found) > 1:
+        if mass is None or len(named_positions) > 1:
             raise ValueError(
-                f"{what}: got {numbers} for {len(found)} spans; expected a dictionary with a number for each"
+                f"{argument}: got {numbers} for {len(named_positions)} spans; expected a dictionary of numbers by span"
             )
-        numbers = {found[0][0]: numbers}
+        numbers = {named_positions[0][0]: numbers}
     if not isinstance(numbers, Mapping) or numbers.keys() != spans.keys():
-        raise ValueError(f"{what}: got {numbers!r}; expected a number for each of {', '.join(map(repr, spans))}")
+        raise ValueError(f"{argument}: got {numbers!r}; expected a number for each of {', '.join(map(repr, spans))}")
     for name, number in numbers.items():
-        if not isinstance(number, int | float) or not 0 <= number < math.inf or (what == "mass" and number > 1):
+        if not isinstance(number, int | float) or not 0 <= number < math.inf or (argument == "mass" and number > 1):
             raise ValueError(
-                f"{what}: got {number} for {name!r}; expected a number {'0 to 1' if mass is not None else '≥ 0'}"
+                f"{argument}: got {number} for {name!r}; expected a number {'0 to 1' if mass is not None else '≥ 0'}"
             )
-    values = tuple(float(numbers[name]) for name, _ in found)
+    values = tuple(float(numbers[name]) for name, _ in named_positions)
     if mass is None:
-        return Scale(heads, tuple(found), values)
+        return Scale(heads, tuple(named_positions), values)
     if math.fsum(values) > 1:
         raise ValueError(f"mass: got a sum of {math.fsum(values):.4g}; expected at most 1")
-    counts = torch.cat([positions for _, positions in found]).unique(return_counts=True)[1]
+    counts = torch.cat([positions for _, positions in named_positions]).unique(return_counts=True)[1]
     if int(counts.max()) > 1:
         raise ValueError("spans: got spans that overlap; expected spans without common positions")
-    return Mass(heads, tuple(found), values)
+    return Mass(heads, tuple(named_positions), values)

@@ -177,10 +177,12 @@ class Dataflow(TorchFunctionMode):
             return result
         transformed, logits = is_transformed(), None
         if name in _SOFTMAX | _EXPONENTIAL and not in_place and not transformed:
-            given = next(_tensors((*args, *keywords.values())))
-            logits = given if self.keeps_logits and name in _SOFTMAX else None
+            softmax_input = next(_tensors((*args, *keywords.values())))
+            logits = softmax_input if self.keeps_logits and name in _SOFTMAX else None
             result, weights = self.softmax(
-                name, given, lambda new: func(*_substitute(args, given, new), **_substitute(keywords, given, new))
+                name,
+                softmax_input,
+                lambda new: func(*_substitute(args, softmax_input, new), **_substitute(keywords, softmax_input, new)),
             )
         else:
             if name == "dropout" and (keywords.get("inplace") or args[3:4] == (True,)):

@@ -179,8 +179,8 @@ class Mass(Edit):
     def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
         """Set the weights of each span to its mass, and of the rest to what remains."""
         inside, masses = map(list, zip(*self.groups(keys), strict=True))
-        seen = [(logits > -math.inf).logical_and(_on(logits, group)).any(-1, keepdim=True) for group in inside]
-        can_edit = torch.stack(seen if masses[-1] > 0 else seen[:-1]).all(0)
+        visible = [(logits > -math.inf).logical_and(_on(logits, group)).any(-1, keepdim=True) for group in inside]
+        can_edit = torch.stack(visible if masses[-1] > 0 else visible[:-1]).all(0)
         safe = torch.where(can_edit, logits, 0.0)  # without rows whose gradient would be NaN
         share = torch.log_softmax(safe, -1)
         if bool((keys == _SINK).any()):
@@ -295,8 +295,8 @@ def edited_logits(
             logits, missed = edit.apply(logits, positions, keys)
         else:
             index = selected.to(logits.device)
-            part, missed = edit.apply(logits.index_select(-3, index), positions, keys)
-            logits = logits.index_copy(-3, index, part)
+            edited, missed = edit.apply(logits.index_select(-3, index), positions, keys)
+            logits = logits.index_copy(-3, index, edited)
         if counts and missed is not None:
             report(missed.sum())
     return logits
@@ -331,13 +331,13 @@ def edit_result(problem: Problem, run: Callable[[], Result], edits: Edits) -> Re
         raise ValueError("change: got a call that returns a state, which dikkat cannot change; expected attend")
     count, queries = problem.lead[-1] if len(problem.lead) > 1 else 1, problem.restrictions.queries
     _check_means(edits, queries, problem.restrictions.keys)
-    part, heads, rows = _edited_part(problem, edits, count)
+    edited_problem, heads, rows = _select_edited(problem, edits, count)
     if heads is None and 0 < len(rows) == queries and not problem.wants_weights:
-        result = Result(_edited_outputs(part, edits, heads, rows, count), None, None)
+        result = Result(_edited_outputs(edited_problem, edits, heads, rows, count), None, None)
     else:
         result = run()
         if len(rows):
-            outputs = _edited_outputs(part, edits, heads, rows, count).to(result.mean.dtype)
+            outputs = _edited_outputs(edited_problem, edits, heads, rows, count).to(result.mean.dtype)
             result = result._replace(mean=_put(result.mean, outputs, heads, rows))
         if result.weights is not None:
             with exact(problem.query.device.type):
@@ -362,7 +362,7 @@ def _check_means(edits: Edits, queries: int, keys: int) -> None:
         )
 
 
-def _edited_part(problem: Problem, edits: Edits, count: int) -> tuple[Problem, Tensor | None, Tensor]:
+def _select_edited(problem: Problem, edits: Edits, count: int) -> tuple[Problem, Tensor | None, Tensor]:
     """Return the call of all edited heads, these heads (None for all), and the edited rows."""
     heads, rows = set[int](), torch.zeros(problem.restrictions.queries, dtype=torch.bool)
     for edit, first_query, *_ in edits:
@@ -415,8 +415,8 @@ def edited_rows(problem: Problem, edits: Edits, heads: Tensor | None, rows: Tens
     def compute(block: Tensor) -> Tensor:
         repeats = torch._C._current_graph_task_id() != -1  # of a checkpoint, in the backward pass
         with torch._C.DisableTorchFunction(), exact(device.type):
-            part = select_rows(problem, block).in_wide_dtype()
-            logits = _with_sink(row_logits(part), part.sink)
+            rows_problem = select_rows(problem, block).in_wide_dtype()
+            logits = _with_sink(row_logits(rows_problem), rows_problem.sink)
             logits = edited_logits(logits, edits, block, heads, count, sink=has_sink, counts=not repeats)
             weights = _weights(logits, has_sink)
             visible = (logits[..., :-1] if has_sink else logits) > -math.inf
@@ -425,7 +425,7 @@ def edited_rows(problem: Problem, edits: Edits, heads: Tensor | None, rows: Tens
                 weights = weights * scale
             elif problem.dropout:
                 weights = F.dropout(weights, problem.dropout)
-            return pool(weights, part.value, visible if problem.restrictions.may_hide() else None)
+            return pool(weights, rows_problem.value, visible if problem.restrictions.may_hide() else None)
 
     slices = list(blocks(len(rows), numbers_of_a_row(problem), device))
     if problem.records and len(slices) > 1:  # so that the backward pass keeps no map of all weights
@@ -499,15 +499,15 @@ def _weights(logits: Tensor, has_sink: bool) -> Tensor:
     return weights[..., :-1] if has_sink else weights
 
 
-def _put(tensor: Tensor, part: Tensor, heads: Tensor | None, rows: Tensor) -> Tensor:
+def _put(tensor: Tensor, replacement: Tensor, heads: Tensor | None, rows: Tensor) -> Tensor:
     """Return (..., H, n, d) with some heads and rows replaced."""
     if heads is None and len(rows) == tensor.shape[-2]:
-        return part
+        return replacement
     index = rows.to(tensor.device)
     if heads is None:
-        return tensor.index_copy(-2, index, part)
+        return tensor.index_copy(-2, index, replacement)
     old = tensor.index_select(-3, heads)
-    return tensor.index_copy(-3, heads, old.index_copy(-2, index, part))
+    return tensor.index_copy(-3, heads, old.index_copy(-2, index, replacement))
 
 
 def _find_keys(name: str, positions: Tensor, keys: Tensor) -> Tensor:

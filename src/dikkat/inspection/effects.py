@@ -221,7 +221,7 @@ class _Runs:
         return _repeat(self._arguments, elements, times), _repeat(self._inputs, elements, times)
 
     def _effects_of(self, key: Key, heads: int, together: int) -> list[float]:
-        found, self._gates.only = list[float](), key
+        changes, self._gates.only = list[float](), key
         for first in range(0, heads, together):
             group = range(first, min(first + together, heads))
             gates = torch.ones(len(group), heads)
@@ -230,8 +230,8 @@ class _Runs:
             arguments, inputs = self._repeated(len(group)) if len(group) > 1 else (self._arguments, self._inputs)
             with self._blocks.skipped(key[0], self._elements or 1, len(group)):
                 result = self._result(arguments, inputs)
-            found += [float(value) - self._base for value in result.reshape(len(group), -1).mean(1)]
-        return found
+            changes += [float(value) - self._base for value in result.reshape(len(group), -1).mean(1)]
+        return changes
 
 
 class _Blocks:
@@ -292,12 +292,12 @@ def _dropout_of(module: nn.Module) -> float:
 
 
 def _detached(result: Any) -> Any:
-    """Return a result without its graph; None if it has parts other than tensors."""
+    """Return a result without its graph; None if it has results other than tensors."""
     if isinstance(result, Tensor):
         return result.detach()
     if isinstance(result, tuple | list) and type(result) in (tuple, list):
-        parts = [_detached(part) for part in result]
-        return None if any(part is None for part in parts) else type(result)(parts)
+        results = [_detached(item) for item in result]
+        return None if any(item is None for item in results) else type(result)(results)
     return None
 
 

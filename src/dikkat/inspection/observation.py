@@ -40,7 +40,7 @@ class RunningModule(NamedTuple):
 
 
 class Watcher:
-    """Follows which selected modules of a model run in this thread, and where their calls are in the text."""
+    """Follows the running modules of a model in this thread, and the positions of their calls in the text."""
 
     def __init__(self, model: nn.Module, choices: list[LayerChoice]) -> None:
         self._choices = choices
@@ -147,7 +147,7 @@ class Recording(Watcher):
     def add(
         self, inspect: Callable[[Request], Inspection], streams: Streams, queries: int, keys: int, source: str = ""
     ) -> Tensor | None:
-        """Record a call, of which `inspect` returns the requested summaries; return its output if they have one."""
+        """Record the summaries that `inspect` returns for a request; return their output, if any."""
         raise NotImplementedError
 
     def lose_weights(self) -> None:
@@ -319,8 +319,8 @@ class Observation(Dataflow):
                 return query
             if bound["need_weights"]:
                 with recording_hooks.observed_by(None):
-                    wanted = problem_of_fused(**inputs, pools=True).unchecked_copy(wants_weights=True)
-                    result = edit_result(wanted, lambda: run_problem(wanted), edits)
+                    problem = problem_of_fused(**inputs, pools=True).unchecked_copy(wants_weights=True)
+                    result = edit_result(problem, lambda: run_problem(problem), edits)
                 weights.append(result.shown_weights().to(query.dtype))
                 return result.mean.to(query.dtype)
             return self._edited(inputs, edits, lambda: F.scaled_dot_product_attention(query, key, value, *options))
@@ -388,8 +388,10 @@ class NotSeenError(ValueError):
     """No call of attention was recorded or changed."""
 
 
-def no_call_message(what: str, model: nn.Module, entry: int | str | None, choice: LayerChoice, layer_count: int) -> str:
-    """Return the message for `what`, "recording" or "change", in which no attention ran."""
+def no_call_message(
+    activity: str, model: nn.Module, entry: int | str | None, choice: LayerChoice, layer_count: int
+) -> str:
+    """Return the message for an activity, "recording" or "change", during which no attention ran."""
     if choice.counted and layer_count:
         return f"layers: got {entry}; expected {-layer_count} to {layer_count - 1}"
     kinds = sorted({type(module).__name__ for module in choice.modules.values()})
@@ -397,7 +399,7 @@ def no_call_message(what: str, model: nn.Module, entry: int | str | None, choice
     attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
     hint = "" if attention in (None, "dikkat", "sdpa", "eager") else f" (this model has {attention!r}: load it again)"
     return (
-        f"{subject}, in which no attention ran during the {what}; expected dikkat's layers, "
+        f"{subject}, in which no attention ran during the {activity}; expected dikkat's layers, "
         "torch.nn.MultiheadAttention, scaled_dot_product_attention, a softmax that multiplies values, or a Hugging "
         f"Face model loaded with attn_implementation='dikkat', 'sdpa' or 'eager'{hint}. Call the model inside the "
         "`with` block. To draw weights that you already have, call dikkat.show.weights. "
@@ -406,7 +408,7 @@ def no_call_message(what: str, model: nn.Module, entry: int | str | None, choice
 
 
 def _without_dispatch(function: Any) -> Any:
-    """Return a copy of one of PyTorch's functions that passes its call to no mode, so that the mode stays active."""
+    """Return a copy of a PyTorch function, without its check for modes: the current mode remains active."""
     never = {"has_torch_function": lambda _: False, "has_torch_function_unary": lambda _: False}
     copy = FunctionType(function.__code__, {**function.__globals__, **never}, None, function.__defaults__)
     copy.__kwdefaults__ = function.__kwdefaults__

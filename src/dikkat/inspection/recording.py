@@ -191,7 +191,7 @@ class _Recorder(Recording):
     def add(
         self, inspect: Callable[[Request], Inspection], streams: Streams, queries: int, keys: int, source: str = ""
     ) -> Tensor | None:
-        """Record a call, of which `inspect` returns the requested summaries; return its output if they have one."""
+        """Record the summaries that `inspect` returns for a request; return their output, if any."""
         name, layer = self.running[-1].name, self.running[-1].layer
         if is_transformed():
             raise ValueError(

@@ -150,7 +150,7 @@ def select_rows(problem: Problem, rows: Tensor) -> Problem:
 
 
 def select_keys(problem: Problem, keys: slice) -> Problem:
-    """Restrict a call to a range of its keys; each query sees those of them that it saw before."""
+    """Restrict a call to a range of its keys; each query sees the same ones of them as before."""
     old, size, lead_ones = problem.restrictions, keys.stop - keys.start, (1,) * len(problem.lead)
     lens, ends_alike = old.lens, keys.stop == old.keys  # causality aligns the last query with the last key
     if old.causal and not ends_alike:

@@ -175,6 +175,7 @@ class Observation(Dataflow):
         self.watchers: list[Watcher] = []
         self._observed = ExitStack()
         self._is_observing = False
+        self._outer: recording_hooks.Observer | None = None  # of a relevance that is computed in a recording
         self._logits: Tensor | None = None  # of the last softmax
         self._step: int | None = None  # of a recurrence that is changed
 
@@ -182,6 +183,7 @@ class Observation(Dataflow):
         """Receive dikkat's calls if a watcher's selected module is running."""
         watches = any(watcher.is_watching for watcher in self.watchers)
         if watches and not self._is_observing:
+            self._outer = recording_hooks.current_observer()
             self._observed.enter_context(recording_hooks.observed_by(self))
         elif self._is_observing and not watches:
             self._observed.close()
@@ -227,14 +229,18 @@ class Observation(Dataflow):
         edits, recordings = self._edits(streams, restrictions.queries, restrictions.keys), self._recordings()
         if self._step is not None:
             self._step += 1
+
+        def run_unchanged() -> Result:
+            return run(problem) if self._outer is None else self._outer.run_call(name, problem, run)
+
         result = None
         if edits:
-            result = edit_result(problem, lambda: run(problem), edits)
-        elif recordings:
+            result = edit_result(problem, run_unchanged, edits)
+        elif recordings and self._outer is None:
             result = recordings[-1].compute(name, problem, streams)
             recordings = recordings if result is None else recordings[:-1]
         if result is None:
-            result = run(problem)
+            result = run_unchanged()
         for recording in recordings:
             recording.add(*_inspection_of(problem, streams, edits))
         self.follow(result.mean, streams[2])
@@ -243,6 +249,8 @@ class Observation(Dataflow):
     def observe_calls(self, problems: Sequence[Problem], output: Tensor | None = None) -> None:
         """Record the calls of packed sequences, or a call over keys of several ranks."""
         self._reject("a call of packed sequences (attend_ragged) or of keys on several ranks")
+        if self._outer is not None:
+            self._outer.observe_calls(problems, output)
         longest = max(problem.restrictions.queries for problem in problems)
         for problem in problems:
             streams = self.streams(problem.query, problem.key)
@@ -253,6 +261,8 @@ class Observation(Dataflow):
 
     def observe_weights(self, weights: Tensor) -> None:
         """Record the weights of a recurrence."""
+        if self._outer is not None:
+            self._outer.observe_weights(weights)
         query, key = (self.origin(weights.new_zeros(())) for _ in range(2))
         for recording in self._recordings():
             recording.add(partial(inspect_weights, weights), (query, key, query), *weights.shape[-2:])

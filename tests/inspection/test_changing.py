@@ -116,6 +116,64 @@ def test_weights_of_another_run(model, x):
     assert not torch.allclose(changed[1].weights, trace[1].weights)
 
 
+def test_weights_of_another_run_for_one_head(model, x):
+    with dikkat.record(model, weights=True) as trace:
+        model(torch.randn(1, TOKENS, SIZE))
+    with dikkat.change(model, layers=0, heads=1, weights=trace), dikkat.record(model, weights=True) as changed:
+        model(x)
+    torch.testing.assert_close(changed[0].weights[:, 1], trace[0].weights[:, 1])
+    assert not torch.allclose(changed[0].weights[:, 0], trace[0].weights[:, 0])
+    with dikkat.record(model, weights=True, heads=[1]) as one, dikkat.change(model, layers=0, weights=trace):
+        model(x)
+    torch.testing.assert_close(one[0].weights[:, 0], trace[0].weights[:, 1])
+
+
+def test_entries_that_overlap_change_a_call_once(model, x):
+    change = {"spans": {"a": slice(0, 2)}, "scale": {"a": 3.0}}
+    with dikkat.change(model, layers=1, **change):
+        once = model(x)
+    with dikkat.change(model, layers=["layers.1*", 1, -2], **change):
+        torch.testing.assert_close(model(x), once)
+    with (
+        pytest.raises(ValueError, match=r"head 0 of 'layers\.2' twice"),
+        dikkat.change(model, heads=[(2, 0), (-1, 0)], **change),
+    ):
+        model(x)
+
+
+def test_every_entry_of_layers_must_run(model, x):
+    model.layers.append(nn.Identity())
+    with pytest.raises(ValueError, match="layers: got 3"), dikkat.change(model, layers=[0, 3], cut=True):
+        model(x)
+
+
+@kit.each("fused", [True, False])
+def test_calls_without_heads_or_a_batch(fused):
+    class Plain(nn.Module):
+        def forward(self, x):
+            return dikkat.attend(x, x, x, score=dikkat.scores.Dot()) if fused else (x @ x.T).softmax(-1) @ x
+
+    model, x = Plain(), torch.randn(TOKENS, 4)
+    with dikkat.change(model, cut=True):
+        assert torch.equal(model(x), torch.zeros(TOKENS, 4))
+    with dikkat.change(model, cut=True, mean=True):
+        torch.testing.assert_close(model(x), Plain()(x).mean(0).expand(TOKENS, 4))
+
+
+def test_a_second_run_has_the_same_positions():
+    class LastToken(nn.Module):
+        def forward(self, x):
+            return F.scaled_dot_product_attention(x[:, -1:], x, x)
+
+    model, x = LastToken(), torch.randn(2, TOKENS, 4)
+    with dikkat.change(model, spans={"a": slice(0, 2)}, mass=0.4):
+        first = model(x)
+        torch.testing.assert_close(model(x), first)
+    with dikkat.change(model, edges=(4, 0)):
+        model(x)
+        torch.testing.assert_close(model(x), F.scaled_dot_product_attention(x[:, -1:], x[:, 1:], x[:, 1:]))
+
+
 @kit.each("average", [True, False])
 @kit.each("batched", [True, False])
 def test_multi_head_attention_returns_changed_weights(average, batched):
@@ -168,6 +226,10 @@ def test_autocast_and_checkpoints(model, x):
     with dikkat.change(model, **span):
         plain = torch.autograd.grad(model(x).square().sum(), x)[0]
         again = torch.autograd.grad(checkpoint(model, x, use_reentrant=False).square().sum(), x)[0]
+        for reentrant in (False, True):
+            x.grad = None
+            checkpoint(model, x, use_reentrant=reentrant).square().sum().backward()
+            torch.testing.assert_close(x.grad, plain)
         with torch.autocast("cpu", dtype=torch.bfloat16), dikkat.record(model, weights=True) as trace:
             model(x)
     torch.testing.assert_close(again, plain)
@@ -219,6 +281,8 @@ ERRORS = {
     "expected tokens=": {"edges": ("not", "good")},
     "such as 'goods'": {"edges": ("not", "good"), "tokens": ["not", "goods", "a", "b", "c"]},
     "weights of a text of the same length": {"weights": torch.full((2, 2), 0.5)},
+    "rows of 7 keys": {"weights": torch.full((7, 7), 1 / 7)},
+    "that broadcasts to": {"weights": torch.full((3, 2, 5, 5), 0.2)},
     "neither 1 nor 0": {"weights": torch.ones(5, 5)},
     "that the model hides": {"weights": torch.full((5, 5), 0.2)},
 }
@@ -269,5 +333,5 @@ def test_the_mean_needs_the_whole_text(model, x):
             return F.scaled_dot_product_attention(x[:, :1], x, x)
 
     step = Step()
-    with pytest.raises(ValueError, match="a call of one query"), dikkat.change(step, cut=True, mean=True):
+    with pytest.raises(ValueError, match="a part of the text's queries"), dikkat.change(step, cut=True, mean=True):
         step()

@@ -83,10 +83,10 @@ def test_earlier_layers_run_once_and_heads_share_a_run():
         original = block.map.forward
         block.map.forward = lambda t, original=original, index=index: runs.append(index) or original(t)
     dikkat.effects(model, x, target=0)
-    # The estimate, two runs for checks, and one for the three heads of each layer, which starts there.
-    assert [runs.count(index) for index in range(LAYERS)] == [3 + index + 1 for index in range(LAYERS)]
+    # The estimate, three runs for checks (one of the last layer), and one for the three heads of each layer.
+    assert [runs.count(index) for index in range(LAYERS)] == [3 + index + 1 + (index == 3) for index in range(LAYERS)]
     dikkat.effects(model, x, target=0, exact=False)
-    assert len(runs) == sum(4 + index for index in range(LAYERS)) + LAYERS
+    assert len(runs) == sum(4 + index for index in range(LAYERS)) + 1 + LAYERS
 
 
 def test_what_cannot_be_measured():
@@ -95,7 +95,7 @@ def test_what_cannot_be_measured():
         ("first", TypeError, "target: got str"),
         (lambda output: output.argmax(), TypeError, "a floating-point number"),
         (lambda output: output, TypeError, "a floating-point number"),
-        (lambda output: x.sum(), ValueError, "depends on no head"),
+        (lambda output: model.head.bias.sum(), ValueError, "depends on no head"),
     ):
         with pytest.raises(error, match=message):
             dikkat.effects(model, x, target=target)
@@ -112,3 +112,37 @@ def test_what_cannot_be_measured():
     with pytest.raises(ValueError, match="no attention ran"):
         dikkat.effects(nn.Linear(SIZE, 2), x, target=0)
     assert not any(math.isnan(p) for p in dikkat.effects(model.eval(), x, target=0, exact=False)["estimate"])
+
+
+def test_a_model_with_dropout_is_named():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2)
+    with pytest.raises(ValueError, match=r"got dropout in 'layers\.0"):
+        dikkat.effects(encoder.train(), torch.randn(1, TOKENS, 8), target=0)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True, dropout=0.0), 2)
+    assert len(dikkat.effects(encoder.train(), torch.randn(1, TOKENS, 8), target=0)) == 4
+
+
+def test_hooks_in_place_writes_and_replaced_forwards():
+    model, x = Model().eval(), torch.randn(BATCH, TOKENS, SIZE)
+    steering = torch.randn(SIZE)
+    model.blocks[0].register_forward_hook(lambda _, __, output: output + steering)
+    replaced = model.blocks[1].forward = lambda x: Block.forward(model.blocks[1], x).mul_(0.5)
+    table = dikkat.effects(model, x, target=0)
+    assert model.blocks[1].forward is replaced
+    with torch.no_grad():
+        base = value(0, model(x))
+        with dikkat.change(model, heads=[(3, 1)], cut=True):
+            assert math.isclose(value(0, model(x)) - base, table["effect"][10], abs_tol=1e-6)
+
+
+def test_a_recurrence_has_effects():
+    from dikkat.recurrent import AttentionalGRU
+
+    torch.manual_seed(0)
+    decoder = AttentionalGRU(3, 5, 4, dikkat.scores.Additive(4, 5, 7)).eval()
+    memory, inputs, start = decoder.prepare(torch.randn(2, 6, 4)), torch.randn(2, 3, 3), torch.zeros(1, 2, 5)
+    table = dikkat.effects(decoder, inputs, memory, start, target=lambda output: output[0].sum())
+    with torch.no_grad():
+        base = float(decoder(inputs, memory, start)[0].sum())
+        with dikkat.change(decoder, cut=True):
+            assert math.isclose(float(decoder(inputs, memory, start)[0].sum()) - base, table["effect"][0], abs_tol=1e-5)

@@ -33,7 +33,8 @@ class Changed:
 
     def count(self, rows: Tensor) -> None:
         """Add to the number of queries that kept their weights."""
-        self._unchanged.append(rows.detach())
+        if torch._C._current_graph_task_id() == -1:  # not again for a checkpoint, in the backward pass
+            self._unchanged.append(rows.detach())
 
     @property
     def unchanged_queries(self) -> int:
@@ -41,11 +42,10 @@ class Changed:
 
         With `mass`, these are the queries that see no key of a span, or no key outside the spans.
         """
-        self._unchanged = [sum(self._unchanged)] if self._unchanged else []  # type: ignore[list-item]
-        return int(self._unchanged[0]) if self._unchanged else 0
+        return sum(map(int, self._unchanged))
 
     def __repr__(self) -> str:
-        return f"{self.calls} calls changed, of which {self.unchanged_queries} queries could not be changed"
+        return f"{self.calls} calls changed; {self.unchanged_queries} queries kept their weights"
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def change(
 ) -> Iterator[Changed]:
     r"""Change attention weights of a model while it runs, with the model's own fast path for all other heads.
 
-    Exactly one of `cut`, `edges`, `mass`, `scale` and `weights` says what to change. With weights w of a query and the
+    Pass exactly one of `cut`, `edges`, `mass`, `scale` and `weights`. With weights w of a query and the
     keys S of a span, the changed weights w' are
 
     $$ \text{edges: } w'_j \propto [j \text{ not cut}]\, w_j \qquad
@@ -73,11 +73,11 @@ def change(
        \text{mass: } w'_j = \psi \frac{w_j}{\sum_{l \in S} w_l} \text{ in } S,\quad
        (1 - \psi) \frac{w_j}{\sum_{l \notin S} w_l} \text{ elsewhere} $$
 
-    Changes see the same calls as `dikkat.record`, also in `generate` with a cache, in training and under autocast.
-    Gradients flow. Changes nest: the outer change applies first. A recording shows the changed weights, whether it
-    begins before or after the change. Only changed heads and queries are computed again, some rows at a time. Compiled
+    A change applies to the calls that `dikkat.record` records, also in `generate` with a cache, in training and under
+    autocast. Gradients flow. Changes nest: the outer change applies first. A recording shows the changed weights,
+    whether it begins before or after the change. Only changed heads and queries are computed again, some rows at a time. Compiled
     models run uncompiled in all threads within the block. If a model uses gradient checkpointing, call `backward`
-    within the block, on a CPU. Dropout is drawn anew in changed heads.
+    within the block, on a CPU. Changed heads draw other dropout.
 
     Positions count from the first token of the text, also in `generate`; padding on the left counts. In cross
     attention, keys are positions in the encoder's text.
@@ -134,61 +134,69 @@ def change(
         raise ValueError("mean: got True without cut=True; expected cut=True, whose output `mean` replaces")
     if spans is not None and mass is None and scale is None:
         raise ValueError("spans: got spans without mass or scale; expected one of them")
-    heads_of_layers = _split_heads(layers, heads)
-    choices: dict[Any, LayerChoice] = {}
-    for entry in heads_of_layers:
-        choices |= select_layers(model, entry)
-    edits = {
-        entry: _make_edit(group, mean, edges, spans, mass, scale, weights, tokens)
-        for entry, group in heads_of_layers.items()
+    changes = {
+        entry: _ChangedModules(
+            select_layers(model, entry), _make_edit(group, mean, edges, spans, mass, scale, weights, tokens)
+        )
+        for entry, group in _split_heads(layers, heads).items()
     }
-    changer = _Changer(
-        model,
-        [_ChangedModules(choice, edits[entry]) for entry in edits for choice in select_layers(model, entry).values()],
-    )
+    changer = _Changer(model, list(changes.values()))
     with observing(model, changer):
         yield changer.changed
-    if not changer.changed.calls:
-        entry, choice = next(iter(choices.items()))
-        raise NotSeenError(no_call_message("change", model, entry, choice, changer.layers))
-    lost = sorted(name for name in changer.softmaxes if not any(is_within(call, name) for call in changer.counts))
+    for choices, _ in changes.values():
+        for entry, choice in choices.items():
+            if not any(choice.includes(*call) for call in changer.calls):
+                raise NotSeenError(no_call_message("change", model, entry, choice, changer.layers))
+    lost = sorted(name for name in changer.softmaxes if not any(is_within(call, name) for call, _ in changer.calls))
     if lost:
         raise ValueError(
             f"change: got a softmax in {', '.join(map(repr, lost))}, whose weights dikkat does not follow to values, "
             "so that these modules ran unchanged; expected weights that multiply values, or other `layers`"
         )
-    for edit in edits.values():
+    for _, edit in changes.values():
         edit.check_applied()
 
 
 class _ChangedModules(NamedTuple):
-    """The modules that an edit changes."""
+    """An edit, and the modules that it changes, by entry of `layers`."""
 
-    choice: LayerChoice
+    choices: Mapping[Any, LayerChoice]
     edit: Edit
 
 
 class _Changer(Changing):
     """Edits the calls of selected modules."""
 
-    def __init__(self, model: nn.Module, changes: Sequence["_ChangedModules"]) -> None:
-        super().__init__(model, [choice for choice, _ in changes])
+    def __init__(self, model: nn.Module, changes: Sequence[_ChangedModules]) -> None:
+        super().__init__(model, [choice for choices, _ in changes for choice in choices.values()])
         self._changes, self.changed = changes, Changed()
-        self.counts = Counter[str]()  # of changed calls by module
+        self._counts, self.calls = Counter[str](), set[tuple[str, int]]()  # the changed modules and their layers
 
     def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
-        module = self.running[-1]
+        module, bound = self.running[-1], list[BoundEdit]()
         first_query, first_key = self.find_positions(streams, queries, keys)
-        call, bound = self.counts[module.name], list[BoundEdit]()
-        self.counts[module.name] += 1
-        for choice, edit in self._changes:
-            if choice.includes(module.name, module.layer):
-                try:
-                    edit = edit.of_call(module.name, call)
-                except ValueError as error:
-                    raise ValueError(f"{error} (changing {module.name!r})") from error
-                bound.append(BoundEdit(edit, first_query + (step or 0), max(0, first_key), self.changed.count))
-        self.changed.calls += bool(bound)
+        if first_key >= 0 and module.cached is None:  # without a cache, the last query is at the last key
+            first_query, first_key = max(0, keys - queries), 0
+        self._counts[module.name] += not step
+        for choices, edit in self._changes:
+            for choice in choices.values():
+                if (choice.number or 0) < 0 and module.name in choice.counted and module.layer > 0:
+                    raise ValueError(
+                        f"layers: got {choice.number} for {module.name!r}, which runs as several layers; expected "
+                        "a number from 0"
+                    )
+            if any(choice.includes(module.name, module.layer) for choice in choices.values()):
+                positions = first_query + (step or 0), first_key
+                if isinstance(edit, Given) and edit.trace is not None:  # a trace has the rows of each call
+                    positions = step or 0, 0
+                edit = edit.of_call(module.name, self._counts[module.name] - 1)
+                bound.append(BoundEdit(edit, *positions, self.changed.count))
+        repeated = Counter(head for edit, *_ in bound for head in edit.heads or ())
+        if len(bound) > 1 and (twice := [head for head, times in repeated.items() if times > 1]):
+            raise ValueError(f"heads: got head {twice[0]} of {module.name!r} twice; expected each pair once")
+        if bound:
+            self.calls.add((module.name, module.layer))
+            self.changed.calls += not step
         return bound
 
     def reject(self, reason: str) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,7 +17,15 @@ from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._core.softmax import softmax_weights
 from dikkat._engine.addresses import exact
-from dikkat.inspection.row_blocks import blocks, numbers_of_a_row, row_logits, select_heads, select_keys, select_rows
+from dikkat.inspection.row_blocks import (
+    blocks,
+    hidden_by_bias,
+    numbers_of_a_row,
+    row_logits,
+    select_heads,
+    select_keys,
+    select_rows,
+)
 from dikkat.state import add_sink, merge
 
 # The position of a sink's column, which is no key.
@@ -53,6 +61,10 @@ class Edit:
         """Return the edit for a module's call, counted from 0."""
         return self
 
+    def of_heads(self, heads: Tensor, count: int) -> "Edit":
+        """Return the edit for logits of these heads of a call with `count` heads."""
+        return self
+
     def check_applied(self) -> None:
         """Raise `ValueError` if no call had what the edit names."""
 
@@ -72,11 +84,11 @@ class Gate(Edit):
 
     @property
     def is_shown(self) -> bool:
-        """No weights of one row have a mean output, or an output times a factor of any size."""
+        """Whether a recording shows the edit: only weights of 0 do, as no weights of one row have a mean output."""
         return not self.mean and self.factors is None
 
     def rows(self, queries: Tensor) -> Tensor:
-        """No row needs other weights."""
+        """Return that no row needs other weights."""
         return torch.zeros(len(queries), dtype=torch.bool)
 
     def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -84,11 +96,19 @@ class Gate(Edit):
         return logits, None
 
 
-def gated(tensor: Tensor, edits: "Edits", count: int, live: Callable[[], Tensor]) -> Tensor:
-    """Return outputs or weights (..., H, n, d) after all gates; `live()` is which queries count in means, (..., n)."""
-    for edit, *_ in edits:
+def gated(tensor: Tensor, edits: "Edits", count: int, keys: int, live: Callable[[bool], Tensor]) -> Tensor:
+    """Return outputs or weights (..., H, n, d) after all gates.
+
+    `live(is_self)` returns which queries count in means, (..., n).
+    """
+    for edit, first_query, first_key, _ in edits:
         if not isinstance(edit, Gate):
             continue
+        if edit.mean and (first_query or (tensor.shape[-2] == 1 < keys)):
+            raise ValueError(
+                "mean: got a call with a part of the text's queries, as in `generate`; expected a call with all "
+                "queries, or mean=False"
+            )
         numbers, base = head_numbers(edit, count), torch.zeros((), dtype=tensor.dtype, device=tensor.device)
         if edit.factors is not None:
             factor = edit.factors(count)
@@ -96,10 +116,12 @@ def gated(tensor: Tensor, edits: "Edits", count: int, live: Callable[[], Tensor]
             factor = torch.zeros(1, count)
         else:
             factor = torch.tensor([[float(head not in numbers) for head in range(count)]])
-        factor = factor.to(tensor)[..., None, None] if tensor.ndim > 3 else factor.to(tensor)[..., None]
+        factor = factor.to(tensor)[..., None, None]  # (B or 1, H, 1, 1)
+        factor = factor if tensor.ndim > 3 else factor[:, 0] if tensor.ndim > 2 else factor[0, 0]
         if edit.mean:
-            share = live().to(tensor.dtype).unsqueeze(-1).expand(*tensor.shape[:-1], 1)
+            share = live(first_key >= 0).float().unsqueeze(-1).expand(*tensor.shape[:-1], 1)
             base = (tensor * share).sum(-2, keepdim=True) / share.sum(-2, keepdim=True).clamp(min=1)
+            base = base.to(tensor.dtype)
         tensor = torch.where(factor == 0, base, tensor * factor + (1 - factor) * base)
     return tensor
 
@@ -116,7 +138,7 @@ class Edges(Edit):
     def rows(self, queries: Tensor) -> Tensor:
         """Return which queries have a hidden pair."""
         if self.mask is not None:
-            return queries < len(self.mask)
+            return super().rows(queries)
         return torch.isin(queries, torch.cat([query for query, _ in self.pairs]))
 
     def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -159,7 +181,8 @@ class Mass(Edit):
         """Return the keys of each span, (m,) booleans, with its mass, and at last those of the rest."""
         inside = [_find_keys(name, positions, keys) for name, positions in self.spans]
         rest = ~torch.stack(inside).any(0) & (keys != _SINK)
-        return [*zip(inside, self.masses, strict=True), (rest, max(0.0, 1 - math.fsum(self.masses)))]
+        rest_mass = 1 - math.fsum(self.masses)
+        return [*zip(inside, self.masses, strict=True), (rest, rest_mass if rest_mass > 1e-12 else 0.0)]
 
     def pool(self, problem: Problem, keys: Tensor, report: Callable[[Tensor], None]) -> Tensor:
         """Return the outputs (..., n, d_v): the means of the groups' states, times their masses."""
@@ -179,7 +202,7 @@ class Mass(Edit):
     def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
         """Set the weights of each span to its mass, and of the rest to what remains."""
         inside, masses = map(list, zip(*self.groups(keys), strict=True))
-        visible = [(logits > -math.inf).logical_and(_on(logits, group)).any(-1, keepdim=True) for group in inside]
+        visible = [(logits != -math.inf).logical_and(_on(logits, group)).any(-1, keepdim=True) for group in inside]
         can_edit = torch.stack(visible if masses[-1] > 0 else visible[:-1]).all(0)
         safe = torch.where(can_edit, logits, 0.0)  # without rows whose gradient would be NaN
         share = torch.log_softmax(safe, -1)
@@ -241,6 +264,12 @@ class Given(Edit):
             raise ValueError("weights: got a trace without all weights; expected one of record(model, weights=True)")
         return replace(self, table=inspection.weights, trace=None)
 
+    def of_heads(self, heads: Tensor, count: int) -> Edit:
+        """Return the edit with the table's weights of these heads."""
+        if self.table is None or self.table.ndim < 3 or self.table.shape[-3] != count or len(heads) == count:
+            return self
+        return replace(self, table=self.table[..., heads, :, :])
+
     def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
         """Replace the weights by the table's."""
         table, real = self.table, keys != _SINK
@@ -252,8 +281,15 @@ class Given(Edit):
                 f"{int(keys.max())}; expected weights of a text of the same length"
             )
         rows = table[..., queries, :][..., keys[real]].to(logits)
-        if rows.shape[:-2] != logits.shape[:-2]:
+        sums = rows.sum(-1)
+        if real.all() and not bool((((sums - 1).abs() < 1e-3) | (sums == 0)).all()):
+            raise ValueError(f"weights: got rows of {m} keys for a call of {len(keys)}; expected weights of its keys")
+        try:
             rows = rows.expand(*logits.shape[:-2], *rows.shape[-2:])
+        except RuntimeError as error:
+            raise ValueError(
+                f"weights: got shape {tuple(rows.shape)}; expected one that broadcasts to {tuple(logits.shape)}"
+            ) from error
         if bool((rows > 0).logical_and(logits[..., real] == -math.inf).any()):
             raise ValueError("weights: got a weight above 0 for a key that the model hides from the query; expected 0")
         edited = logits.new_full(logits.shape, -math.inf)
@@ -266,7 +302,7 @@ class Given(Edit):
 class BoundEdit(NamedTuple):
     """An edit of one call, whose first query and key have these positions in the text.
 
-    `report` receives how many rows could not be edited.
+    The position of the key is −1 if the keys are of another text. `report` receives how many rows could not be edited.
     """
 
     edit: Edit
@@ -285,12 +321,13 @@ def edited_logits(
 
     `heads` are the heads that the logits have, None for all `count` heads. The last column is a sink's with `sink`.
     """
-    rows = rows.cpu()
+    rows, available = rows.cpu(), torch.arange(count) if heads is None else heads.cpu()
     for edit, first_query, first_key, report in edits:
-        keys = first_key + torch.arange(logits.shape[-1])
+        keys = max(0, first_key) + torch.arange(logits.shape[-1])
         if sink:
             keys[-1] = _SINK
         selected, positions = _select_heads(edit, heads, count), first_query + rows
+        edit = edit.of_heads(available if selected is None else available[selected], count)
         if selected is None:
             logits, missed = edit.apply(logits, positions, keys)
         else:
@@ -330,7 +367,7 @@ def edit_result(problem: Problem, run: Callable[[], Result], edits: Edits) -> Re
     if problem.wants_state:
         raise ValueError("change: got a call that returns a state, which dikkat cannot change; expected attend")
     count, queries = problem.lead[-1] if len(problem.lead) > 1 else 1, problem.restrictions.queries
-    _check_means(edits, queries, problem.restrictions.keys)
+    keys, live = problem.restrictions.keys, partial(_text_queries, problem)
     edited_problem, heads, rows = _select_edited(problem, edits, count)
     if heads is None and 0 < len(rows) == queries and not problem.wants_weights:
         result = Result(_edited_outputs(edited_problem, edits, heads, rows, count), None, None)
@@ -342,24 +379,17 @@ def edit_result(problem: Problem, run: Callable[[], Result], edits: Edits) -> Re
         if result.weights is not None:
             with exact(problem.query.device.type):
                 _, weights = edited_weights_of_rows(problem, edits, None, torch.arange(queries), count)
+            weights = gated(weights, edits, count, keys, live)
             result = result._replace(weights=weights.to(result.weights.dtype))
-    return result._replace(mean=gated(result.mean, edits, count, lambda: _text_queries(problem)))
+    return result._replace(mean=gated(result.mean, edits, count, keys, live))
 
 
-def _text_queries(problem: Problem) -> Tensor:
+def _text_queries(problem: Problem, is_self: bool) -> Tensor:
     """Return which queries see a key and are no padding, (..., n) booleans."""
     live = problem.restrictions.live_queries()
-    if problem.restrictions.queries == problem.restrictions.keys:
+    if is_self and problem.restrictions.queries == problem.restrictions.keys:
         live = live & problem.restrictions.seen_keys()
     return live
-
-
-def _check_means(edits: Edits, queries: int, keys: int) -> None:
-    if queries == 1 < keys and any(isinstance(edit, Gate) and edit.mean for edit, *_ in edits):
-        raise ValueError(
-            "mean: got a call of one query, as in `generate`, whose output has no mean; expected a call with all "
-            "queries of the text, or mean=False"
-        )
 
 
 def _select_edited(problem: Problem, edits: Edits, count: int) -> tuple[Problem, Tensor | None, Tensor]:
@@ -388,7 +418,7 @@ def _edited_outputs(problem: Problem, edits: Edits, heads: Tensor | None, rows: 
         pending and len(rows) == problem.restrictions.queries and _select_heads(pending[0].edit, heads, count) is None
     ):
         edit, _, first_key, report = pending[0]
-        keys = first_key + torch.arange(problem.restrictions.keys)
+        keys = max(0, first_key) + torch.arange(problem.restrictions.keys)
         if isinstance(edit, Scale):
             problem = _with_key_bias(problem, edit.bias(keys))
             pending = pending[1:]
@@ -419,13 +449,15 @@ def edited_rows(problem: Problem, edits: Edits, heads: Tensor | None, rows: Tens
             logits = _with_sink(row_logits(rows_problem), rows_problem.sink)
             logits = edited_logits(logits, edits, block, heads, count, sink=has_sink, counts=not repeats)
             weights = _weights(logits, has_sink)
-            visible = (logits[..., :-1] if has_sink else logits) > -math.inf
+            visible = (logits[..., :-1] if has_sink else logits) != -math.inf
+            value = rows_problem.value
             scale = dropout_scale(problem, block)
             if scale is not None:
                 weights = weights * scale
             elif problem.dropout:
                 weights = F.dropout(weights, problem.dropout)
-            return pool(weights, rows_problem.value, visible if problem.restrictions.may_hide() else None)
+            hides = problem.restrictions.may_hide() or not bool(value.isfinite().all())
+            return pool(weights, value, visible if hides else None)
 
     slices = list(blocks(len(rows), numbers_of_a_row(problem), device))
     if problem.records and len(slices) > 1:  # so that the backward pass keeps no map of all weights
@@ -443,48 +475,42 @@ def edited_weights_of_rows(
     problem = problem.in_wide_dtype()
     logits = _with_sink(row_logits(problem), problem.sink)
     logits = edited_logits(logits, edits, rows, heads, count, sink=has_sink)
-    weights = _weights(logits, has_sink)
+    return logits.logsumexp(-1), _weights(logits, has_sink)
+
+
+def cut_weights(weights: Tensor, edits: Edits, heads: Tensor | None, count: int) -> Tensor:
+    """Return weights with 0 for heads that are cut."""
     for edit, *_ in edits:
         if isinstance(edit, Gate):
-            weights = _cut_rows(weights, _select_heads(edit, heads, count))
-    return logits.logsumexp(-1), weights
+            selected = _select_heads(edit, heads, count)
+            cut = slice(None) if selected is None else selected.to(weights.device)
+            weights = weights.index_fill(-3, cut, 0.0) if isinstance(cut, Tensor) else torch.zeros_like(weights)
+    return weights
 
 
 def edit_weights(weights: Tensor, logits: Tensor | None, edits: Edits) -> Tensor:
     """Return edited weights (..., n, m) of a model's own softmax.
 
-    `logits` (..., n, m) are the softmax's arguments if they are known. The smallest number of their dtype hides a pair.
-    Weights whose sum is below 1 have a sink.
+    `logits` (..., n, m) are the softmax's arguments if they are known. Weights whose sum is below 1 have a sink.
     """
     wide = torch.promote_types(weights.dtype, torch.float32)
-    if logits is not None:
-        hidden = logits <= torch.finfo(logits.dtype).min / 2
-        logits = logits.to(wide).masked_fill(hidden, -math.inf)
-    else:
-        logits = weights.to(wide).clamp(min=torch.finfo(wide).tiny).log().masked_fill(weights <= 0, -math.inf)
-    missing = 1 - weights.detach().to(wide).sum(-1, keepdim=True)
-    blind = (logits == -math.inf).all(-1, keepdim=True)
-    has_sink = bool((missing.masked_fill(blind, 0.0) > 16 * torch.finfo(weights.dtype).eps).any())
-    with_sink = logits
+    log_weights = weights.to(wide).clamp(min=torch.finfo(wide).tiny).log()
+    hidden = weights <= 0 if logits is None else hidden_by_bias(logits)
+    missing, blind = 1 - weights.detach().to(wide).sum(-1, keepdim=True), hidden.all(-1, keepdim=True)
+    # Sums of half precision are exact to a quarter of its step.
+    steps = 16 if weights.dtype == wide else 1
+    has_sink = bool((missing.masked_fill(blind, 0.0) > steps * torch.finfo(weights.dtype).eps).any())
+    edited = (log_weights if logits is None or has_sink else logits.to(wide)).masked_fill(hidden, -math.inf)
     if has_sink:
-        with_sink = weights.to(wide).clamp(min=torch.finfo(wide).tiny).log().masked_fill(logits == -math.inf, -math.inf)
-        with_sink = torch.cat([with_sink, missing.clamp(min=0).log()], -1)
-    count, rows = weights.shape[-3] if weights.ndim > 3 else 1, torch.arange(weights.shape[-2])
-    edited = edited_logits(with_sink, edits, rows, None, count, sink=has_sink, counts=True)
-    _check_means(edits, weights.shape[-2], weights.shape[-1])
+        edited = torch.cat([edited, missing.clamp(min=0).log()], -1)
+    count, (queries, keys) = weights.shape[-3] if weights.ndim > 3 else 1, weights.shape[-2:]
+    edited = edited_logits(edited, edits, torch.arange(queries), None, count, sink=has_sink, counts=True)
     result = torch.where(blind, weights, _weights(edited, has_sink).to(weights.dtype))
 
-    def live() -> Tensor:
-        queries = ~blind.squeeze(-1)
-        return queries & (logits > -math.inf).any(-2) if weights.shape[-2] == weights.shape[-1] else queries
+    def live(is_self: bool) -> Tensor:
+        return ~blind.squeeze(-1) & (~hidden.all(-2) if is_self and queries == keys else True)
 
-    return gated(result, edits, count, live)
-
-
-def _cut_rows(weights: Tensor, heads: Tensor | None) -> Tensor:
-    if heads is None:
-        return torch.zeros_like(weights)
-    return weights.index_fill(-3, heads.to(weights.device), 0.0)
+    return gated(result, edits, count, keys, live)
 
 
 def _with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:
@@ -495,7 +521,7 @@ def _with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:
 
 
 def _weights(logits: Tensor, has_sink: bool) -> Tensor:
-    weights = softmax_weights(logits, logits > -math.inf)
+    weights = softmax_weights(logits, logits != -math.inf)
     return weights[..., :-1] if has_sink else weights
 
 

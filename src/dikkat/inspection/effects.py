@@ -1,5 +1,6 @@
 """Effects: how much a result changes if each head of a model is cut."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from dikkat._engine.pytorch_state import is_transformed
 from dikkat.inspection.dataflow import Streams
@@ -24,7 +26,7 @@ Key = tuple[str, int]
 
 # The largest number of batch elements in one run with cut heads.
 _ELEMENTS = 16
-# By how much the target may differ between two runs of an unchanged model, relative to its size.
+# The largest difference of the target between two runs of an unchanged model, relative to its size.
 _SAME = 1e-3
 
 
@@ -48,11 +50,11 @@ def effects(
     the layers before. If `target` returns a number per element, several heads share a run.
 
     Args:
-        model: A model in evaluation mode, of which `dikkat.change` can change the attention.
+        model: A model in evaluation mode whose attention `dikkat.change` can change.
         *arguments: The model's inputs.
-        target: A function of the model's output that returns a number, or a number for each element of the batch, whose
-            mean is the result; or the index of a class or token, whose logit is the result (of the last position, if
-            the logits are (B, n, classes)).
+        target: A function of the model's output, or the index of a class or token. A function returns a number, or a
+            number for each element of the batch, whose mean counts. An index selects a logit, at the last position if
+            the logits are (B, n, classes).
         mean: Whether a cut head's output becomes its mean over the text instead of 0.
         exact: Whether to compute `effect`, or only `estimate`.
         layers: The layers, as in `dikkat.record`; all by default.
@@ -60,8 +62,8 @@ def effects(
         **inputs: The model's inputs by name.
 
     Returns:
-        The table of `Trace.scores` with two more columns, `effect` and `estimate`, in the unit of the target: a
-        `pandas.DataFrame`, or a NumPy record array if pandas is not installed.
+        The table of `Trace.scores` with two more columns after `looks`, `effect` and `estimate`, in the unit of the
+        target. `estimate` is NaN if the target has no gradient. The scores are of the first element of the batch.
 
     Raises:
         TypeError: `target` is neither a function nor an index, or does not return numbers.
@@ -85,7 +87,7 @@ def effects(
         raise ValueError(
             "model: got a call inside a transform of torch.func, or in inference mode; expected one outside"
         )
-    dropping = [name for name, module in model.named_modules() if module.training and _dropout_of(module)]
+    dropping = [name for name, module in model.named_modules() if module.training and _drops(module)]
     if dropping:
         raise ValueError(f"model: got dropout in {dropping[0]!r}, which makes runs differ; expected model.eval()")
     choices = list(select_layers(model, layers).values())
@@ -102,7 +104,8 @@ def effects(
     if tokens is not None:
         trace.tokens = tokens
     scores = scores_columns(trace.calls(), 0, trace.tokens)
-    return make_frame(scores | {name: np.asarray(column) for name, column in columns.items()})
+    first = {name: scores.pop(name) for name in ("layer", "module", "kind", "head", "looks")}
+    return make_frame(first | {name: np.asarray(column) for name, column in columns.items()} | scores)
 
 
 class _Gates(Changing):
@@ -115,15 +118,13 @@ class _Gates(Changing):
         self.only: Key | None = None  # the call with a gate; None for all
 
     def restart(self) -> None:
+        """Start a run of the model."""
         self._counts.clear()
 
     def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
         name = self.running[-1].name
-        self.find_positions(streams, queries, keys)
-        key = name, self._counts[name]
         self._counts[name] += not step
-        if step:
-            key = name, self._counts[name] - 1
+        key = name, self._counts[name] - 1
         if self.only not in (None, key):
             return []
 
@@ -144,7 +145,7 @@ class _Runs:
     ) -> None:
         self._model, self._arguments, self._inputs, self._target = model, arguments, inputs, target
         self._gates, self._blocks = _Gates(model, choices, mean), _Blocks(model)
-        self._base = 0.0
+        self._base, self._scale = 0.0, 0.0  # the target, and the largest estimate
         self._elements: int | None = None  # how many numbers the target returns; None for one number
 
     def _result(self, arguments: Any, inputs: Any) -> Tensor:
@@ -173,16 +174,19 @@ class _Runs:
             self._blocks.noted(),
         ):
             result = self._result(self._arguments, self._inputs)
-            self._base, self._elements = float(result.detach().mean()), len(result) if result.ndim else None
+            self._base, self._elements = result.detach().mean().item(), len(result) if result.ndim else None
             gates = list(self._gates.gates.values())
             can_derive = result.requires_grad and bool(gates)
             gradients = torch.autograd.grad(result.mean(), gates, allow_unused=True) if can_derive else ()
-        if all(gradient is None for gradient in gradients):
+        if gradients and all(gradient is None for gradient in gradients):
             raise ValueError("target: got a result that depends on no head; expected a function of the model's output")
-        return trace, {
-            key: torch.zeros(gate.shape[-1]) if gradient is None else -gradient.squeeze(0)
-            for (key, gate), gradient in zip(self._gates.gates.items(), gradients, strict=True)
-        }
+        unknown = [torch.full((gate.shape[-1],), math.nan) for gate in gates]
+        estimates = [
+            torch.zeros_like(nan) if g is None else -g.squeeze(0) for nan, g in zip(unknown, gradients, strict=False)
+        ]
+        estimates = estimates or unknown
+        self._scale = max((float(estimate.nan_to_num().abs().max()) for estimate in estimates), default=0.0)
+        return trace, dict(zip(self._gates.gates, estimates, strict=True))
 
     @torch.no_grad()
     def exact(self, sizes: dict[Key, int]) -> dict[Key, list[float]]:
@@ -192,10 +196,14 @@ class _Runs:
             again = float(self._result(self._arguments, self._inputs).mean())
             self._check_same(again)
             together = self._count_together()
+            self._blocks.check(list(sizes), lambda: self._is_same(self._result(self._arguments, self._inputs)))
             return {key: self._effects_of(key, heads, together) for key, heads in sizes.items()}
 
+    def _is_same(self, result: Tensor) -> bool:
+        return abs(float(result.mean()) - self._base) <= _SAME * max(abs(self._base), self._scale)
+
     def _check_same(self, again: float) -> None:
-        if abs(again - self._base) > _SAME * max(1.0, abs(self._base)):
+        if abs(again - self._base) > _SAME * max(abs(self._base), self._scale):
             raise ValueError(
                 f"model: got the target {self._base:.6g}, and {again:.6g} from a second run; expected equal results. "
                 "Call model.eval(), since dropout makes runs differ"
@@ -213,8 +221,7 @@ class _Runs:
             return 1
         if result.ndim != 1 or len(result) != together * self._elements:
             return 1
-        distances = (result.view(together, -1).mean(1) - self._base).abs()
-        return together if float(distances.max()) <= _SAME * max(1.0, abs(self._base)) else 1
+        return together if all(map(self._is_same, result.view(together, -1))) else 1
 
     def _repeated(self, times: int) -> tuple[Any, Any]:
         elements = self._elements or 1
@@ -226,7 +233,8 @@ class _Runs:
             group = range(first, min(first + together, heads))
             gates = torch.ones(len(group), heads)
             gates[range(len(group)), group] = 0
-            self._gates.gates[key] = gates.repeat_interleave(self._elements or 1, 0)
+            # One head alone has one row of gates, for calls with another batch, such as windows.
+            self._gates.gates[key] = gates.repeat_interleave(self._elements or 1, 0) if len(group) > 1 else gates
             arguments, inputs = self._repeated(len(group)) if len(group) > 1 else (self._arguments, self._inputs)
             with self._blocks.skipped(key[0], self._elements or 1, len(group)):
                 result = self._result(arguments, inputs)
@@ -265,7 +273,7 @@ class _Blocks:
         finally:
             for handle in handles:
                 handle.remove()
-            self._results = {name: _detached(result) for name, result in self._results.items()}
+            self._results = {name: _copy(result) for name, result in self._results.items()}
             self._can_skip = self._can_skip and all(result is not None for result in self._results.values())
 
     @contextmanager
@@ -277,26 +285,44 @@ class _Blocks:
             for entry, end in self._ended.items()
             if root is not None and self._can_skip and end < self._begun[root]
         ]
+        before = {entry: vars(self._modules[entry]).get("forward") for entry in skipped}
+        hooks = list[Any]()
         try:
             for entry in skipped:
-                result = _repeat(self._results[entry], elements, times)
-                self._modules[entry].forward = lambda *_, result=result, **__: result
+                # The hook runs after others, whose changes the result has already.
+                module, result = self._modules[entry], _repeat(_copy(self._results[entry]), elements, times)
+                module.forward = lambda *_, result=result, **__: result
+                hooks.append(module.register_forward_hook(lambda *_, result=result: result))
             yield
         finally:
-            for entry in skipped:
+            for hook in hooks:
+                hook.remove()
+            for entry, forward in before.items():
                 del self._modules[entry].forward
+                if forward is not None:
+                    self._modules[entry].forward = forward
+
+    def check(self, keys: list[Key], run: Callable[[], bool]) -> None:
+        """Skip no entries if a run without the entries before the last call is not the same."""
+        try:
+            with self.skipped(keys[-1][0], 1, 1):
+                self._can_skip = run() and self._can_skip
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError):
+            self._can_skip = False
 
 
-def _dropout_of(module: nn.Module) -> float:
-    return float(getattr(module, "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout", 0) or 0)
+def _drops(module: nn.Module) -> bool:
+    """Return whether a module in training mode has dropout, also as a number such as `attention_dropout`."""
+    numbers = [value for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]
+    return max([*numbers, module.p if isinstance(module, _DropoutNd) else 0.0]) > 0
 
 
-def _detached(result: Any) -> Any:
-    """Return a result without its graph; None if it has results other than tensors."""
+def _copy(result: Any) -> Any:
+    """Return a copy of a result without its graph; None if it has items other than tensors."""
     if isinstance(result, Tensor):
-        return result.detach()
+        return result.detach().clone()
     if isinstance(result, tuple | list) and type(result) in (tuple, list):
-        results = [_detached(item) for item in result]
+        results = [_copy(item) for item in result]
         return None if any(item is None for item in results) else type(result)(results)
     return None
 

@@ -211,6 +211,15 @@ class Observation(Dataflow):
         for watcher in self._changings():
             watcher.reject(reason)
 
+    @contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        """Add the name of the running module to errors of a change."""
+        try:
+            yield
+        except ValueError as error:
+            name = self._changings()[0].running[-1].name if self._changings() else ""
+            raise type(error)(f"{error} (changing {name!r})" if name else str(error)) from error
+
     @property
     def changes(self) -> bool:
         """Whether a selected module of a change is running."""
@@ -235,7 +244,8 @@ class Observation(Dataflow):
 
         result = None
         if edits:
-            result = edit_result(problem, run_unchanged, edits)
+            with self._naming_errors():
+                result = edit_result(problem, run_unchanged, edits)
         elif recordings and self._outer is None:
             result = recordings[-1].compute(name, problem, streams)
             recordings = recordings if result is None else recordings[:-1]
@@ -309,11 +319,13 @@ class Observation(Dataflow):
 
     def _edited(self, inputs: dict[str, Any], edits: Edits, run: Callable[[], Tensor]) -> Tensor:
         query = inputs["query"]
-        with recording_hooks.observed_by(None):
+        with recording_hooks.observed_by(None), self._naming_errors():
             problem = problem_of_fused(**inputs, pools=True)
             shape = torch.Size((*problem.lead, query.shape[-2], inputs["value"].shape[-1]))
             result = edit_result(problem, lambda: Result(run().reshape(shape), None, None), edits)
-        return result.mean.to(query.dtype)
+        device = query.device.type
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+        return result.mean.to(autocast)
 
     def _call_multi_head(self, function: Any, arguments: Any, keywords: Any, streams: Streams) -> Any:
         bound = multi_head_arguments(*arguments, **keywords)
@@ -328,7 +340,7 @@ class Observation(Dataflow):
             if not changes:
                 return query
             if bound["need_weights"]:
-                with recording_hooks.observed_by(None):
+                with recording_hooks.observed_by(None), self._naming_errors():
                     problem = problem_of_fused(**inputs, pools=True).unchecked_copy(wants_weights=True)
                     result = edit_result(problem, lambda: run_problem(problem), edits)
                 weights.append(result.shown_weights().to(query.dtype))
@@ -381,14 +393,14 @@ class Observation(Dataflow):
         logits = None if logits is None or logits.shape != weights.shape else arrange(logits)
         weights = arrange(weights)
         if edits := self._edits(streams, weights.shape[-2], weights.shape[-1]):
-            with torch._C.DisableTorchFunction():
+            with torch._C.DisableTorchFunction(), self._naming_errors():
                 edited = edit_weights(weights, logits, edits)
         shown = edited if edited is not None and all(bound.edit.is_shown for bound in edits) else weights
+        sinks = next((getattr(watcher.running[-1].module, "sinks", None) for watcher in self._watching()), None)
+        if sinks is not None and last_logits is not None and last_logits.shape == weights.shape:
+            # Granite's sinks scale the output afterwards. Other models' sinks have a column in the softmax.
+            shown = shown * (last_logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
         for recording in self._recordings():
-            sinks = getattr(recording.running[-1].module, "sinks", None)
-            if sinks is not None and last_logits is not None and last_logits.shape == weights.shape:
-                # Granite's sinks scale the output afterwards. Other models' sinks have a column in the softmax.
-                shown = shown * (last_logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
             queries, keys = weights.shape[-2:]
             recording.add(partial(inspect_weights, shown), streams, queries, keys, OWN_SOFTMAX)
         return edited
@@ -425,7 +437,10 @@ def _without_dispatch(function: Any) -> Any:
     return copy
 
 
-_BACKWARD = {function: _without_dispatch(function) for function in (torch.autograd.grad, Tensor.backward)}
+_BACKWARD = {
+    function: _without_dispatch(function)
+    for function in (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
+}
 _thread = threading.local()
 
 

@@ -19,6 +19,8 @@ Compute = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 # Numbers in a block on a CPU and on another device, which would wait for the host between small blocks.
 _BLOCK, _DEVICE_BLOCK = 2**22, 2**26
+# How far a mask lowers the scores of hidden pairs, at least; −10⁴ is common.
+_HIDING = 9000.0
 # Keys in a group. The largest weights are searched only in the groups with the largest maxima.
 _GROUP = 64
 
@@ -186,3 +188,12 @@ def row_logits(problem: Problem) -> Tensor:
     scores = pair_scores(problem, visible if problem.records and restrictions.vary_by_row() else None)
     scores = restrictions.biased(scores).expand(*problem.lead, -1, -1)
     return scores if visible is None else scores.masked_fill(~visible, -math.inf)
+
+
+def hidden_by_bias(logits: Tensor) -> Tensor:
+    """Return which pairs large negative numbers hide, as in masks of −∞, the smallest number, −10⁹ or −10⁴.
+
+    Their weight is 0 in every dtype. A row of only the smallest numbers is hidden.
+    """
+    smallest = torch.finfo(logits.dtype).min / 2
+    return (logits <= smallest) | (logits < logits.amax(-1, keepdim=True) - _HIDING)

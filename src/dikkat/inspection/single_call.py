@@ -17,7 +17,7 @@ from dikkat._core.problem import Problem
 from dikkat._core.restricting import Restricting, check_names
 from dikkat._core.summary import Asked, Summary
 from dikkat._engine.addresses import on_cpu
-from dikkat.inspection.edits import Edits, edited_weights_of_rows
+from dikkat.inspection.edits import Edits, cut_weights, edited_weights_of_rows
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.row_blocks import (
     compute_all_rows,
@@ -135,7 +135,8 @@ def _inspect_edited(
     numbers, row_size = torch.arange(size, device=device) if queries is None else queries, numbers_of_a_row(problem)
 
     def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
-        return edited_weights_of_rows(select_rows(problem, rows), edits, heads, numbers[rows], count)
+        lse, weights = edited_weights_of_rows(select_rows(problem, rows), edits, heads, numbers[rows], count)
+        return lse, cut_weights(weights, edits, heads, count)
 
     if request.weights:
         result = summarise_weights(*compute_all_rows(compute, size, row_size, device), request)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from dikkat._core import validation
 from dikkat._core.problem import Problem
 from dikkat.inspection.request import Inspection, Request
+from dikkat.inspection.row_blocks import hidden_by_bias
 from dikkat.inspection.single_call import summarise_weights
 from dikkat.scores import Dot
 
@@ -42,9 +43,9 @@ def problem_of_fused(
     query = query.to(dtype) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     (queries, keys), lead = (query.shape[-2], key.shape[-2]), torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     lens, bias, mask = None, None, attn_mask
-    if attn_mask is not None and attn_mask.dtype != torch.bool:  # the smallest numbers hide a pair too
+    if attn_mask is not None and attn_mask.dtype != torch.bool:
         bias, mask = attn_mask.to(dtype), None
-        bias = bias.masked_fill(attn_mask <= torch.finfo(attn_mask.dtype).min / 2, -math.inf)
+        bias = bias.masked_fill(hidden_by_bias(attn_mask), -math.inf)
     if is_causal and queries != keys:  # PyTorch aligns the diagonal with the first key
         lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
     problem = validation.problem_of_call(

@@ -75,9 +75,9 @@ def change(
 
     A change applies to the calls that `dikkat.record` records, also in `generate` with a cache, in training and under
     autocast. Gradients flow. Changes nest: the outer change applies first. A recording shows the changed weights,
-    whether it begins before or after the change. Only changed heads and queries are computed again, some rows at a time. Compiled
-    models run uncompiled in all threads within the block. If a model uses gradient checkpointing, call `backward`
-    within the block, on a CPU. Changed heads draw other dropout.
+    whether it begins before or after the change. Only changed heads and queries are computed again. Compiled models run
+    uncompiled in all threads within the block. If a model uses gradient checkpointing, call `backward` within the
+    block, on a CPU. Changed heads draw other dropout.
 
     Positions count from the first token of the text, also in `generate`; padding on the left counts. In cross
     attention, keys are positions in the encoder's text.

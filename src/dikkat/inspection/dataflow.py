@@ -414,8 +414,8 @@ class Dataflow(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 new = _unpermute(edited.flatten(0, 1) if heads else edited, order, holder.ndim)
                 if origin.weights is not None:  # dropout keeps its factors, and rows without an edit stay
-                    before = weights.to(holder.dtype)  # the factors of a cast are 1
-                    factors = torch.where(before > 0, holder / before, 1.0)
+                    before, after = weights.detach().to(holder.dtype), holder.detach()  # the factors of a cast are 1
+                    factors = torch.where(before > 0, after / before, 1.0)
                     new = torch.where(new == weights, holder, new * factors)
                 result = pool(new.to(holder.dtype))
         self.follow(result, output)

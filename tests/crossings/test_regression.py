@@ -258,7 +258,8 @@ def expected_split(case):
     half, held = refitted(case, np.flatnonzero(fold == 0)), np.flatnonzero(fold == 1)
     old, new = (at_gaps(x.astype(float), half) for x in (case.x[held], case.cells))
     weight = np.ones(len(held)) if case.weight is None else case.weight[held]
-    precise = half.precise and weight / half.unit, half.precise and np.full(len(new), model._rows.unit_weight / half.unit)
+    unit = model._rows.unit_weight / half.unit
+    precise = half.precise and weight / half.unit, half.precise and np.full(len(new), unit)
     growth, further = (
         np.array(
             [half.growth(*each) for each in zip(half.at(x), exact if half.precise else np.ones(len(x)), strict=True)]

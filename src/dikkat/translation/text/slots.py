@@ -117,6 +117,8 @@ class Masked(NamedTuple):
 
     def locate(self, offsets: Iterable[Offsets]) -> list[Offsets]:
         """Convert offsets in the masked text to offsets in the original."""
+        if not self.offsets:
+            return list(offsets)
         characters, end = list[Offsets](), 0
         for slot in sorted(self.offsets):
             characters += [(index, index + 1) for index in range(end, slot[0])] + [slot]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dikkat.inspection.dataflow import Streams
-from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, Mass, Scale
+from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, GivenTrace, Mass, Scale
 from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, select_layers
 from dikkat.inspection.observation import Changing, NotSeenError, no_call_message, observing
 from dikkat.inspection.trace import Trace
@@ -187,7 +187,7 @@ class _Changer(Changing):
                     )
             if any(choice.includes(module.name, module.layer) for choice in choices.values()):
                 positions = first_query + (step or 0), first_key
-                if isinstance(edit, Given) and edit.trace is not None:  # a trace has the rows of each call
+                if isinstance(edit, GivenTrace):  # a trace has the rows of each call
                     positions = step or 0, 0
                 edit = edit.of_call(module.name, self._counts[module.name] - 1)
                 bound.append(BoundEdit(edit, *positions, self.changed.count))
@@ -237,7 +237,7 @@ def _make_edit(
     if weights is None:
         return Gate(heads, mean)
     if isinstance(weights, Trace):
-        return Given(heads, trace=weights)
+        return GivenTrace(heads, weights)
     table = torch.as_tensor(weights)
     if table.ndim < 2 or not table.is_floating_point():
         raise TypeError(

@@ -244,36 +244,20 @@ class Scale(Edit):
 
 @dataclass(frozen=True)
 class Given(Edit):
-    """Uses the weights of `table` (..., n, m), or of the same call in a `trace`."""
+    """Uses the weights of `table` (..., n, m)."""
 
     heads: tuple[int, ...] | None
-    table: Tensor | None = None
-    trace: Any = None
-
-    def of_call(self, name: str, call: int) -> Edit:
-        """Return the edit with the table of this call in the trace."""
-        if self.trace is None:
-            return self
-        try:
-            inspection = self.trace[name, call]
-        except (KeyError, IndexError) as error:
-            raise ValueError(
-                f"weights: got a trace without call {call} of {name!r}; expected the same calls"
-            ) from error
-        if inspection.weights is None or inspection.queries is not None or inspection.heads is not None:
-            raise ValueError("weights: got a trace without all weights; expected one of record(model, weights=True)")
-        return replace(self, table=inspection.weights, trace=None)
+    table: Tensor
 
     def of_heads(self, heads: Tensor, count: int) -> Edit:
         """Return the edit with the table's weights of these heads."""
-        if self.table is None or self.table.ndim < 3 or self.table.shape[-3] != count or len(heads) == count:
+        if self.table.ndim < 3 or self.table.shape[-3] != count or len(heads) == count:
             return self
         return replace(self, table=self.table[..., heads, :, :])
 
     def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
         """Replace the weights by the table's."""
         table, real = self.table, keys != _SINK
-        assert table is not None  # `of_call` has found it
         n, m = table.shape[-2:]
         if len(queries) and (int(queries.max()) >= n or int(keys.max()) >= m):
             raise ValueError(
@@ -297,6 +281,26 @@ class Given(Edit):
         if not bool(real.all()):
             edited[..., ~real] = (1 - rows.sum(-1, keepdim=True)).clamp(min=0).log()
         return edited, None
+
+
+@dataclass(frozen=True)
+class GivenTrace(Edit):
+    """Uses the weights of the same call in a trace."""
+
+    heads: tuple[int, ...] | None
+    trace: Any
+
+    def of_call(self, name: str, call: int) -> Edit:
+        """Return the edit with the weights of this call."""
+        try:
+            inspection = self.trace[name, call]
+        except (KeyError, IndexError) as error:
+            raise ValueError(
+                f"weights: got a trace without call {call} of {name!r}; expected the same calls"
+            ) from error
+        if inspection.weights is None or inspection.queries is not None or inspection.heads is not None:
+            raise ValueError("weights: got a trace without all weights; expected one of record(model, weights=True)")
+        return Given(self.heads, inspection.weights)
 
 
 class BoundEdit(NamedTuple):

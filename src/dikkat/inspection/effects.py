@@ -265,7 +265,7 @@ class _Blocks:
 
             def end(_: nn.Module, __: Any, result: Any, *, name: str = name) -> None:
                 self._ended[name] = len(self._ended)
-                self._results[name] = result
+                self._results[name] = _copy(result)  # before the model writes to it
 
             handles += [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
         try:
@@ -273,7 +273,6 @@ class _Blocks:
         finally:
             for handle in handles:
                 handle.remove()
-            self._results = {name: _copy(result) for name, result in self._results.items()}
             self._can_skip = self._can_skip and all(result is not None for result in self._results.values())
 
     @contextmanager

@@ -3,6 +3,7 @@
 import math
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -137,34 +138,34 @@ class Watcher:
         return cached, max(0, cached + queries - keys) if keys >= queries else -1
 
 
-class Recording(Watcher):
+class Recording(Watcher, ABC):
     """A watcher that records calls."""
 
+    @abstractmethod
     def compute(self, name: str, problem: Problem, streams: Streams) -> Result | None:
         """Return the result of a dikkat call if the requested summaries are a by-product of it, else None."""
-        raise NotImplementedError
 
+    @abstractmethod
     def add(
         self, inspect: Callable[[Request], Inspection], streams: Streams, queries: int, keys: int, source: str = ""
     ) -> Tensor | None:
         """Record the summaries that `inspect` returns for a request; return their output, if any."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lose_weights(self) -> None:
         """Handle weights that multiply values in an unsupported way."""
-        raise NotImplementedError
 
 
-class Changing(Watcher):
+class Changing(Watcher, ABC):
     """A watcher that edits the weights of calls."""
 
+    @abstractmethod
     def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
         """Return the edits of a call; `step` is the number of its query in a recurrence."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reject(self, reason: str) -> None:
         """Raise an error if a selected module makes a call that cannot be changed."""
-        raise NotImplementedError
 
 
 class Observation(Dataflow):

@@ -335,19 +335,23 @@ def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
         return None
     neighbors, tree = min(_MAX_NEIGHBORS, len(x) - 2), cKDTree(x)
 
-    def distances_of(rows: Array) -> Array:
-        """Return the distances of rows to their nearest other rows."""
-        return np.asarray(tree.query(rows, neighbors + 2)[0][:, 1:])
+    def measure(rows: Array) -> tuple[Array, Array, Array]:
+        """Return the distances to the nearest other rows, the largest step between them, and its index."""
+        distances = np.asarray(tree.query(rows, neighbors + 2)[0][:, 1:])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.nan_to_num(np.log(distances[:, 1:] / distances[:, :-1]), posinf=np.inf)
+            steps = ratios * np.arange(1, neighbors + 1)
+            steps *= min(dimensions, np.log(2) / np.median(steps))  # fewer if rows lie near a line or a plane
+        return distances, steps.max(1), steps.argmax(1)
 
     # A part of the rows tells whether they may form places: the distances of 10,000 rows take a quarter of a fit.
-    distances = distances_of(x[:: -(-len(x) // _SAMPLE)])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        steps = np.nan_to_num(np.log(distances[:, 1:] / distances[:, :-1]), posinf=np.inf) * np.arange(1, neighbors + 1)
-        steps *= min(dimensions, np.log(2) / np.median(steps))  # fewer if rows lie near a line or a plane
-    row, largest = np.arange(len(steps)), steps.argmax(1)
-    inside, nearest = distances[row, largest], np.median(distances[:, 0])
-    if np.median(steps[row, largest]) >= _MIN_STEP:
-        radius = np.quantile((inside + distances[row, largest + 1]) / 2, _QUANTILE) if np.median(inside) > 0 else 0.0
+    distances, largest, index = measure(x[:: -(-len(x) // _SAMPLE)])
+    nearest = np.median(distances[:, 0])
+    if np.median(largest) >= _MIN_STEP:
+        distances, _, index = measure(x)
+        row = np.arange(len(x))
+        inside = distances[row, index]
+        radius = np.quantile((inside + distances[row, index + 1]) / 2, _QUANTILE) if np.median(inside) > 0 else 0.0
         size_factor = 2
     elif dimensions == 1 and nearest > 0:
         radius = (np.log(len(x)) + _RARE_GAP) * nearest * 2 / np.log(2)
@@ -366,7 +370,7 @@ def places_of(x: Array, dimensions: int) -> NDArray[np.intp] | None:
     too_few = count < _MIN_PLACES or len(x) ** 2 < size_factor * (sizes**2).sum()
     if too_few or (sizes[place_ids] > 1).mean() < 0.5:
         return None
-    distances, gaps = distances_of(x), np.full(count, np.inf)
+    distances, gaps = measure(x)[0], np.full(count, np.inf)
     np.minimum.at(gaps, place_ids, np.where(distances > radius, distances, np.inf).min(1))
     return place_ids if np.median(gaps) > _SEPARATION ** (1 / dimensions) * np.median(distances[:, 0]) else None
 

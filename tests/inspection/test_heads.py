@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import dikkat
 import kit
 from dikkat.inspection import Inspection, Token
-from dikkat.inspection.trace import Call
+from dikkat.inspection.calls import Call
 
 transformers = pytest.importorskip("transformers")
 

@@ -11,7 +11,7 @@ import torch
 
 import dikkat
 from dikkat.inspection.request import Inspection
-from dikkat.inspection.trace import Call
+from dikkat.inspection.calls import Call
 from dikkat.show import entropies, heatmaps, key_sums
 
 

@@ -10,7 +10,7 @@ from chromium import names, needs_chromium, outcomes_of
 
 from dikkat import Trace, show
 from dikkat.inspection.request import Inspection
-from dikkat.inspection.trace import Call
+from dikkat.inspection.calls import Call
 from dikkat.show import save_page
 from dikkat.show.views import Token
 

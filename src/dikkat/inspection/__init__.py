@@ -1,5 +1,6 @@
 """Attention weights and summaries of one call, or of all calls of a running model."""
 
+from dikkat.inspection.calls import Attentions
 from dikkat.inspection.changing import Changed, change
 from dikkat.inspection.effects import effects
 from dikkat.inspection.output_attentions import attentions
@@ -7,7 +8,7 @@ from dikkat.inspection.recording import record
 from dikkat.inspection.relevance import relevance
 from dikkat.inspection.request import Inspection, Requesting
 from dikkat.inspection.single_call import inspect
-from dikkat.inspection.trace import Attentions, Trace
+from dikkat.inspection.trace import Trace
 from dikkat.show.views import Token
 
 __all__ = [

@@ -14,11 +14,11 @@ from dikkat.inspection.dataflow import Streams
 from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, GivenTrace, Mass, Scale
 from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, select_layers
 from dikkat.inspection.observation import Changing, NotSeenError, no_call_message, observing
+from dikkat.inspection.request import Span, range_of, span_positions
 from dikkat.inspection.trace import Trace
 
 Position = int | str | slice
 Pair = tuple[Position, Position]
-Span = slice | Sequence[int]
 
 
 class Changed:
@@ -266,7 +266,7 @@ def _positions(position: Any, tokens: Sequence[str] | None) -> Tensor:
     if type(position) is int and position >= 0:
         return torch.tensor([position])
     if isinstance(position, slice):
-        return _range("edges", position)
+        return range_of("edges", position)
     if isinstance(position, str):
         if tokens is None:
             raise ValueError(f"edges: got the token {position!r}; expected tokens=, the tokens of the text, too")
@@ -279,27 +279,8 @@ def _positions(position: Any, tokens: Sequence[str] | None) -> Tensor:
     raise TypeError(f"edges: got {position!r}; expected a position from 0, a slice of positions, or a token")
 
 
-def _range(name: str, positions: slice) -> Tensor:
-    start, stop, step = positions.start or 0, positions.stop, positions.step or 1
-    if type(start) is not int or type(stop) is not int or type(step) is not int or not 0 <= start < stop or step < 1:
-        raise ValueError(
-            f"{name}: got {positions}; expected a slice with 0 <= start < stop, both positions of the text"
-        )
-    return torch.arange(start, stop, step)
-
-
 def _make_spans(heads: tuple[int, ...] | None, spans: Any, mass: Any, scale: Any) -> Edit:
-    if not isinstance(spans, Mapping) or not spans:
-        raise TypeError(f"spans: got {spans!r}; expected keys by name, such as {{'question': slice(0, 12)}}")
-    named_positions: list[tuple[str, Tensor]] = []
-    for name, span in spans.items():
-        if isinstance(span, slice):
-            positions = _range("spans", span)
-        elif isinstance(span, Sequence) and span and all(type(index) is int and index >= 0 for index in span):
-            positions = torch.tensor(sorted(set(span)))
-        else:
-            raise ValueError(f"spans: got {span!r} for {name!r}; expected a slice, or a list of positions from 0")
-        named_positions.append((name, positions))
+    named_positions = tuple(span_positions(spans).items())
     argument = "scale" if mass is None else "mass"
     numbers: Any = scale if mass is None else mass
     if isinstance(numbers, int | float):
@@ -317,10 +298,10 @@ def _make_spans(heads: tuple[int, ...] | None, spans: Any, mass: Any, scale: Any
             )
     values = tuple(float(numbers[name]) for name, _ in named_positions)
     if mass is None:
-        return Scale(heads, tuple(named_positions), values)
+        return Scale(heads, named_positions, values)
     if math.fsum(values) > 1:
         raise ValueError(f"mass: got a sum of {math.fsum(values):.4g}; expected at most 1")
     counts = torch.cat([positions for _, positions in named_positions]).unique(return_counts=True)[1]
     if int(counts.max()) > 1:
         raise ValueError("spans: got spans that overlap; expected spans without common positions")
-    return Mass(heads, tuple(named_positions), values)
+    return Mass(heads, named_positions, values)

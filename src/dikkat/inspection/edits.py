@@ -17,6 +17,7 @@ from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._core.softmax import softmax_weights
 from dikkat._engine.addresses import exact
+from dikkat.inspection.request import find_keys
 from dikkat.inspection.row_blocks import (
     blocks,
     hidden_by_bias,
@@ -179,7 +180,7 @@ class Mass(Edit):
 
     def groups(self, keys: Tensor) -> list[tuple[Tensor, float]]:
         """Return the keys of each span, (m,) booleans, with its mass, and at last those of the rest."""
-        inside = [_find_keys(name, positions, keys) for name, positions in self.spans]
+        inside = [find_keys(name, positions, keys) for name, positions in self.spans]
         rest = ~torch.stack(inside).any(0) & (keys != _SINK)
         rest_mass = 1 - math.fsum(self.masses)
         return [*zip(inside, self.masses, strict=True), (rest, rest_mass if rest_mass > 1e-12 else 0.0)]
@@ -233,7 +234,7 @@ class Scale(Edit):
         """Return what is added to the logits of keys, (m,) float64."""
         bias = torch.zeros(len(keys), dtype=torch.float64)
         for (name, positions), factor in zip(self.spans, self.factors, strict=True):
-            inside = _find_keys(name, positions, keys)
+            inside = find_keys(name, positions, keys)
             bias[inside] += math.log(factor) if factor else -math.inf
         return bias
 
@@ -538,17 +539,6 @@ def _put(tensor: Tensor, replacement: Tensor, heads: Tensor | None, rows: Tensor
         return tensor.index_copy(-2, index, replacement)
     old = tensor.index_select(-3, heads)
     return tensor.index_copy(-3, heads, old.index_copy(-2, index, replacement))
-
-
-def _find_keys(name: str, positions: Tensor, keys: Tensor) -> Tensor:
-    """Return which keys are in a span, (m,) booleans."""
-    last = int(keys.max()) if len(keys) else -1
-    if len(positions) and int(positions.max()) > last:
-        raise ValueError(
-            f"spans: got {name!r} up to position {int(positions.max())}; expected at most {last}, the last key of the "
-            "text"
-        )
-    return torch.isin(keys, positions)
 
 
 def _runs(inside: Tensor) -> list[slice]:

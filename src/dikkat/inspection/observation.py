@@ -22,13 +22,13 @@ from dikkat._core import recording_hooks
 from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
+from dikkat.inspection.calls import OWN_SOFTMAX
 from dikkat.inspection.dataflow import Dataflow, Streams
 from dikkat.inspection.edits import BoundEdit, Edits, edit_result, edit_weights
 from dikkat.inspection.layer_selection import LayerChoice, Numbering
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import inspect_problem
 from dikkat.inspection.torch_attention import call_multi_head, inspect_weights, multi_head_arguments, problem_of_fused
-from dikkat.inspection.trace import OWN_SOFTMAX
 
 
 class RunningModule(NamedTuple):
@@ -139,7 +139,13 @@ class Watcher:
 
 
 class Recording(Watcher, ABC):
-    """A watcher that records calls."""
+    """A watcher that records calls.
+
+    Attributes:
+        needs_scores: Whether it needs the scores of a model's own softmax.
+    """
+
+    needs_scores = False
 
     @abstractmethod
     def compute(self, name: str, problem: Problem, streams: Streams) -> Result | None:
@@ -229,7 +235,7 @@ class Observation(Dataflow):
     @property
     def keeps_logits(self) -> bool:  # type: ignore[override]
         """Whether to keep the arguments of each softmax."""
-        return self.changes
+        return self.changes or any(recording.needs_scores for recording in self._recordings())
 
     # --- dikkat's calls
 
@@ -403,7 +409,9 @@ class Observation(Dataflow):
             shown = shown * (last_logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
         for recording in self._recordings():
             queries, keys = weights.shape[-2:]
-            recording.add(partial(inspect_weights, shown), streams, queries, keys, OWN_SOFTMAX)
+            knows_lse = recording.needs_scores and logits is not None and edited is None and sinks is None
+            lse = logits.detach().float().logsumexp(-1) if knows_lse else None
+            recording.add(partial(inspect_weights, shown, lse=lse), streams, queries, keys, OWN_SOFTMAX)
         return edited
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from dikkat.inspection.calls import OWN_SOFTMAX, Attentions
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.observation import NotSeenError
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Request
 from dikkat.inspection.torch_attention import inspect_weights
-from dikkat.inspection.trace import OWN_SOFTMAX, Attentions
 
 __all__ = ["attentions"]
 

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from dikkat.inspection.calls import Call
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection
-from dikkat.inspection.trace import Call, Trace
+from dikkat.inspection.trace import Trace
 from dikkat.show.arrays import Weights, as_array
 from dikkat.show.views import CELLS, TOP, Token, Tokens
 

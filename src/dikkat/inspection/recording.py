@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +16,26 @@ from dikkat._core.problem import Problem, Result
 from dikkat._core.restricting import check_names
 from dikkat._engine.pytorch_state import is_transformed
 from dikkat.inspection.call_kinds import Kind, find_kinds
+from dikkat.inspection.calls import Call
 from dikkat.inspection.dataflow import Streams
 from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, select_layers
 from dikkat.inspection.observation import NotSeenError, Observation, Recording, no_call_message, observing
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.single_call import inspect_problem, is_by_product
 from dikkat.inspection.torch_attention import inspect_weights
-from dikkat.inspection.trace import Call, Trace
+from dikkat.inspection.totals import Totals
+from dikkat.inspection.trace import Trace
 
 
 @contextmanager
-def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[Requesting]) -> Iterator[Trace]:
+def record(
+    model: nn.Module,
+    *,
+    layers: Layers | None = None,
+    sum_over: Literal["calls"] | None = None,
+    decay: float = 1.0,
+    **request: Unpack[Requesting],
+) -> Iterator[Trace]:
     """Record the attention weights of each layer of a model while it runs.
 
     `record` sees these calls inside the model's modules:
@@ -54,7 +63,12 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
             `model.named_modules()`; a pattern for the whole name with *, ? and [...]; an index into each of the model's
             outermost lists of modules, negative from the end; or a list of these. If an entry of a list runs again, as
             ALBERT's only layer does, it counts as the next layer.
-        **request: What to record of each call (`Requesting`); the default is `top_k=8` and `overview=64`.
+        sum_over: None for a record of each call. "calls" for one record of each layer, over all calls and queries:
+            the `sums` and their `top_keys`, the mean `entropy` and `span_mass`, and the largest `max_score`. Its size
+            depends only on the length of the text. `Totals` has the details.
+        decay: With `sum_over`, the factor of all earlier calls at each call, above 0 and at most 1.
+        **request: What to record of each call (`Requesting`); the default is `top_k=8` and `overview=64`. The keys of
+            `spans` are positions of the text, also in `generate`; in cross attention, positions of the encoder's text.
 
     Yields:
         The `Trace`, which fills while the model runs.
@@ -83,18 +97,23 @@ def record(model: nn.Module, *, layers: Layers | None = None, **request: Unpack[
         raise TypeError(f"model: got {type(model).__name__}; expected a torch.nn.Module")
     check_names(request, Requesting)
     selectors = {"heads", "queries", "pool"}
-    checked = Request(**(request if request.keys() - selectors else request | {"top_k": 8, "overview": 64}))
+    default: Requesting = {"top_k": 8} if sum_over else {"top_k": 8, "overview": 64}
+    checked = Request(**(request if request.keys() - selectors else request | default))
     if checked.is_empty:
         raise ValueError(
-            "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax or overview"
+            "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax, overview, spans or "
+            "max_score"
         )
-    choices = select_layers(model, layers)
-    recorder = _Recorder(model, checked, list(choices.values()))
+    choices, trace = select_layers(model, layers), Trace()
+    totals = None if sum_over is None and decay == 1.0 else Totals(trace, checked, sum_over, decay)
+    trace.spans = tuple(checked.spans.names if checked.spans else ())
+    recorder = _Recorder(model, trace, totals.request if totals else checked, list(choices.values()))
+    recorder.keep = totals.add if totals else trace.add
     with observing(model, recorder) as recorder.observation:
-        yield recorder.trace
+        yield trace
     recorder.finish(model)
     for entry, choice in choices.items():
-        if not any(choice.includes(call.name, call.layer) for call, _ in recorder.trace.calls()):
+        if not any(choice.includes(call.name, call.layer) for call, _ in trace.calls()):
             lost = ", ".join(map(repr, sorted(recorder.lost)))
             reason = f". Weights of {lost} multiply values in a way that dikkat does not follow" if lost else ""
             raise NotSeenError(no_call_message("recording", model, entry, choice, recorder.layers) + reason)
@@ -105,9 +124,10 @@ class _Recorder(Recording):
 
     observation: Observation
 
-    def __init__(self, model: nn.Module, request: Request, choices: list[LayerChoice]) -> None:
+    def __init__(self, model: nn.Module, trace: Trace, request: Request, choices: list[LayerChoice]) -> None:
         super().__init__(model, choices)
-        self.trace, self._request = Trace(), request
+        self.trace, self._request, self.keep = trace, request, trace.add
+        self.needs_scores = request.max_score
         self._kinds, self._returns_known = find_kinds(model)
         self._entered = set[str]()  # modules that ran and whose weights the model returns
         self.lost = set[str]()  # modules with flexible attention, or whose weights dikkat does not follow
@@ -202,14 +222,15 @@ class _Recorder(Recording):
         cpu, cuda = (torch.autocast(device, enabled=False) for device in ("cpu", "cuda"))
         with torch.no_grad(), recording_hooks.observed_by(None), torch._C.DisableTorchFunction(), cpu, cuda:
             try:
-                inspection = inspect(self._request)
+                positions = self.find_positions(streams, queries, keys)
+                inspection = inspect(replace(self._request, first_key=max(0, positions[1])))
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{error} (recording {name!r})" if name else str(error)) from error
-            positions, is_self = self.find_positions(streams, queries, keys), streams[0].sequence == streams[1].sequence
+            is_self = streams[0].sequence == streams[1].sequence
             reads = self.observation.continued_sequence(streams) if is_self else 0
         layer = self._numbering.within(name) if layer < 0 else layer
         same_sequence_kind = "" if streams[0].pools else "self"
         kind = self._kinds[name].name if self._kinds else same_sequence_kind if is_self else "cross"
         call = Call(name, self.run_count, layer, kind, source, reads, streams[2].sequence)
-        self.trace.add(replace(inspection, output=None, positions=positions), call)
+        self.keep(replace(inspection, output=None, positions=positions), call)
         return inspection.output

@@ -1,9 +1,9 @@
 """The arguments that request weights and summaries, and the returned `Inspection`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from dikkat.scores import check_size
 
 Overview = int | tuple[int, int]
 Pool = Literal["mean", "max"]
+Span = slice | Sequence[int]
 
 
 class Requesting(TypedDict, total=False):
@@ -29,6 +30,8 @@ class Requesting(TypedDict, total=False):
         argmax: Whether to return the key with the largest weight of each query.
         overview: Rows and columns of the pooled map, or one number for both; at most as many as queries and keys.
         pool: How the weights of a cell are pooled: "mean" or "max".
+        spans: Keys by name, as a slice or a list of positions; the result has the total weight of each span.
+        max_score: Whether to return the largest score of each query, with biases and after a soft cap, without a sink.
         heads: The selected heads (last leading dimension), counted like `rows`; all by default.
         queries: The selected queries, counted like `rows`, or a slice; all by default. A short sequence of a packed
             batch skips `rows` and `queries` beyond its end.
@@ -42,6 +45,8 @@ class Requesting(TypedDict, total=False):
     argmax: bool
     overview: Overview | None
     pool: Pool
+    spans: Mapping[str, Span] | None
+    max_score: bool
     heads: int | Sequence[int] | None
     queries: int | Sequence[int] | slice | None
 
@@ -61,6 +66,8 @@ class Inspection:
         entropy: (..., n), −Σ w log w in nats: 0 for a single key, log m for uniform weights.
         argmax: (..., n) int64, the first key with the largest weight; −1 for a query that sees no key.
         overview: (..., a, b), the weights pooled to cells.
+        span_mass: (..., n, s), the total weight of each span, in the order of `spans`.
+        max_score: (..., n), the largest score of each query; −∞ for a query that sees no key.
         output: (..., n, d_v), the weighted mean of the values if `inspect` got values.
         hidden: (..., m), True for a key that no query sees, such as padding; with `weights` or `top_k`.
         heads: (h,) int64, the selected heads.
@@ -79,6 +86,8 @@ class Inspection:
     entropy: Tensor | None = None
     argmax: Tensor | None = None
     overview: Tensor | None = None
+    span_mass: Tensor | None = None
+    max_score: Tensor | None = None
     output: Tensor | None = None
     hidden: Tensor | None = None
     heads: Tensor | None = None
@@ -146,7 +155,7 @@ class Inspection:
 # The number of dimensions after the leading ones.
 _TRAILING = {
     "lse": 1, "weights": 2, "rows": 2, "top_weights": 2, "top_keys": 2, "sums": 1, "entropy": 1, "argmax": 1,
-    "overview": 2, "output": 2, "hidden": 1,
+    "overview": 2, "span_mass": 2, "max_score": 1, "output": 2, "hidden": 1,
 }  # fmt: skip
 
 
@@ -156,6 +165,7 @@ class Request:
 
     Attributes:
         longest: The queries of the longest sequence in a packed batch; shorter sequences ignore indices beyond them.
+        first_key: The position of the first key, from which the positions of spans count.
     """
 
     weights: bool = False
@@ -166,13 +176,16 @@ class Request:
     argmax: bool = False
     overview: Overview | None = None
     pool: Pool = "mean"
+    spans: "Spans | Mapping[str, Span] | None" = None
+    max_score: bool = False
     heads: int | Sequence[int] | None = None
     queries: int | Sequence[int] | slice | None = None
     longest: float = 0
+    first_key: int = 0
 
     def __post_init__(self) -> None:
         """Check the arguments that do not depend on the call."""
-        for name in ("weights", "sums", "entropy", "argmax"):
+        for name in ("weights", "sums", "entropy", "argmax", "max_score"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise TypeError(f"{name}: got {type(getattr(self, name)).__name__}; expected True or False")
         if self.top_k is not None:
@@ -183,6 +196,8 @@ class Request:
             raise ValueError(f"pool: got {self.pool!r}; expected 'mean' or 'max'")
         for name in ("rows", "heads", "queries"):
             _indices(name, getattr(self, name))
+        if self.spans is not None and not isinstance(self.spans, Spans):
+            object.__setattr__(self, "spans", Spans.of(span_positions(self.spans)))
 
     @property
     def is_empty(self) -> bool:
@@ -208,9 +223,19 @@ class Request:
 
     def summary_spec(self, queries: int, keys: int) -> Asked:
         """Return the requested summaries of a call with `queries` queries and `keys` keys."""
-        top, cells = min(max(self.top_k or 0, int(self.argmax)), max(1, keys)), self._cells()
+        top, cells = min(max(self.top_k or 0, int(self.argmax or self.max_score)), max(1, keys)), self._cells()
         cells = None if cells is None else (min(cells[0], queries), min(cells[1], keys))
         return Asked(top, self.sums or self.finds_hidden, self.entropy, cells, self.pool == "max" and cells is not None)
+
+    def span_members(self, keys: int, like: Tensor) -> Tensor:
+        """Return which keys are in each span, (m, s) ones and zeros."""
+        names, positions, numbers = self.spans
+        _check_last(names, positions, numbers, max(self.first_key + keys, int(self.longest)) - 1)
+        indices = positions - self.first_key
+        inside = (indices >= 0) & (indices < keys)
+        members = torch.zeros(keys, len(names))
+        members[indices[inside], numbers[inside]] = 1
+        return members.to(like)
 
     def row_indices(self, queries: int, device: torch.device) -> Tensor | None:
         """Return the indices in `rows`, counted from 0."""
@@ -221,6 +246,65 @@ class Request:
         heads = lead[-1] if len(lead) > 1 else 1
         query_indices = _index_tensor("queries", self.queries, queries, device, self.longest)
         return _index_tensor("heads", self.heads, heads, device), query_indices
+
+
+def span_positions(spans: Mapping[str, Span]) -> dict[str, Tensor]:
+    """Return the positions of each span, in ascending order.
+
+    Raises:
+        TypeError: `spans` is not a mapping, or has no span.
+        ValueError: A span is empty, or not a slice or list of positions from 0.
+    """
+    if not isinstance(spans, Mapping) or not spans:
+        raise TypeError(f"spans: got {spans!r}; expected keys by name, such as {{'question': slice(0, 12)}}")
+    positions = dict[str, Tensor]()
+    for name, span in spans.items():
+        if isinstance(span, slice):
+            positions[name] = range_of("spans", span)
+        elif isinstance(span, Sequence) and span and all(type(index) is int and index >= 0 for index in span):
+            positions[name] = torch.tensor(sorted(set(span)))
+        else:
+            raise ValueError(f"spans: got {span!r} for {name!r}; expected a slice, or a list of positions from 0")
+    return positions
+
+
+def range_of(argument: str, positions: slice) -> Tensor:
+    """Return the positions of a slice of a text."""
+    start, stop, step = positions.start or 0, positions.stop, positions.step or 1
+    if type(start) is not int or type(stop) is not int or type(step) is not int or not 0 <= start < stop or step < 1:
+        raise ValueError(
+            f"{argument}: got {positions}; expected a slice with 0 <= start < stop, both positions of the text"
+        )
+    return torch.arange(start, stop, step)
+
+
+def find_keys(name: str, positions: Tensor, keys: Tensor) -> Tensor:
+    """Return which of the keys at these positions (m,) are in a span, (m,) booleans."""
+    _check_last([name], positions, torch.zeros_like(positions), int(keys.max()) if len(keys) else -1)
+    return torch.isin(keys, positions)
+
+
+class Spans(NamedTuple):
+    """Named spans of a text: all positions, and the number of the span of each."""
+
+    names: tuple[str, ...]
+    positions: Tensor
+    numbers: Tensor
+
+    @classmethod
+    def of(cls, positions: Mapping[str, Tensor]) -> "Spans":
+        """Return the spans with these positions."""
+        sizes = torch.tensor([len(span) for span in positions.values()])
+        return cls(tuple(positions), torch.cat([*positions.values()]), torch.arange(len(sizes)).repeat_interleave(sizes))
+
+
+def _check_last(names: Sequence[str], positions: Tensor, numbers: Tensor, last: int) -> None:
+    furthest = int(positions.argmax())
+    if int(positions[furthest]) > last:
+        raise ValueError(
+            f"spans: got {names[int(numbers[furthest])]!r} up to position {int(positions[furthest])}; expected at most "
+            f"{last}, the last key of the text"
+        )
 
 
 def _indices(name: str, value: object) -> list[int]:

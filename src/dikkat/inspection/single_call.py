@@ -121,10 +121,18 @@ def inspect_problem(
         )
         mean = _mean(full_problem, impl) if pools else None
         return replace(result, output=mean, heads=heads, queries=query_indices, shape=shape)
-    summary = _summarise(problem, spec, impl, full_problem if pools else None)
+    masses = None
+    if request.spans:  # the mass of a span is the weighted mean of its indicator
+        members = request.span_members(keys, problem.value).expand(*problem.lead, -1, -1)
+        masses = dispatch.run_problem(replace(problem, value=members, wants_weights=False), impl)
+    if masses is not None and spec == Asked() and not pools:
+        summary = Summary(masses.lse)
+    else:
+        summary = _summarise(problem, spec, impl, full_problem if pools else None)
     if row_indices is not None:
         rows = compute_rows(lambda block: _compute_few(select_rows(problem, block), impl)[1], row_indices, row_size)
-    return replace(make_inspection(summary, request, rows), heads=heads, queries=query_indices, shape=shape)
+    result = replace(make_inspection(summary, request, rows), span_mass=None if masses is None else masses.mean)
+    return replace(result, heads=heads, queries=query_indices, shape=shape)
 
 
 def _inspect_edited(
@@ -146,6 +154,9 @@ def _inspect_edited(
             rows = compute_rows(lambda block: compute(block)[1], row_indices, row_size)
         spec = request.summary_spec(size, keys)
         result = make_inspection(summarise(compute, size, keys, row_size, spec, device), request, rows)
+        if request.spans:
+            index, members = torch.arange(size, device=device), request.span_members(keys, result.lse)
+            result = replace(result, span_mass=compute_rows(lambda block: compute(block)[1] @ members, index, row_size))
     return replace(result, heads=heads, queries=queries, shape=(*problem.lead, size, keys))
 
 
@@ -165,7 +176,8 @@ def summarise_weights(lse: Tensor, weights: Tensor, request: Request) -> Inspect
     row_size = weights.numel() // max(1, queries)
     summary = summarise(lambda rows: (lse[..., rows], weights[..., rows, :]), queries, keys, row_size, spec, device)
     result = make_inspection(summary, request, None if row_indices is None else weights[..., row_indices, :])
-    return replace(result, weights=weights if request.weights else None)
+    masses = weights @ request.span_members(keys, weights) if request.spans else None
+    return replace(result, weights=weights if request.weights else None, span_mass=masses)
 
 
 def is_by_product(name: str, problem: Problem) -> bool:
@@ -185,6 +197,7 @@ def make_inspection(summary: Summary, request: Request, rows: Tensor | None) -> 
         top_weights=_fill(top, request.top_k, 0), top_keys=_fill(keys, request.top_k, -1),
         sums=summary.sums if request.sums else None,
         argmax=keys[..., 0] if request.argmax and keys is not None else None,
+        max_score=summary.lse + top[..., 0].log() if request.max_score and top is not None else None,
         hidden=None if summary.sums is None or not request.finds_hidden else summary.sums == 0,
     )  # fmt: skip
 

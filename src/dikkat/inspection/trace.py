@@ -14,80 +14,19 @@ import torch
 from torch import Tensor
 
 from dikkat.extras import require_extra
+from dikkat.inspection.calls import OWN_SOFTMAX, Attentions, Call
 from dikkat.inspection.heads import compute_scores
+from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text
 from dikkat.inspection.relevance import rolled_out
-from dikkat.inspection.request import Inspection, Request
-from dikkat.inspection.single_call import summarise_weights
+from dikkat.inspection.request import Inspection
 from dikkat.inspection.tables import key_tokens, known_weights, make_frame, scores_columns, weights_table
-from dikkat.show.views import CELLS, TOP, Layer, Token, Tokens, tokens_of, views_of
+from dikkat.show.views import Layer, Token, Tokens, tokens_of, views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
 
 _FORMAT, _VERSION = "dikkat trace", 4
 _MAX_BYTES = 2**36  # of a file
 _FIELDS = {field.name for field in fields(Inspection)} - {"shape", "positions"}
-OWN_SOFTMAX = "by its own softmax"
-
-
-class Attentions(tuple[Any, ...]):
-    """Weights as transformers returns them: a tuple of (B, H, n, m) for each layer.
-
-    If the model ran several times, as in `generate`, the tuple has such a tuple for each run. The model's configuration
-    lists the layers in the tuple. `by_name` has the weights of all modules.
-
-    Attributes:
-        encoder_attentions: The weights of an encoder's layers if the model has a decoder too; else ().
-        cross_attentions: The weights of a decoder's cross attention, in the form of the tuple itself; or ().
-        by_name: The weights of each call of every module, including poolings, towers and predictors.
-        source: "returned by the model" if the weights were not recorded; "by its own softmax" if some are from the
-            model's own softmax; else "".
-    """
-
-    encoder_attentions: tuple[Tensor, ...]
-    cross_attentions: tuple[Any, ...]
-    by_name: dict[str, tuple[Tensor, ...]]
-    source: str
-
-    def __new__(
-        cls, layers: Iterable[Any], encoder: Iterable[Tensor], cross: Iterable[Any],
-        by_name: dict[str, tuple[Tensor, ...]], source: str,
-    ) -> "Attentions":  # fmt: skip
-        """Create the tuple of `layers` with its attributes."""
-        attentions = super().__new__(cls, layers)
-        attentions.encoder_attentions, attentions.cross_attentions = tuple(encoder), tuple(cross)
-        attentions.by_name, attentions.source = by_name, source
-        return attentions
-
-    def __repr__(self) -> str:
-        groups = {"": self, "encoder_attentions": self.encoder_attentions, "cross_attentions": self.cross_attentions}
-        counts = [f"{len(weights)} {name}".rstrip() for name, weights in groups.items() if weights or not name]
-        calls = [f"  {name!r}: {len(weights)} × {tuple(weights[0].shape)}" for name, weights in self.by_name.items()]
-        summary = ", ".join([*counts, self.source] if self.source else counts)
-        return "\n".join([f"Attentions of {summary}; by_name:", *calls])
-
-
-class Call(NamedTuple):
-    """A call of attention.
-
-    Attributes:
-        name: The name of the module.
-        run: The number of the model's run.
-        layer: The number of the layer, in the order in which layers run; −1 for none.
-        kind: "self", "encoder" or "cross", as in `Attentions`; "" for another kind.
-        source: "by its own softmax" for a model's own softmax; "" for attention functions.
-        reads: The number of the sequence that self-attention reads; −1 if its positions are rearranged.
-        writes: The number of the sequence that the call returns.
-    """
-
-    name: str
-    run: int = 0
-    layer: int = -1
-    kind: str = "self"
-    source: str = ""
-    reads: int = 0
-    writes: int = 0
-
-
 class Trace:
     """Records of a model's calls of attention in the order in which they ran, made by `dikkat.record`.
 
@@ -96,6 +35,7 @@ class Trace:
     its head 5. A layer that ran twelve times counts as twelve layers. A notebook shows a trace as its page.
 
     Attributes:
+        spans: The names of the recorded spans, in the order of `Inspection.span_mass`.
         withheld: Why `attentions` would lack layers that "eager" attention returns; "" if no layer is missing.
         lacking: The kinds of the missing layers; all kinds if they are unknown.
     """
@@ -103,6 +43,7 @@ class Trace:
     def __init__(self) -> None:
         self._calls: list[tuple[Call, Inspection]] = []
         self._tokens: dict[int | None, dict[str, list[Token]]] = {}  # by element; None for all other elements
+        self.spans: tuple[str, ...] = ()
         self.withheld, self.lacking = "", {"self", "encoder", "cross"}
 
     @property
@@ -168,6 +109,10 @@ class Trace:
         """Add copies of a call's tensors on the CPU."""
         copies: dict[str, Any] = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
         self._calls.append((call, replace(seen, **copies)))
+
+    def update(self, index: int, seen: Inspection) -> None:
+        """Replace the record of a call."""
+        self._calls[index] = self._calls[index][0], seen
 
     def keep(self, wanted: Callable[[Call], bool]) -> None:
         """Remove all calls for which `wanted` returns False."""
@@ -375,7 +320,7 @@ class Trace:
         tensors = {f"{n}:{i}:{key}": t.contiguous() for n, i, record in self for key, t in record.tensors().items()}
         content = header(_FORMAT, _VERSION) | {
             "calls": [[*call, record.shape, record.positions] for call, record in self._calls],
-            "tokens": [*self._tokens.items()], "withheld": self.withheld,
+            "tokens": [*self._tokens.items()], "withheld": self.withheld, "spans": self.spans,
         }  # fmt: skip
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
 
@@ -438,6 +383,7 @@ class Trace:
             raise ValueError(f"{name}:{number}:{next(iter(stored))}: got a tensor that belongs to no call; expected "
                              "<module>:<call>:<field>")  # fmt: skip
         trace._tokens, trace.withheld = _parse_tokens(labels), str(content.get("withheld", ""))
+        trace.spans = _parse_spans(content.get("spans", []))
         return trace
 
     def to_html(
@@ -490,7 +436,7 @@ class Trace:
             name = (call.name or "model") + (f" · {counts[call.name]}" if total[call.name] > 1 else "")
             element_record = record.of_batch(element)
             empty = 0 in record.shape  # an empty sequence
-            drawn = None if empty else _drawable(element_record)
+            drawn = None if empty else drawable(element_record)
             if drawn is not None:
                 label = call.name if call.layer >= 0 and call.run == self._calls[0][0].run else name
                 groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))
@@ -499,73 +445,12 @@ class Trace:
             counts[call.name] += 1
             in_run[call.name, call.run] += 1
         layers = []
-        for call, label, record in (run for group in groups.values() for run in _join_runs(group)):
+        for call, label, record in (run for group in groups.values() for run in join_runs(group)):
             known = known_weights(record, call.kind)
-            scores, moved = compute_scores(known, key_tokens(known, call.kind, tokens)), _shift_to_text(record)
+            scores, moved = compute_scores(known, key_tokens(known, call.kind, tokens)), shift_to_text(record)
             patterns = [*zip(scores.patterns, scores.query_counts, strict=True)]
             layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), scores.shares, patterns))
         return cards, layers
-
-
-def _drawable(record: Inspection) -> Inspection | None:
-    """Return the largest weights (H, n, k), their keys and the map (H, a, b) of a call; None if not recorded."""
-    summary = record
-    if record.weights is not None:
-        request = Request(top_k=TOP, overview=CELLS, pool="max")
-        summary = summarise_weights(record.weights[..., 0], record.weights, request)
-    if summary.top_weights is None or summary.top_keys is None:
-        return None
-    return Inspection(
-        top_weights=summary.top_weights, top_keys=summary.top_keys, overview=summary.overview, heads=record.heads,
-        queries=record.queries, shape=record.shape, positions=record.positions, hidden=record.hidden,
-    )  # fmt: skip
-
-
-def _shift_to_text(record: Inspection) -> Inspection:
-    """Return a record with keys from position 0 on, and the positions of its queries."""
-    (first, first_key), (heads, count, keys) = record.positions, record.sizes
-    queries = record.queries
-    if first:
-        queries = (torch.arange(count) if queries is None else queries) + first
-    if first_key <= 0 or record.top_keys is None:
-        return replace(record, queries=queries, hidden=None)
-    top_keys = torch.where(record.top_keys < 0, record.top_keys, record.top_keys + first_key)
-    shape = (1, heads, count, first_key + keys)
-    return replace(record, top_keys=top_keys, queries=queries, overview=None, hidden=None, shape=shape)
-
-
-def _join_runs(runs: Sequence[tuple[Call, str, Inspection]]) -> Iterator[tuple[Call, str, Inspection]]:
-    """Yield a module's runs; runs that continue a text are joined, as in `generate`."""
-    joined: tuple[Call, str, Inspection] | None = None
-    for call, label, record in runs:
-        if joined is not None:
-            first, name, earlier = joined
-            start = record.positions[0] - earlier.positions[0]
-            fits = call.kind == first.kind and (record.positions[1] >= 0 or earlier.sizes[2] == record.sizes[2])
-            if fits and call.run > first.run and 0 < start <= earlier.sizes[1] and record.queries is None:
-                joined = first, name, _append_run(earlier, record, start)
-                continue
-            yield joined
-        joined = call, label, record
-    if joined is not None:
-        yield joined
-
-
-def _append_run(earlier: Inspection, later: Inspection, start: int) -> Inspection:
-    """Return the first `start` queries of a text with the queries of a later run."""
-    (first, first_key), (heads, count, keys) = later.positions, later.sizes
-    before, after = _shift_to_text(earlier), _shift_to_text(later)
-    tops = {field: torch.cat([before.tensors()[field][:, :start], after.tensors()[field]], -2)
-            for field in ("top_weights", "top_keys")}  # fmt: skip
-    hidden = later.hidden
-    if first_key >= 0 and hidden is not None and earlier.hidden is not None:
-        later_hidden = hidden[:, first - first_key :][:, :count]
-        hidden = torch.cat([earlier.hidden[:, :first], later_hidden], -1)
-        keys = first + count
-    return Inspection(
-        **tops, hidden=hidden, heads=later.heads, shape=(1, heads, start + count, keys),
-        positions=(earlier.positions[0], min(first_key, 0)),
-    )  # fmt: skip
 
 
 def _is_call(entry: object) -> bool:
@@ -584,6 +469,12 @@ def _parse_tokens(content: object) -> dict[int | None, dict[str, list[Token]]]:
             raise ValueError("tokens: got malformed labels; expected [text, special, continues]. Record again")
         tokens[element] = {kind: [Token(*entry) for entry in entries] for kind, entries in kinds.items()}
     return tokens
+
+
+def _parse_spans(content: object) -> tuple[str, ...]:
+    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
+        raise ValueError("spans: got malformed names; expected a list of strings. Record again")
+    return tuple(content)
 
 
 def _is_token(entry: object) -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 import numpy as np
 import torch
@@ -229,7 +229,7 @@ class Request:
 
     def span_members(self, keys: int, like: Tensor) -> Tensor:
         """Return which keys are in each span, (m, s) ones and zeros."""
-        names, positions, numbers = self.spans
+        names, positions, numbers = cast(Spans, self.spans)  # as `__post_init__` sets them
         _check_last(names, positions, numbers, max(self.first_key + keys, int(self.longest)) - 1)
         indices = positions - self.first_key
         inside = (indices >= 0) & (indices < keys)

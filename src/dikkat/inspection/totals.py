@@ -85,12 +85,12 @@ class Totals:
         return _State(**combined)  # type: ignore[arg-type]
 
     def _record_of(self, state: _State, record: Inspection) -> Inspection:
-        count = state.count.clamp(min=1e-300).unsqueeze(-1)
-        top, sums, dtype = self._asked.top_k, state.sums, torch.float32
-        keys = None
+        count, dtype = state.count.clamp(min=1e-300).unsqueeze(-1), torch.float32
+        top, sums, keys = self._asked.top_k, state.sums, None
         if top is not None and sums is not None:
             largest = sums.topk(min(top, sums.shape[-1]))
-            keys = F.pad(largest.indices.masked_fill(largest.values <= 0, -1), (0, top - largest.values.shape[-1]), value=-1)
+            known_keys = largest.indices.masked_fill(largest.values <= 0, -1)
+            keys = F.pad(known_keys, (0, top - known_keys.shape[-1]), value=-1)
         return Inspection(
             sums=sums.to(dtype) if self._asked.sums and sums is not None else None,
             top_keys=None if keys is None else keys.unsqueeze(-2),

@@ -409,6 +409,9 @@ class _Distance(Score):
 class Gaussian(_Distance):
     """−½ ‖(q − k)/σ‖².
 
+    With d features and the dtype's largest number max, coordinates over σ are clipped to ±0.49 √(max/d), so that their
+    squares are finite. The gradient of a clipped coordinate is 0 with `impl="reference"`, and has no meaning otherwise.
+
     Args:
         bandwidth: σ, in the units of the data: a positive number, or one for each feature.
         learnable: Whether σ is trained; its logarithm is then the parameter, so that σ stays positive.

@@ -314,8 +314,8 @@ COVERAGE = (
 )  # fmt: skip
 TABLES = [
     Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _start_rows),
-    Table("attention", ("cpu", "additive-shapes"), SHAPES, _attention),
-    Table("memory", ("additive-eager", "distance-sdpa", "cpu"), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
+    Table("attention", ("cpu",), SHAPES, _attention),
+    Table("memory", ("cpu",), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
     Table(
         "gpu",
         ("calls-nvidia-h200",),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from dikkat._engine.addresses import check_dense, sent, tensor_obstacles
+from dikkat._engine.addresses import check_dense, to_device, tensor_obstacles
 from dikkat.recurrent import cells
 from dikkat.recurrent.fused.launch import run_stack
 from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, put, take
@@ -81,10 +81,10 @@ class _Encoder(nn.Module, Generic[StateT]):
             final = [self._join_directions(state) for state in (last if isinstance(last, tuple) else (last,))]
         else:
             rows = Rows.of(lengths, *inputs.shape[:2])
-            counts, (positions, order) = rows.counts(), (sent(t, inputs.device) for t in (rows.positions, rows.order))
-            rows = replace(rows, positions=positions)
+            positions, order = (to_device(tensor, inputs.device) for tensor in (rows.positions, rows.order))
+            counts, rows = rows.counts(), replace(rows, positions=positions)
             # PyTorch's functions for packing would wait for the device.
-            packed = PackedSequence(take(inputs, rows), counts, order, sent(rows.order.argsort(), inputs.device))
+            packed = PackedSequence(take(inputs, rows), counts, order, to_device(rows.order.argsort(), inputs.device))
             packed_outputs, last = network(packed)
             outputs = put(packed_outputs.data, rows)
             final = [self._join_directions(state) for state in (last if isinstance(last, tuple) else (last,))]

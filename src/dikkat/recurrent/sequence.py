@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import scores
-from dikkat._engine.addresses import check_room, exact, sent, tensor_obstacles
+from dikkat._engine.addresses import check_storage, exact, to_device, tensor_obstacles
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.attention import Memory, attend_memory
 from dikkat.recurrent.cells import StackedCells
@@ -129,9 +129,9 @@ def run_in_steps(
     (batch, steps), dtype, in_sequence = inputs.shape[:2], find_dtype(inputs), None
     for name, tensor in {"memory.key": memory.key, "memory.value": memory.value}.items():
         if can_read_values(tensor):
-            check_room(name, tensor)
+            check_storage(name, tensor)
     if lengths is not None:
-        in_sequence = (torch.arange(steps, device=device) < sent(lengths, device)[:, None]).unsqueeze(-1)
+        in_sequence = (torch.arange(steps, device=device) < to_device(lengths, device)[:, None]).unsqueeze(-1)
         inputs = torch.where(in_sequence, inputs, 0.0)
     look = None
     # A score without a matrix for queries; or one step, for which attention has a faster kernel.
@@ -192,5 +192,5 @@ def _select_last(states: Tensor, lengths: Tensor | None) -> Tensor:
     """Select each sequence's last states (layers, B, h) from (layers, B, T, h)."""
     if lengths is None:
         return states[:, :, -1]
-    last_steps = sent(lengths, states.device) - 1
+    last_steps = to_device(lengths, states.device) - 1
     return states[:, torch.arange(len(last_steps), device=last_steps.device), last_steps]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from dikkat._core.arithmetic import farthest, log_profile, profile_slope
 from dikkat._core.softmax import softmax_weights
 from dikkat._engine.addresses import exact
-from dikkat._engine.pytorch_state import autocasts, have_tangents, is_transformed, saves_by_hook
+from dikkat._engine.pytorch_state import autocasts, has_save_hooks, have_tangents, is_transformed
 from dikkat.recurrent import cells
 from dikkat.recurrent.cells import CellStep
 from dikkat.recurrent.fused.launch import compute_grads
@@ -176,7 +176,7 @@ class _Run(torch.autograd.Function):
     def forward(ctx: Any, pair: Pair, profile: Profile, dtype: torch.dtype | None, *tensors: Tensor | None) -> Any:
         operands, layers = split_tensors(tensors)
         steps, *cache = _forward(operands, layers, Keys(operands, pair, profile).look)
-        ctx.spec, ctx.cache = (pair, profile, dtype), None if saves_by_hook() else cache
+        ctx.spec, ctx.cache = (pair, profile, dtype), None if has_save_hooks() else cache
         ctx.save_for_backward(*tensors, steps[0])
         ctx.set_materialize_grads(False)
         return steps

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dikkat._engine.pytorch_state import fast_products
+from dikkat._engine.pytorch_state import allow_tf32
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus, keeps_duplicates
 from dikkat.translation.data.doubts import doubts
@@ -163,7 +163,7 @@ def _restore_threads(precision: str) -> Iterator[None]:
     threads, is_bfloat16 = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
     try:
         # The remaining float32 products, such as those of recurrent steps, may have fewer digits.
-        with fast_products() if is_bfloat16 else nullcontext():
+        with allow_tf32() if is_bfloat16 else nullcontext():
             yield
     finally:
         if torch.get_num_threads() != threads:

@@ -77,9 +77,8 @@ def _begin_weight(call: Call, work: Work, zero: Any) -> float:
 
 @inlined
 def _divisor(query: Pointer, key: Pointer, c: int, size: int, limit: Vector, zero: Any) -> Vector:
-    """Return 1 + e^{min(2x, limit)}; NaN stays NaN."""
-    k = load_part(key, c, size, zero)
-    x = load(query, c) + k  # doubled as a sum: 2q and 2k can overflow even if q + k is finite
+    """Return a = 1 + e^{min(2x, limit)} with x = q + k, for a vector of features from c on; NaN stays NaN."""
+    x = load(query, c) + load_part(key, c, size, zero)  # before doubling: 2q and 2k can overflow if q + k does not
     x += x
     return full(1, zero) + exp(where(limit < x, limit, x))
 

@@ -11,7 +11,7 @@ from dikkat._engine.vectors import Pointer, at, full, gather, lane_numbers, lane
 
 @inlined
 def owner(step: int, table: int, b: int) -> int:
-    """Return the index of the element that batch element b uses, of an operand that elements may share."""
+    """Return which element of an operand batch element b uses, since batch elements may share operands."""
     if table != 0:
         return number_at(table, b)
     return step * b
@@ -71,7 +71,7 @@ def bias_of(call: Call, b: int, i: int, zero: Any) -> Pointer:
 
 @inlined
 def turn_of(call: Call, task: int) -> int:
-    """Return the task of a claimed number; the batch elements of one turn share no bias gradient."""
+    """Return the task of a claimed number. Batch elements of one turn share no bias gradient."""
     if call.turns == 0:
         return task
     return number_at(call.turns, task // call.element_tasks) * call.element_tasks + task % call.element_tasks

@@ -111,7 +111,7 @@ class Grid:
         self._state: Sequence[Tensor] = states_by_layer[0]
         self._cell: Any = states_by_layer[1] if len(states_by_layer) > 1 else None
         operands = operands._replace(gates=self._words[:1].expand(rows, -1))
-        self._look = Keys(operands, decoder.score.pair, decoder.score.profile).look
+        self._find_weights = Keys(operands, decoder.score.pair, decoder.score.profile).find_weights
         self._query_and_gates = project_states(operands, self._layers[-1])
 
     def step(self, tokens: Tensor, origins: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +119,7 @@ class Grid:
         state = [layer.index_select(0, origins) for layer in self._state]
         cell = [None] * len(state) if self._cell is None else [layer.index_select(0, origins) for layer in self._cell]
         query, recurrent = self._query_and_gates(state[-1])
-        weights = self._look(query)
+        weights = self._find_weights(query)
         words = self._words.index_select(0, tokens).unflatten(0, weights.shape[:2])
         gates, readout, lexical = torch.baddbmm(words, weights, self._values).flatten(0, 1).split(self._sizes, 1)
         cell_steps = step_layers(self._layers, gates, recurrent, state, cell)

@@ -190,6 +190,8 @@ def _make_loop(
             checked = (sample, interval) if corpus is training else evenly(corpus, _VOCABULARY_PAIRS)
             for doubt in doubts(str(corpus), *checked, str(validation), validation or ()):
                 warnings.warn(doubt, UserWarning, stacklevel=4)
+        if not sample:
+            raise CorpusError(f"training: got no pairs ({training}); expected at least one")
         source, target, slots = _learn_texts(settings, sample)
         pairs = sample if interval == 1 else None
     model = TranslationModel(settings, len(source), len(target))
@@ -298,8 +300,6 @@ def _make_display(settings: Settings, progress: bool | None, batches: int) -> Di
 
 
 def _learn_texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
-    if not sample:
-        raise CorpusError("training: got no pairs; expected at least one")
     slots = Slots.learn(sample)
     sources, targets = (
         [side.text for side in sides] for sides in zip(*(slots.mask(*pair) for pair in sample), strict=True)

@@ -246,7 +246,8 @@ def _find_parameters(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 kinds = (("weight", 0), ("bias", 1))
                 return {f"{name}.{kind}": tensors[i] for name, tensors in layers.items() for kind, i in kinds}
     known = "; ".join(", ".join(filter(None, names)) for names in _NAMES)
-    raise ValueError(f"state_dict: got {', '.join([*state_dict][:6]) or 'no names'} ...; expected one of {known}")
+    got = ", ".join([*state_dict][:6]) + ", …" * (len(state_dict) > 6)
+    raise ValueError(f"state_dict: got {got or 'no names'}; expected the names of one set: {known}")
 
 
 def _stacked(state_dict: Mapping[str, Tensor], name: str) -> tuple[list[Tensor], Tensor] | None:

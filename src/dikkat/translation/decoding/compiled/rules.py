@@ -3,7 +3,7 @@
 An engine computes log-probabilities of next tokens. The rules extend hypotheses, end some, choose the rows that
 continue, and write the results. The fields of `call` are described in `record.HYPOTHESES`. Of a sentence b:
 
-- Each step has K = `beam` *places*, best first. A hypothesis is identified by its step and its place.
+- Each step has K = `beam` *places*, best first. A hypothesis is identified by its step and its `place_index`.
 - The `parent` of a continuation is the place of the hypothesis that it continues. Tables store it as `step_origins`,
   the sum of b · K and the parent.
 - A *row* is the row of the engine's batch that computed the hypothesis.
@@ -42,11 +42,11 @@ def _count(bits: int) -> int:
 
 
 @inlined
-def _missing_before(call: Call, state: State, b: int, place: int) -> int:
+def _missing_before(call: Call, state: State, b: int, place_index: int) -> int:
     """Return the set of slots that the hypothesis at a place of the last step still lacks."""
     if state.step == 0:
         return read_number(call.slots, b)
-    return read_number(call.step_missing, ((state.step - 1) * call.sentences + b) * call.beam + place)
+    return read_number(call.step_missing, ((state.step - 1) * call.sentences + b) * call.beam + place_index)
 
 
 @inlined
@@ -231,45 +231,45 @@ def _completeness(call: Call, index: int) -> int:
 def _write_results(call: Call, state: State, b: int) -> None:
     """Write a sentence's results, sorted by `_completeness`, then by score; equal ones in the order of the search."""
     count, offset = 0, b * call.n_best
-    steps, places = numbers_at(call.result_steps, offset), numbers_at(call.result_places, offset)
-    ended_flags, scores = flags_at(call.result_ended, offset), doubles_at(call.result_scores, offset)
+    steps, place_indices = numbers_at(call.result_steps, offset), numbers_at(call.result_places, offset)
+    are_ended, scores = flags_at(call.result_ended, offset), doubles_at(call.result_scores, offset)
     totals = doubles_at(call.result_totals, offset)
     for k in range(call.n_best):
         steps[k] = -1
     for step in range(state.step):
-        for place in range(call.beam):
-            index = (step * call.sentences + b) * call.beam + place
+        for place_index in range(call.beam):
+            index = (step * call.sentences + b) * call.beam + place_index
             if not read_flag(call.step_out, index):
                 continue
             total, ended = read_double(call.step_totals, index), read_flag(call.step_ended, index)
             score, k = _normalised(total, step + 1, call.penalty), count
             completeness = _completeness(call, index)
             while k > 0:
-                above = (steps[k - 1] * call.sentences + b) * call.beam + places[k - 1]
+                above = (steps[k - 1] * call.sentences + b) * call.beam + place_indices[k - 1]
                 completeness_above = _completeness(call, above)
                 is_equal = completeness == completeness_above
                 if completeness < completeness_above or (is_equal and not score > scores[k - 1]):
                     break
                 if k < call.n_best:
-                    steps[k], places[k], ended_flags[k] = steps[k - 1], places[k - 1], ended_flags[k - 1]
+                    steps[k], place_indices[k], are_ended[k] = steps[k - 1], place_indices[k - 1], are_ended[k - 1]
                     scores[k], totals[k] = scores[k - 1], totals[k - 1]
                 k -= 1
             if k < call.n_best:
-                steps[k], places[k], ended_flags[k], scores[k], totals[k] = step, place, ended, score, total
+                steps[k], place_indices[k], are_ended[k], scores[k], totals[k] = step, place_index, ended, score, total
                 count = min(count + 1, call.n_best)
 
 
 @inlined
 def _trace(call: Call, state: State, hypothesis: int) -> None:
     """Write the token and row of each step of a result, from its last step back; 0 after its last step."""
-    size, b, place = state.table_steps, hypothesis // call.n_best, read_number(call.result_places, hypothesis)
+    size, b, place_index = state.table_steps, hypothesis // call.n_best, read_number(call.result_places, hypothesis)
     ids, rows = numbers_at(call.result_ids, hypothesis * size), numbers_at(call.result_rows, hypothesis * size)
     for step in range(state.step - 1, -1, -1):
         ids[step], rows[step] = 0, 0
         if step <= read_number(call.result_steps, hypothesis):
-            index = (step * call.sentences + b) * call.beam + place
+            index = (step * call.sentences + b) * call.beam + place_index
             ids[step], rows[step] = read_number(call.step_tokens, index), read_number(call.step_rows, index)
-            place = read_number(call.step_origins, index) - b * call.beam
+            place_index = read_number(call.step_origins, index) - b * call.beam
 
 
 @inlined

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from dikkat._engine.addresses import check_dense, to_device, tensor_obstacles
+from dikkat._engine.addresses import check_dense, tensor_obstacles, to_device
 from dikkat.recurrent import cells
 from dikkat.recurrent.fused.launch import run_stack
 from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, pack_rows, unpack_rows

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import scores
-from dikkat._engine.addresses import check_storage, exact, to_device, tensor_obstacles
+from dikkat._engine.addresses import check_storage, exact, tensor_obstacles, to_device
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.attention import Memory, attend_memory
 from dikkat.recurrent.cells import StackedCells
@@ -99,9 +99,7 @@ def check_query_map(cells: StackedCells, memory: Memory) -> tuple[Tensor | None,
     return weight, bias
 
 
-def run_fused(
-    cells: StackedCells, inputs: Tensor, memory: Memory, initial: Initial, lengths: Tensor | None
-) -> Results:
+def run_fused(cells: StackedCells, inputs: Tensor, memory: Memory, initial: Initial, lengths: Tensor | None) -> Results:
     """Run all steps as one operation of compiled code. `lengths` (B,) count each sequence's steps; None: T."""
     rows, score = Rows.of(lengths, *inputs.shape[:2]), memory.score
     query_weight, query_bias = check_query_map(cells, memory)

@@ -117,9 +117,7 @@ def _add_to_keys(
 
 
 @inlined
-def _add_to_cells(
-    call: Call, task: int, i: int, j0: int, count: int, terms: Pointer, factor: float, zero: Any
-) -> None:
+def _add_to_cells(call: Call, task: int, i: int, j0: int, count: int, terms: Pointer, factor: float, zero: Any) -> None:
     """Add a row's weights in a tile, `terms` times `factor`, to the cells of the map, or keep their largest."""
     keys, cols = call.keys, call.cell_cols
     row = task * call.cell_rows + i * call.cell_rows // call.queries

@@ -1,7 +1,8 @@
 """Write the tables of the documentation from the newest records.
 
-    python -m benchmarks.tables          # writes the tables
-    python -m benchmarks.tables --age    # lists how many lines of src/ have changed since each record
+    python -m benchmarks.tables [--age]
+
+With `--age`, it lists how many lines of src/ have changed since each record.
 """
 
 import argparse

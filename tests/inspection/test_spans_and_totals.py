@@ -30,7 +30,7 @@ def logits_of(name: str, query: Tensor, key: Tensor) -> Tensor:
 SCORES = {"scaled dot": scores.ScaledDot(), "gaussian": scores.Gaussian(1.5)}
 
 
-@pytest.mark.parametrize("queries, keys", [(5, 11), (719, 769)])  # blocks of rows, and compiled code
+@pytest.mark.parametrize(("queries", "keys"), [(5, 11), (719, 769)])  # blocks of rows, and compiled code
 @pytest.mark.parametrize("name", SCORES)
 @pytest.mark.parametrize("restriction", ["none", "lengths", "causal", "sink"])
 def test_masses_and_largest_scores_of_one_call(name, queries, keys, restriction):
@@ -100,7 +100,9 @@ def test_masses_and_largest_scores_of_a_model(kind):
     if kind == "multi-head":
         weight, bias = model.layer.in_proj_weight, model.layer.in_proj_bias
         query, key, _ = (t.unflatten(-1, (2, 3)).transpose(1, 2) for t in F.linear(x, weight, bias).chunk(3, -1))
-    torch.testing.assert_close(seen.max_score.double(), logits_of("scaled dot", query, key).amax(-1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        seen.max_score.double(), logits_of("scaled dot", query, key).amax(-1), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_a_changed_model_shows_changed_masses():
@@ -145,12 +147,16 @@ def test_masses_and_totals_of_a_generation(attention):
         model, spans=SPANS, sums=True, entropy=True, top_k=2, max_score=True, sum_over="calls", decay=0.5
     ) as total:
         model.generate(prompt, **GENERATE)
-    assert len(total) == 2 and total.spans == tuple(SPANS)
+    assert len(total) == 2
+    assert total.spans == tuple(SPANS)
+    scores_of_calls = recorded_scores(model, prompt)
     for layer, name in enumerate(total.names):
         maps = [run[layer].double() for run in runs]
         factors = [0.5 ** (len(maps) - 1 - call) for call in range(len(maps))]
         length = maps[-1].shape[-1]
-        sums = sum(factor * F.pad(m.sum(-2), (0, length - m.shape[-1])) for factor, m in zip(factors, maps, strict=True))
+        sums = sum(
+            factor * F.pad(m.sum(-2), (0, length - m.shape[-1])) for factor, m in zip(factors, maps, strict=True)
+        )
         count = sum(factor * m.shape[-2] for factor, m in zip(factors, maps, strict=True))
         entropy = sum(f * torch.special.entr(m).sum((-2, -1)) for f, m in zip(factors, maps, strict=True)) / count
         masses = sum(f * span_masses(m).sum(-2) for f, m in zip(factors, maps, strict=True)) / count
@@ -160,14 +166,17 @@ def test_masses_and_totals_of_a_generation(attention):
         torch.testing.assert_close(seen.entropy.double(), entropy[..., None], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(seen.span_mass.double(), masses[..., None, :], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(sums.gather(-1, seen.top_keys[..., 0, :]), sums.topk(2).values, rtol=1e-4, atol=1e-5)
-        largest = torch.stack([single_call.max_score.amax(-1) for single_call in recorded_scores(model, prompt, name)]).amax(0)
-        torch.testing.assert_close(seen.max_score[..., 0], largest)
+        torch.testing.assert_close(seen.max_score[..., 0], scores_of_calls[name])
 
 
-def recorded_scores(model: nn.Module, prompt: Tensor, name: str) -> list[Any]:
+def recorded_scores(model: nn.Module, prompt: Tensor) -> dict[str, Tensor]:
+    """Return the largest score of each module's heads in all runs."""
     with dikkat.record(model, max_score=True) as trace:
         model.generate(prompt, **GENERATE)
-    return [trace[name, call] for call in range(trace.count(name))]
+    return {
+        name: torch.stack([trace[name, call].max_score.amax(-1) for call in range(trace.count(name))]).amax(0)
+        for name in trace.names
+    }
 
 
 def test_spans_are_saved(tmp_path):
@@ -181,7 +190,7 @@ def test_spans_are_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    ("arguments", "message"),
     [
         ({"spans": {"a": slice(0, 12)}}, "spans: got 'a' up to position 11; expected at most 10"),
         ({"spans": {"a": slice(3, 3)}}, "spans: got slice"),
@@ -202,15 +211,17 @@ def test_errors_name_the_argument(arguments, message):
 
 def test_calls_of_another_batch_have_no_total():
     model = Attention("fused")
-    with pytest.raises(ValueError, match="expected the same batch"), dikkat.record(model, sums=True, sum_over="calls"):
+    with dikkat.record(model, sums=True, sum_over="calls") as trace:
         model(torch.randn(2, 11, 6))
-        model(torch.randn(3, 11, 6))
+        with pytest.raises(ValueError, match="expected the same batch"):
+            model(torch.randn(3, 11, 6))
+    assert len(trace) == 1
 
 
 def test_a_recurrence_has_no_largest_score():
     from dikkat.recurrent import AttentionalGRU
 
     layer = AttentionalGRU(3, 4, 5, scores.Additive(5, 4, 6))
-    with pytest.raises(ValueError, match="max_score: got weights whose scores dikkat does not know"):
-        with dikkat.record(layer, max_score=True):
-            layer(torch.randn(2, 7, 3), layer.prepare(torch.randn(2, 11, 5)), torch.zeros(1, 2, 4))
+    memory, message = layer.prepare(torch.randn(2, 11, 5)), "max_score: got weights whose scores dikkat does not know"
+    with pytest.raises(ValueError, match=message), dikkat.record(layer, max_score=True):
+        layer(torch.randn(2, 7, 3), memory, torch.zeros(1, 2, 4))

@@ -9,8 +9,8 @@ import torch
 from chromium import names, needs_chromium, outcomes_of
 
 from dikkat import Trace, show
-from dikkat.inspection.request import Inspection
 from dikkat.inspection.calls import Call
+from dikkat.inspection.request import Inspection
 from dikkat.show import save_page
 from dikkat.show.views import Token
 

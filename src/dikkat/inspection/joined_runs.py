@@ -10,6 +10,7 @@ from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import summarise_weights
 from dikkat.show.views import CELLS, TOP
 
+
 def drawable(record: Inspection) -> Inspection | None:
     """Return the largest weights (H, n, k), their keys and the map (H, a, b) of a call; None if not recorded."""
     summary = record

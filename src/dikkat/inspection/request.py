@@ -295,7 +295,9 @@ class Spans(NamedTuple):
     def of(cls, positions: Mapping[str, Tensor]) -> "Spans":
         """Return the spans with these positions."""
         sizes = torch.tensor([len(span) for span in positions.values()])
-        return cls(tuple(positions), torch.cat([*positions.values()]), torch.arange(len(sizes)).repeat_interleave(sizes))
+        return cls(
+            tuple(positions), torch.cat([*positions.values()]), torch.arange(len(sizes)).repeat_interleave(sizes)
+        )
 
 
 def _check_last(names: Sequence[str], positions: Tensor, numbers: Tensor, last: int) -> None:

@@ -24,12 +24,12 @@ class _State(NamedTuple):
 
 
 class Totals:
-    """Combines the records of each layer of a trace, for `record(model, sum_over="calls")`.
+    r"""Combines the records of each layer of a trace, for `record(model, sum_over="calls")`.
 
     With queries i of all calls c, weights w, and the decay γ, a record has
 
-    $$ \\text{sums}_j = \\sum_c \\gamma^{C - c} \\sum_i w_{cij}, \\qquad
-       \\text{entropy} = \\frac{\\sum_c \\gamma^{C - c} \\sum_i H(w_{ci})}{\\sum_c \\gamma^{C - c} n_c} $$
+    $$ \text{sums}_j = \sum_c \gamma^{C - c} \sum_i w_{cij}, \qquad
+       \text{entropy} = \frac{\sum_c \gamma^{C - c} \sum_i H(w_{ci})}{\sum_c \gamma^{C - c} n_c} $$
 
     where C is the last call and n_c is the number of its queries that see a key. Span masses are means like entropies.
     `top_keys` are the keys with the largest sums, `max_score` is the largest score of all calls. Each tensor has one
@@ -96,7 +96,7 @@ class Totals:
             top_keys=None if keys is None else keys.unsqueeze(-2),
             entropy=None if state.entropy is None else (state.entropy.unsqueeze(-1) / count).to(dtype),
             span_mass=None if state.span_mass is None else (state.span_mass / count).unsqueeze(-2).to(dtype),
-            max_score=None if state.max_score is None else state.max_score.unsqueeze(-1),
+            max_score=None if state.max_score is None else state.max_score.unsqueeze(-1).to(dtype),
             heads=record.heads,
             shape=(*state.count.shape, 1, record.shape[-1] if sums is None else sums.shape[-1]),
             positions=(0, min(0, record.positions[1])),

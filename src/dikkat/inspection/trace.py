@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from dikkat.storage.headers import check_header, header
 _FORMAT, _VERSION = "dikkat trace", 4
 _MAX_BYTES = 2**36  # of a file
 _FIELDS = {field.name for field in fields(Inspection)} - {"shape", "positions"}
+
+
 class Trace:
     """Records of a model's calls of attention in the order in which they ran, made by `dikkat.record`.
 

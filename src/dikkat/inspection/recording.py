@@ -126,8 +126,8 @@ class _Recorder(Recording):
 
     def __init__(self, model: nn.Module, trace: Trace, request: Request, choices: list[LayerChoice]) -> None:
         super().__init__(model, choices)
-        self.trace, self._request, self.keep = trace, request, trace.add
-        self.needs_scores = request.max_score
+        self.trace, self._request, self.needs_scores = trace, request, request.max_score
+        self.keep: Callable[[Inspection, Call], None] = trace.add
         self._kinds, self._returns_known = find_kinds(model)
         self._entered = set[str]()  # modules that ran and whose weights the model returns
         self.lost = set[str]()  # modules with flexible attention, or whose weights dikkat does not follow

@@ -155,7 +155,10 @@ def _inspect_edited(
         spec = request.summary_spec(size, keys)
         result = make_inspection(summarise(compute, size, keys, row_size, spec, device), request, rows)
         if request.spans:
-            index, members = torch.arange(size, device=device), request.span_members(keys, result.lse)
+            index, members = (
+                torch.arange(size, device=device),
+                request.span_members(keys, problem.in_wide_dtype().value),
+            )
             result = replace(result, span_mass=compute_rows(lambda block: compute(block)[1] @ members, index, row_size))
     return replace(result, heads=heads, queries=queries, shape=(*problem.lead, size, keys))
 

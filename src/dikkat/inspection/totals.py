@@ -16,7 +16,7 @@ from dikkat.inspection.trace import Trace
 class _State(NamedTuple):
     """Sums over queries: their number (...), the weights of keys (..., m), entropies (...) and span masses (..., s)."""
 
-    count: Tensor
+    query_count: Tensor
     sums: Tensor | None
     entropy: Tensor | None
     span_mass: Tensor | None
@@ -60,10 +60,10 @@ class Totals:
             self._trace.add(self._record_of(new, record), call)
             return
         index, old = self._states[key]
-        if old.count.shape != new.count.shape:
+        if old.query_count.shape != new.query_count.shape:
             raise ValueError(
-                f"sum_over: got a call of {call.name!r} with {tuple(new.count.shape)} elements and heads after one "
-                f"with {tuple(old.count.shape)}; expected the same batch in all calls"
+                f"sum_over: got a call of {call.name!r} with {tuple(new.query_count.shape)} elements and heads after one "
+                f"with {tuple(old.query_count.shape)}; expected the same batch in all calls"
             )
         state = self._combine(old, new)
         self._states[key] = index, state
@@ -85,7 +85,7 @@ class Totals:
         return _State(**combined)  # type: ignore[arg-type]
 
     def _record_of(self, state: _State, record: Inspection) -> Inspection:
-        count, dtype = state.count.clamp(min=1e-300).unsqueeze(-1), torch.float32
+        count, dtype = state.query_count.clamp(min=1e-300).unsqueeze(-1), torch.float32
         top, sums, keys = self._asked.top_k, state.sums, None
         if top is not None and sums is not None:
             largest = sums.topk(min(top, sums.shape[-1]))
@@ -98,7 +98,7 @@ class Totals:
             span_mass=None if state.span_mass is None else (state.span_mass / count).unsqueeze(-2).to(dtype),
             max_score=None if state.max_score is None else state.max_score.unsqueeze(-1).to(dtype),
             heads=record.heads,
-            shape=(*state.count.shape, 1, record.shape[-1] if sums is None else sums.shape[-1]),
+            shape=(*state.query_count.shape, 1, record.shape[-1] if sums is None else sums.shape[-1]),
             positions=(0, min(0, record.positions[1])),
         )
 

@@ -125,7 +125,7 @@ def inspect_problem(
     if request.spans:  # the mass of a span is the weighted mean of its indicator
         members = request.span_members(keys, problem.value).expand(*problem.lead, -1, -1)
         masses = dispatch.run_problem(replace(problem, value=members, wants_weights=False), impl)
-    if masses is not None and spec == Asked() and not pools:
+    if masses is not None and masses.lse is not None and spec == Asked() and not pools:
         summary = Summary(masses.lse)
     else:
         summary = _summarise(problem, spec, impl, full_problem if pools else None)

@@ -62,8 +62,8 @@ class Totals:
         index, old = self._states[key]
         if old.query_count.shape != new.query_count.shape:
             raise ValueError(
-                f"sum_over: got a call of {call.name!r} with {tuple(new.query_count.shape)} elements and heads after one "
-                f"with {tuple(old.query_count.shape)}; expected the same batch in all calls"
+                f"sum_over: got a call of {call.name!r} for {tuple(new.query_count.shape)} elements and heads, after "
+                f"{tuple(old.query_count.shape)}; expected the same batch in all calls"
             )
         state = self._combine(old, new)
         self._states[key] = index, state

@@ -14,11 +14,13 @@ import json
 import re
 import sys
 import zipfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AlbertConfig, AlbertForMaskedLM
 
 import dikkat
@@ -28,6 +30,34 @@ LAYER, HEAD = 10, 5
 
 # Acetanilide from acetyl chloride and aniline: chlorine goes, nitrogen takes its place.
 REACTION = "CC(=O)Cl.Nc1ccccc1>>CC(=O)Nc1ccccc1"
+
+# Common reactions for `needed_heads`.
+REACTIONS = """
+CC(=O)Cl.Nc1ccccc1>>CC(=O)Nc1ccccc1
+CC(=O)O.OCC>>CC(=O)OCC
+O=C(O)c1ccccc1.CO>>COC(=O)c1ccccc1
+CCBr.Oc1ccccc1>>CCOc1ccccc1
+CI.Oc1ccc(C)cc1>>COc1ccc(C)cc1
+O=Cc1ccccc1.NCC>>CCN=Cc1ccccc1
+CC(C)=O.NN>>CC(C)=NN
+c1ccccc1.BrBr>>Brc1ccccc1
+Cc1ccccc1.O[N+](=O)[O-]>>Cc1ccc([N+](=O)[O-])cc1
+OB(O)c1ccccc1.Brc1ccc(C)cc1>>Cc1ccc(-c2ccccc2)cc1
+CC(=O)OC(C)=O.Oc1ccccc1C(=O)O>>CC(=O)Oc1ccccc1C(=O)O
+CC(=O)OC(C)=O.Nc1ccc(O)cc1>>CC(=O)Nc1ccc(O)cc1
+C=CC=C.C=CC(=O)OC>>COC(=O)C1CC=CCC1
+CCO.ClC(=O)c1ccccc1>>CCOC(=O)c1ccccc1
+CS(=O)(=O)Cl.OCCc1ccccc1>>CS(=O)(=O)OCCc1ccccc1
+BrCc1ccccc1.C1CCNCC1>>C1CCN(Cc2ccccc2)CC1
+CC(C)Br.SCC>>CCSC(C)C
+C[Mg]Br.O=Cc1ccccc1>>CC(O)c1ccccc1
+O=C1CCCCC1.OO>>O=C1CCCCCO1
+CC(C)(C)OC(=O)OC(=O)OC(C)(C)C.NCc1ccccc1>>CC(C)(C)OC(=O)NCc1ccccc1
+ClC(Cl)=O.Nc1ccccc1>>O=C=Nc1ccccc1
+O=C=Nc1ccccc1.CCO>>CCOC(=O)Nc1ccccc1
+CCN.ClC(=O)OCc1ccccc1>>CCNC(=O)OCc1ccccc1
+Clc1ncccn1.C1COCCN1>>c1cnc(N2CCOCC2)nc1
+""".split()  # noqa: SIM905
 
 
 @cache
@@ -81,6 +111,36 @@ def atom_map(reaction: str) -> list[int]:
     with torch.no_grad(), dikkat.record(model(), layers=LAYER, heads=HEAD, queries=products, weights=True) as trace:
         model()(numbers_of(tokens))
     return trace[LAYER, HEAD].weights[0][:, reactants].argmax(-1).tolist()
+
+
+def needed_heads(reactions: Sequence[str]) -> tuple[list[tuple[int, int]], Tensor]:
+    """Return the heads (layer, head) before `LAYER`, and the effect (heads, reactions) of cutting each.
+
+    The effect is the change of the mean weight that an atom of the product gives to the reactant's atom that it maps
+    to in the uncut model. All reactions are one padded batch.
+    """
+    tokens = [tokens_of(reaction) for reaction in reactions]
+    padded = pad_sequence([numbers_of(row)[0] for row in tokens], batch_first=True, padding_value=vocabulary()["[PAD]"])
+    mask = (padded != vocabulary()["[PAD]"]).long()
+
+    def map_weights() -> list[Tensor]:
+        with torch.no_grad(), dikkat.record(model(), layers=LAYER, heads=HEAD, weights=True) as trace:
+            model()(padded, attention_mask=mask)
+        maps = trace[LAYER, HEAD].weights
+        return [
+            rows[products][:, reactants]
+            for rows, (reactants, products) in zip(maps, map(atoms_of, tokens), strict=True)
+        ]
+
+    uncut = map_weights()
+    heads = [(layer, head) for layer in range(LAYER) for head in range(model().config.num_attention_heads)]
+    effects = torch.empty(len(heads), len(reactions))
+    for row, head in zip(effects, heads, strict=True):
+        with dikkat.change(model(), heads=[head], cut=True):
+            for column, (before, after) in enumerate(zip(uncut, map_weights(), strict=True)):
+                best = before.argmax(-1, keepdim=True)
+                row[column] = (after.gather(-1, best) - before.gather(-1, best)).mean()
+    return heads, effects
 
 
 def main(path: str) -> None:

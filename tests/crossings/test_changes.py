@@ -1,18 +1,21 @@
 """Every change × every kind of attention × heads × recordings × self or cross attention: 2,160 cells.
 
-A cell has the output and the recorded weights of a map that is edited row by row in float64. A second table has the
-gradients.
+A cell has the output and the recorded weights of a map that is edited row by row in float64. Other tables have
+gradients, soft caps, sinks, shared keys, dropout, half precision, calls without heads, two changes, transforms.
 """
 
 import copy
 import math
+import threading
 from collections.abc import Callable
 from functools import cache
 from itertools import product
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import dikkat
@@ -46,7 +49,8 @@ def by_fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
 
 
 def by_bias(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=hidden(torch.zeros(BATCH, 1, *visible.shape[1:]), visible))
+    bias = hidden(q.new_zeros(BATCH, 1, *visible.shape[1:]), visible)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
 def by_softmax(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
@@ -58,7 +62,7 @@ def by_lowered_softmax(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tens
 
 
 def by_lowered_scores(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-    bias = torch.where(visible, 0.0, -1e4)[:, None]
+    bias = torch.where(visible, 0.0, -1e4)[:, None].to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
@@ -189,7 +193,7 @@ def edited_map(weights: Tensor, visible: Tensor, edit: Callable[..., Tensor] | N
     numbers = (
         range(HEADS) if heads is None else {head % HEADS for head in ([heads] if isinstance(heads, int) else heads)}
     )
-    rows, keys = [], weights.shape[-1]
+    rows, keys = [], visible.shape[-1]
     for b, h in product(range(BATCH), range(HEADS)):
         own = weights[b, h]
         if h not in numbers:
@@ -263,17 +267,320 @@ def test_changes(kind: str, change: str, heads: str, recording: str, keys: int) 
     assert torch.equal(layer(x, memory), before)
 
 
+@kit.each("call", ["grad", "backward"])
 @kit.each("change", CHANGES)
 @kit.each("kind", KINDS)
-def test_gradients(kind: str, change: str) -> None:
+def test_gradients(kind: str, change: str, call: str) -> None:
     layer, x = Layer(KINDS[kind], QUERIES), inputs(QUERIES)[0].requires_grad_()
     live = SELF.any(-1)
     factors = torch.randn(BATCH, QUERIES, SIZE * HEADS)
     with dikkat.change(layer, heads=[0, 1], **arguments(change, QUERIES)):
-        gradients = torch.autograd.grad((layer(x, x) * factors)[live].sum(), [x, *layer.parameters()])
-    exact, wide = copy.deepcopy(layer).double(), x.detach().double().requires_grad_()
+        loss, leaves = (layer(x, x) * factors)[live].sum(), [x, *layer.parameters()]
+        if call == "grad":
+            gradients = torch.autograd.grad(loss, leaves)
+        else:
+            loss.backward()
+            gradients = [leaf.grad for leaf in leaves]
+    exact, wide = Layer(KINDS[kind], QUERIES).double(), x.detach().double().requires_grad_()
     output = expected(exact, wide, wide, CHANGES[change][1], [0, 1])[1]
     for got, true in zip(
         gradients, torch.autograd.grad((output * factors)[live].sum(), [wide, *exact.parameters()]), strict=True
     ):
         close(got, true.float(), 2e-2 if "half" in kind else 1e-5)
+
+
+# --- soft caps, sinks and shared keys
+
+CAP, SINK = 1.5, [-1.0, 0.5, 2.0]
+
+
+def by_cap(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    return dikkat.attend(q, k, v, score=scores.ScaledDot(softcap=CAP), mask=visible[:, None])
+
+
+def by_capped_softmax(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    return hidden(CAP * torch.tanh(q @ k.mT / math.sqrt(SIZE) / CAP), visible).softmax(-1) @ v
+
+
+def by_sink(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    return dikkat.attend(
+        q, k, v, score=scores.ScaledDot(), mask=visible[:, None], sink=torch.tensor(SINK, dtype=q.dtype)
+    )
+
+
+def by_softmax_sink(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    """A sink as a column of the softmax, as in "eager" gpt-oss."""
+    logits = hidden(q @ k.mT / math.sqrt(SIZE), visible)
+    column = torch.tensor(SINK, dtype=q.dtype)[:, None, None].expand(*logits.shape[:-1], 1)
+    return torch.cat([logits, column], -1).softmax(-1)[..., :-1] @ v
+
+
+def by_groups(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k[:, :1], v[:, :1], attn_mask=visible[:, None], enable_gqa=True)
+
+
+def by_shared_keys(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+    return dikkat.attend(q, k[:, :1], v[:, :1], score=scores.ScaledDot(), mask=visible[:, None])
+
+
+SPECIAL = {
+    "attend, soft cap": by_cap, "softmax, soft cap": by_capped_softmax, "attend, sink": by_sink,
+    "softmax, sink": by_softmax_sink, "fused, grouped heads": by_groups, "attend, shared keys": by_shared_keys,
+}  # fmt: skip
+
+
+def with_sink(change: str, edit: Callable[..., Tensor] | None) -> Callable[..., Tensor] | None:
+    """Return an edit of rows whose last weight is a sink's: it keeps its weight if masses of keys are set."""
+    if edit is None or ("mass" not in change and change != "weights"):
+        return edit
+
+    def edit_keys(row: Tensor, *call: Any) -> Tensor:
+        if change == "weights":
+            return torch.cat([edit(row, *call), torch.zeros(1)])
+        return torch.cat([edit(row[:-1] / row[:-1].sum(), *call) * row[:-1].sum(), row[-1:]])
+
+    return edit_keys
+
+
+def special(kind: str, layer: Layer, x: Tensor, change: str, heads: Any) -> tuple[Tensor, Tensor]:
+    """Return the edited map and the output of a layer with a soft cap, a sink or shared keys, in float64."""
+    q, k, v = layer.heads(x, x)
+    if "heads" in kind or "keys" in kind:
+        k, v = (tensor[:, :1].expand_as(tensor) for tensor in (k, v))
+    logits, edit = q @ k.mT / math.sqrt(SIZE), CHANGES[change][1]
+    if "cap" in kind:
+        logits = CAP * torch.tanh(logits / CAP)
+    logits = logits.masked_fill(~SELF[:, None], -math.inf)
+    if "sink" in kind:
+        logits = torch.cat([logits, torch.tensor(SINK).double()[:, None, None].expand(*logits.shape[:-1], 1)], -1)
+        edit = with_sink(change, edit)
+    weights = edited_map(logits.softmax(-1), SELF, edit, heads)[..., :QUERIES]
+    return weights, (weights @ v).transpose(1, 2).flatten(-2)
+
+
+@kit.each("recording", [False, True])
+@kit.each("heads", HEADS_OF)
+@kit.each("change", CHANGES)
+@kit.each("kind", SPECIAL)
+def test_soft_caps_sinks_and_shared_keys(kind: str, change: str, heads: str, recording: bool) -> None:
+    layer, (x, _), chosen, live = Layer(SPECIAL[kind], QUERIES), inputs(QUERIES), HEADS_OF[heads], SELF.any(-1)
+    changed = dikkat.change(layer, heads=chosen, **arguments(change, QUERIES))
+    if recording:
+        with changed, dikkat.record(layer, weights=True) as trace:
+            got = layer(x, x)
+    else:
+        with changed:
+            got = layer(x, x)
+    with torch.no_grad():
+        weights, output = special(kind, Layer(SPECIAL[kind], QUERIES).double(), x.double(), change, chosen)
+    close(got[live], output[live].float())
+    if recording and change != "cut, mean":
+        close(trace[""].weights.transpose(1, 2)[live], weights.transpose(1, 2)[live].float())
+
+
+# --- dropout and half precision
+
+
+class Dropping(nn.Module):
+    """Attention with dropout whose output (B, H, n, m) has the weights."""
+
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.fused = fused
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        values = torch.eye(QUERIES).expand(BATCH, HEADS, -1, -1)
+        if self.fused:
+            return F.scaled_dot_product_attention(q, k, values, dropout_p=0.5)
+        return F.dropout((q @ k.mT / math.sqrt(SIZE)).softmax(-1), 0.5) @ values
+
+
+@kit.each("change", [name for name in CHANGES if name != "cut, mean"])
+@kit.each("fused", [True, False])
+def test_dropout(fused: bool, change: str) -> None:
+    q, k = torch.randn(2, BATCH, HEADS, QUERIES, SIZE)
+    layer = Dropping(fused)
+    torch.manual_seed(3)
+    before = layer(q, k)
+    torch.manual_seed(3)
+    with dikkat.change(layer, heads=1, **arguments(change, QUERIES)):
+        got = layer(q, k)
+    assert torch.equal(got[:, [0, 2]], before[:, [0, 2]])
+    edit, all_pairs = CHANGES[change][1], torch.ones(BATCH, QUERIES, QUERIES).bool()
+    weights = edited_map((q @ k.mT / math.sqrt(SIZE)).double().softmax(-1), all_pairs, edit, [1])[:, 1].float()
+    dropped = got[:, 1] == 0
+    close(got[:, 1], torch.where(dropped, 0.0, 2 * weights))
+    assert dropped.float().mean() < 1 or "cut" in change
+
+
+@kit.each("dtype", [torch.float16, torch.bfloat16])
+@kit.each("change", CHANGES)
+@kit.each("kind", [name for name in KINDS if "half" not in name and "1e9" not in name])
+def test_half_precision(kind: str, change: str, dtype: torch.dtype) -> None:
+    layer, x = Layer(KINDS[kind], QUERIES).to(dtype), inputs(QUERIES)[0].to(dtype)
+    with torch.no_grad():
+        weights, output = expected(copy.deepcopy(layer).double(), x.double(), x.double(), CHANGES[change][1], 1)
+        with dikkat.change(layer, heads=1, **arguments(change, QUERIES)), dikkat.record(layer, weights=True) as trace:
+            got = layer(x, x)
+    assert got.dtype == dtype
+    atol = 0.02 if dtype == torch.float16 else 0.1
+    close(got.float(), output.float(), atol)
+    if change != "cut, mean":
+        close(trace[""].weights.float(), weights.float(), atol)
+    if change == "mass":  # rounding of the scores does not change it
+        given_masses = trace[""].weights[:, 1, 3:, 1:3].float().sum(-1)
+        close(given_masses, torch.full_like(given_masses, 0.4), 2 * torch.finfo(dtype).eps)
+
+
+# --- calls without heads, and changes of changes
+
+
+FLAT: dict[str, Callable[[Tensor], Tensor]] = {
+    "attend": lambda x: dikkat.attend(x, x, x, score=scores.ScaledDot(), causal=True),
+    "fused": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "softmax": lambda x: (x @ x.mT / math.sqrt(SIZE)).masked_fill(~SELF[0], -math.inf).softmax(-1) @ x,
+}  # fmt: skip
+
+
+class Calling(nn.Module):
+    def __init__(self, attend: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.attend = attend
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x)
+
+
+@kit.each("ndim", [2, 3])
+@kit.each("change", CHANGES)
+@kit.each("kind", FLAT)
+def test_calls_without_heads(kind: str, change: str, ndim: int) -> None:
+    x = torch.randn(QUERIES, SIZE)
+    layer, causal = Calling(FLAT[kind]), SELF[:1].expand(BATCH, -1, -1)
+    with dikkat.change(layer, **arguments(change, QUERIES)):
+        got = layer(x if ndim == 2 else x.expand(BATCH, -1, -1))
+    logits = (x @ x.mT / math.sqrt(SIZE)).double().masked_fill(~SELF[0], -math.inf)
+    weights = edited_map(logits.softmax(-1).expand(BATCH, HEADS, -1, -1), causal, CHANGES[change][1], None)[0, 0]
+    close(got, (weights.float() @ x).expand_as(got))
+
+
+@kit.each("inner", CHANGES)
+@kit.each("outer", CHANGES)
+@kit.each("kind", ["attend", "fused", "softmax"])
+def test_two_changes_of_one_head(kind: str, outer: str, inner: str) -> None:
+    layer, (x, _) = Layer(KINDS[kind], QUERIES), inputs(QUERIES)
+    wide = Layer(KINDS[kind], QUERIES).double()
+    q, k, v = wide.heads(x.double(), x.double())
+    weights = (q @ k.mT / math.sqrt(SIZE)).masked_fill(~SELF[:, None], -math.inf).softmax(-1)
+    for name in sorted((outer, inner), key=lambda name: "cut" in name):  # a cut applies last
+        if name == "weights" and bool(((table(QUERIES) > 0) & (weights[:, 1] == 0)).any()):
+            with (
+                pytest.raises(ValueError, match="a key that the model hides"),
+                dikkat.change(layer, heads=1, **arguments(outer, QUERIES)),
+                dikkat.change(layer, heads=1, **arguments(inner, QUERIES)),
+            ):
+                layer(x, x)
+            return
+        seen = weights[:, 1] > 0 if "mass" in name else SELF
+        weights = edited_map(weights, seen, CHANGES[name][1], 1)
+    with (
+        torch.no_grad(),
+        dikkat.change(layer, heads=1, **arguments(outer, QUERIES)),
+        dikkat.change(layer, heads=1, **arguments(inner, QUERIES)),
+    ):
+        got = layer(x, x)
+    close(got, (weights @ v).transpose(1, 2).flatten(-2).float())
+
+
+# --- other threads, copies, compiled models, transforms and interrupts
+
+
+@pytest.fixture
+def layer() -> Calling:
+    return Calling(FLAT["fused"])
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(QUERIES, SIZE)
+
+
+def test_other_threads_are_not_changed(layer: Calling, x: Tensor) -> None:
+    before, results = layer(x), list[Tensor]()
+    with dikkat.change(layer, cut=True):
+        other = threading.Thread(target=lambda: results.append(layer(x)))
+        other.start()
+        other.join()
+        assert not layer(x).any()
+    assert torch.equal(results[0], before)
+
+
+def test_a_copy_changes_within_the_block_only(layer: Calling, x: Tensor) -> None:
+    before = layer(x)
+    with dikkat.change(layer, cut=True):
+        twin = copy.deepcopy(layer)
+        assert not twin(x).any()
+    assert torch.equal(twin(x), before)
+    with dikkat.change(twin, edges=(4, 0)):
+        assert torch.equal(layer(x), before)
+        assert not torch.equal(twin(x), before)
+
+
+def test_compiled_models_run_uncompiled(layer: Calling, x: Tensor) -> None:
+    compiled = torch.compile(layer, backend="eager")
+    before = compiled(x)
+    with dikkat.change(layer, cut=True):
+        assert not compiled(x).any()
+    with dikkat.change(compiled, cut=True):
+        assert not compiled(x).any()
+    assert torch.equal(compiled(x), before)
+
+    def change_inside(x: Tensor) -> Tensor:
+        with dikkat.change(layer, cut=True):
+            return layer(x)
+
+    with pytest.raises(Exception, match=r"got a call inside torch\.compile"):
+        torch.compile(change_inside, backend="eager", fullgraph=True)(x)
+
+
+@kit.each("kind", FLAT)
+@kit.each("change", CHANGES)
+def test_transforms_and_fake_tensors_are_rejected(kind: str, change: str, x: Tensor) -> None:
+    layer = Calling(FLAT[kind])
+    with (
+        pytest.raises(ValueError, match="which dikkat cannot change"),
+        dikkat.change(layer, **arguments(change, QUERIES)),
+    ):
+        torch.vmap(layer)(x.expand(BATCH, -1, -1))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with pytest.raises(ValueError, match="fake tensors"), dikkat.change(layer, **arguments(change, QUERIES)), mode:
+        layer(mode.from_tensor(x))
+
+
+@kit.each("error", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupt_removes_the_change(error: type[BaseException], x: Tensor) -> None:
+    class Interrupted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.raises = Calling(FLAT["fused"]), False
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.raises:
+                raise error
+            return self.layer(x)
+
+    model = Interrupted()
+    before, model.raises = model(x), True
+    with pytest.raises(error), dikkat.change(model, cut=True):
+        model(x)
+    model.raises = False
+    assert torch.equal(model(x), before)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_trace_with_heads_is_rejected() -> None:
+    layer, (x, _) = Layer(KINDS["fused"], QUERIES), inputs(QUERIES)
+    with dikkat.record(layer, weights=True, heads=[1]) as trace:
+        layer(x, x)
+    with pytest.raises(ValueError, match="a trace without all weights"), dikkat.change(layer, weights=trace):
+        layer(x, x)

@@ -259,6 +259,23 @@ def test_long_calls_run_in_blocks(monkeypatch):
         torch.testing.assert_close(own, exact)
 
 
+def test_queries_of_unknown_positions_are_no_heads(x):
+    class Transposed(nn.Module):
+        def forward(self, x):
+            h = F.layer_norm(x.mT, (TOKENS,)).mT  # positions begin with features
+            h = h.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            return F.scaled_dot_product_attention(h, h, h)
+
+    model = Transposed()
+    with dikkat.record(model, weights=True) as trace:
+        before = model(x)
+    assert trace[""].shape == (1, HEADS, TOKENS, TOKENS)
+    with dikkat.change(model, heads=1, cut=True):
+        got = model(x)
+    assert torch.equal(got[:, 0], before[:, 0])
+    assert not got[:, 1].any()
+
+
 ERRORS = {
     "layers: got 7": {"layers": 7, "cut": True},
     "heads: got 2": {"heads": 2, "cut": True},
@@ -280,7 +297,7 @@ ERRORS = {
     "a mask of 2 queries": {"edges": torch.ones(2, 2).bool()},
     "expected tokens=": {"edges": ("not", "good")},
     "such as 'goods'": {"edges": ("not", "good"), "tokens": ["not", "goods", "a", "b", "c"]},
-    "weights of a text of the same length": {"weights": torch.full((2, 2), 0.5)},
+    "a text of the same length": {"weights": torch.full((2, 2), 0.5)},
     "rows of 7 keys": {"weights": torch.full((7, 7), 1 / 7)},
     "that broadcasts to": {"weights": torch.full((3, 2, 5, 5), 0.2)},
     "neither 1 nor 0": {"weights": torch.ones(5, 5)},

@@ -612,18 +612,28 @@ ORDER = {
 }
 
 
+def changes_of(row: dict[str, Any]) -> str:
+    """Return the results of `stress.transformers_changes` for a row."""
+    changes = row.get("changes", {})
+    reasons = sorted({re.sub(r"^.*?: ", "", error).split("; expected")[0] for error in changes.get("errors", ())})
+    parts = [f"{len(changes[name])} {name}" for name in ("equal", "DIFFERENT") if changes.get(name)]
+    parts += [f"{len(changes['errors'])} errors: {', '.join(reasons)}"] if reasons else []
+    return "; ".join(parts) or changes.get("reason", "")
+
+
 def write(rows: list[dict[str, Any]]) -> None:
     """Put the counts into the page, behind its mark, and the models into the file that the site's page takes in."""
     count = collections.Counter(row["result"] for row in rows)
     lines = ["| result | rows | |", "| --- | --- | --- |"]
     lines += [f"| {name} | {count[name]} | {said} |" for name, said in ORDER.items() if count[name]]
-    models = ["model\tclass\tresult\tcompared, or the reason"]
+    models = ["model\tclass\tresult\tcompared, or the reason\tchanges"]
     for row in sorted(rows, key=lambda row: (row["kind"], row["class"])):
         reason = row["reason"] or ", ".join(row.get("passed", ()))
         if row["result"] == "refused":
             reason = f"{row['when']}: {reason.split('; expected')[0]}"
-        reason = reason.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
-        models.append("\t".join((row["kind"], row["class"], row["result"], " ".join(reason.split()))))
+        texts = [" ".join(text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").split())
+                 for text in (reason, changes_of(row))]  # fmt: skip
+        models.append("\t".join((row["kind"], row["class"], row["result"], *texts)))
     TABLE.write_text("\n".join(models) + "\n", encoding="utf-8")
     lines += ["", "<!-- models -->"]
     text = PAGE.read_text(encoding="utf-8")

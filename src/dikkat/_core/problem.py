@@ -30,7 +30,9 @@ class Result(NamedTuple):
     tail: Tensor | None = None
 
     def state(self) -> State:
-        return State(self.mean, cast(Tensor, self.lse), self.tail)
+        if self.lse is None:
+            raise ValueError("change: got a call that returns a state, which dikkat cannot change; expected attend")
+        return State(self.mean, self.lse, self.tail)
 
     def shown_weights(self) -> Tensor:
         return cast(Tensor, self.weights)

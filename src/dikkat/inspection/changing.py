@@ -5,15 +5,15 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dikkat.inspection.dataflow import Streams
 from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, GivenTrace, Mass, Scale
 from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, select_layers
-from dikkat.inspection.observation import Changing, NotSeenError, no_call_message, observing
+from dikkat.inspection.observation import NotSeenError, Watcher, check_model, no_call_message, observing
+from dikkat.inspection.origins import Streams
 from dikkat.inspection.request import Span, range_of, span_positions
 from dikkat.inspection.trace import Trace
 
@@ -122,10 +122,7 @@ def change(
         >>> trace[""].weights[..., :2].sum(-1).mean()
         tensor(0.4000)
     """
-    if torch.compiler.is_compiling():
-        raise RuntimeError("change: got a call inside torch.compile; call change outside the compiled function")
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model: got {type(model).__name__}; expected a torch.nn.Module")
+    check_model("change", model)
     requested = {"cut": cut or None, "edges": edges, "mass": mass, "scale": scale, "weights": weights}
     names = [name for name, value in requested.items() if value is not None]
     if len(names) != 1:
@@ -134,16 +131,14 @@ def change(
         raise ValueError("mean: got True without cut=True; expected cut=True, whose output `mean` replaces")
     if spans is not None and mass is None and scale is None:
         raise ValueError("spans: got spans without mass or scale; expected one of them")
-    changes = {
-        entry: _ChangedModules(
-            select_layers(model, entry), _make_edit(group, mean, edges, spans, mass, scale, weights, tokens)
-        )
-        for entry, group in _split_heads(layers, heads).items()
-    }
-    changer = _Changer(model, list(changes.values()))
+    changes = [
+        (select_layers(model, entry), _make_edit(group, mean, edges, spans, mass, scale, weights, tokens))
+        for entry, group in _split_heads(layers, heads)
+    ]
+    changer = _Changer(model, changes)
     with observing(model, changer):
         yield changer.changed
-    for choices, _ in changes.values():
+    for choices, _ in changes:
         for entry, choice in choices.items():
             if not any(choice.includes(*call) for call in changer.calls):
                 raise NotSeenError(no_call_message("change", model, entry, choice, changer.layers))
@@ -153,21 +148,16 @@ def change(
             f"change: got a softmax in {', '.join(map(repr, lost))}, whose weights dikkat does not follow to values, "
             "so that these modules ran unchanged; expected weights that multiply values, or other `layers`"
         )
-    for _, edit in changes.values():
+    for _, edit in changes:
         edit.check_applied()
 
 
-class _ChangedModules(NamedTuple):
-    """An edit, and the modules that it changes, by entry of `layers`."""
+class _Changer(Watcher):
+    """Edits the calls of selected modules, which each edit has by entry of `layers`."""
 
-    choices: Mapping[Any, LayerChoice]
-    edit: Edit
+    changes = True
 
-
-class _Changer(Changing):
-    """Edits the calls of selected modules."""
-
-    def __init__(self, model: nn.Module, changes: Sequence[_ChangedModules]) -> None:
+    def __init__(self, model: nn.Module, changes: Sequence[tuple[Mapping[Any, LayerChoice], Edit]]) -> None:
         super().__init__(model, [choice for choices, _ in changes for choice in choices.values()])
         self._changes, self.changed = changes, Changed()
         self._counts, self.calls = Counter[str](), set[tuple[str, int]]()  # the changed modules and their layers
@@ -188,12 +178,11 @@ class _Changer(Changing):
             if any(choice.includes(module.name, module.layer) for choice in choices.values()):
                 positions = first_query + (step or 0), first_key
                 if isinstance(edit, GivenTrace):  # a trace has the rows of each call
-                    positions = step or 0, 0
-                edit = edit.of_call(module.name, self._counts[module.name] - 1)
+                    positions, edit = (step or 0, 0), edit.of_call(module.name, self._counts[module.name] - 1)
                 bound.append(BoundEdit(edit, *positions, self.changed.count))
         repeated = Counter(head for edit, *_ in bound for head in edit.heads or ())
         if len(bound) > 1 and (twice := [head for head, times in repeated.items() if times > 1]):
-            raise ValueError(f"heads: got head {twice[0]} of {module.name!r} twice; expected each pair once")
+            raise ValueError(f"heads: got head {twice[0]} of {module.name!r} twice; expected each head once")
         if bound:
             self.calls.add((module.name, module.layer))
             self.changed.calls += not step
@@ -205,26 +194,22 @@ class _Changer(Changing):
                          "scaled_dot_product_attention, or a softmax whose result multiplies values")  # fmt: skip
 
 
-def _split_heads(layers: Layers | None, heads: Any) -> dict[Any, tuple[int, ...] | None]:
-    """Return the changed heads for each entry of `layers`."""
+def _split_heads(layers: Layers | None, heads: Any) -> list[tuple[Layers | None, tuple[int, ...] | None]]:
+    """Return layers and their changed heads."""
     if heads is None or type(heads) is int:
-        return {_hashable(layers): None if heads is None else (heads,)}
+        return [(layers, None if heads is None else (heads,))]
     if not isinstance(heads, Sequence) or isinstance(heads, str) or not heads:
         raise TypeError(f"heads: got {heads!r}; expected a whole number, a list of them, or of pairs (layer, head)")
     if all(type(head) is int for head in heads):
-        return {_hashable(layers): tuple(heads)}
+        return [(layers, tuple(heads))]
     if layers is not None:
         raise ValueError(f"heads: got pairs (layer, head) and layers={layers!r}; expected only the pairs")
-    by_layer: dict[Any, tuple[int, ...]] = {}
+    by_layer: dict[Layers | None, tuple[int, ...]] = {}
     for pair in heads:
         if not isinstance(pair, tuple) or len(pair) != 2 or any(type(number) is not int for number in pair):
             raise TypeError(f"heads: got {pair!r}; expected a pair (layer, head) of whole numbers")
         by_layer[pair[0]] = (*by_layer.get(pair[0], ()), pair[1])
-    return dict(by_layer)
-
-
-def _hashable(layers: Layers | None) -> Any:
-    return tuple(layers) if isinstance(layers, Sequence) and not isinstance(layers, str) else layers
+    return [*by_layer.items()]
 
 
 def _make_edit(
@@ -280,28 +265,23 @@ def _positions(position: Any, tokens: Sequence[str] | None) -> Tensor:
 
 
 def _make_spans(heads: tuple[int, ...] | None, spans: Any, mass: Any, scale: Any) -> Edit:
-    named_positions = tuple(span_positions(spans).items())
-    argument = "scale" if mass is None else "mass"
-    numbers: Any = scale if mass is None else mass
-    if isinstance(numbers, int | float):
-        if mass is None or len(named_positions) > 1:
-            raise ValueError(
-                f"{argument}: got {numbers} for {len(named_positions)} spans; expected a dictionary of numbers by span"
-            )
-        numbers = {named_positions[0][0]: numbers}
-    if not isinstance(numbers, Mapping) or numbers.keys() != spans.keys():
+    positions = span_positions(spans)
+    argument, numbers = ("mass", mass) if scale is None else ("scale", scale)
+    if argument == "mass" and isinstance(numbers, int | float):
+        if len(positions) > 1:
+            raise ValueError(f"mass: got {mass} for {len(positions)} spans; expected a dictionary of numbers by span")
+        numbers = dict.fromkeys(positions, numbers)
+    if not isinstance(numbers, Mapping) or numbers.keys() != positions.keys():
         raise ValueError(f"{argument}: got {numbers!r}; expected a number for each of {', '.join(map(repr, spans))}")
+    limits = "0 to 1" if argument == "mass" else "≥ 0"
     for name, number in numbers.items():
         if not isinstance(number, int | float) or not 0 <= number < math.inf or (argument == "mass" and number > 1):
-            raise ValueError(
-                f"{argument}: got {number} for {name!r}; expected a number {'0 to 1' if mass is not None else '≥ 0'}"
-            )
-    values = tuple(float(numbers[name]) for name, _ in named_positions)
-    if mass is None:
-        return Scale(heads, named_positions, values)
+            raise ValueError(f"{argument}: got {number} for {name!r}; expected a number {limits}")
+    values = tuple(float(numbers[name]) for name in positions)
+    if scale is not None:
+        return Scale(heads, tuple(positions.items()), values)
     if math.fsum(values) > 1:
         raise ValueError(f"mass: got a sum of {math.fsum(values):.4g}; expected at most 1")
-    counts = torch.cat([positions for _, positions in named_positions]).unique(return_counts=True)[1]
-    if int(counts.max()) > 1:
+    if len(torch.cat([*positions.values()]).unique()) < sum(map(len, positions.values())):
         raise ValueError("spans: got spans that overlap; expected spans without common positions")
-    return Mass(heads, named_positions, values)
+    return Mass(heads, tuple(positions.items()), values)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -33,6 +33,15 @@ from dikkat.state import add_sink, merge
 _SINK = -1
 
 
+class Positions(NamedTuple):
+    """The positions in the text of the queries (r,) and keys (m,) of logits, and their heads (h,), of `head_count`."""
+
+    queries: Tensor
+    keys: Tensor
+    heads: Tensor
+    head_count: int
+
+
 class Edit:
     """A change of the weights of some heads.
 
@@ -47,24 +56,16 @@ class Edit:
         """Whether a recording shows the edit."""
         return True
 
-    def rows(self, queries: Tensor) -> Tensor:
+    def edited_queries(self, queries: Tensor) -> Tensor:
         """Return which queries are edited, (r,) booleans, by their positions."""
         return torch.ones(len(queries), dtype=torch.bool)
 
-    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the logits (..., r, m) of the edited weights, and which rows could not be edited (..., r).
+    def apply(self, logits: Tensor, positions: Positions) -> tuple[Tensor, Tensor | None]:
+        """Return the logits (..., h, r, m) of the edited weights, and which rows could not be edited (..., h, r).
 
-        Logits are −∞ for hidden pairs. The positions of queries (r,) and keys (m,) are on the CPU.
+        Logits are −∞ for hidden pairs.
         """
         raise NotImplementedError
-
-    def of_call(self, name: str, call: int) -> "Edit":
-        """Return the edit for a module's call, counted from 0."""
-        return self
-
-    def of_heads(self, heads: Tensor, count: int) -> "Edit":
-        """Return the edit for logits of these heads of a call with `count` heads."""
-        return self
 
     def check_applied(self) -> None:
         """Raise `ValueError` if no call had what the edit names."""
@@ -72,10 +73,9 @@ class Edit:
 
 @dataclass(frozen=True)
 class Gate(Edit):
-    """Multiplies the output of heads by a factor between the output itself (1) and 0, or with `mean` its mean (0).
+    """Interpolates between the output of heads (factor 1) and 0, or with `mean` its mean over the text (factor 0).
 
     Attributes:
-        mean: Whether the mean over the text's queries replaces the output.
         factors: Returns the factors (B or 1, H) of a call with H heads; None: 0 for the edited heads.
     """
 
@@ -85,46 +85,8 @@ class Gate(Edit):
 
     @property
     def is_shown(self) -> bool:
-        """Whether a recording shows the edit: only weights of 0 do, as no weights of one row have a mean output."""
+        """Whether a recording shows the edit: weights of 0 do, but no weights of a row have a mean output."""
         return not self.mean and self.factors is None
-
-    def rows(self, queries: Tensor) -> Tensor:
-        """Return that no row needs other weights."""
-        return torch.zeros(len(queries), dtype=torch.bool)
-
-    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the logits unchanged, since `gated` edits outputs and weights."""
-        return logits, None
-
-
-def gated(tensor: Tensor, edits: "Edits", count: int, keys: int, live: Callable[[bool], Tensor]) -> Tensor:
-    """Return outputs or weights (..., H, n, d) after all gates.
-
-    `live(is_self)` returns which queries count in means, (..., n).
-    """
-    for edit, first_query, first_key, _ in edits:
-        if not isinstance(edit, Gate):
-            continue
-        if edit.mean and (first_query or (tensor.shape[-2] == 1 < keys)):
-            raise ValueError(
-                "mean: got a call with a part of the text's queries, as in `generate`; expected a call with all "
-                "queries, or mean=False"
-            )
-        numbers, base = head_numbers(edit, count), torch.zeros((), dtype=tensor.dtype, device=tensor.device)
-        if edit.factors is not None:
-            factor = edit.factors(count)
-        elif numbers is None:
-            factor = torch.zeros(1, count)
-        else:
-            factor = torch.tensor([[float(head not in numbers) for head in range(count)]])
-        factor = factor.to(tensor)[..., None, None]  # (B or 1, H, 1, 1)
-        factor = factor if tensor.ndim > 3 else factor[:, 0] if tensor.ndim > 2 else factor[0, 0]
-        if edit.mean:
-            share = live(first_key >= 0).float().unsqueeze(-1).expand(*tensor.shape[:-1], 1)
-            base = (tensor * share).sum(-2, keepdim=True) / share.sum(-2, keepdim=True).clamp(min=1)
-            base = base.to(tensor.dtype)
-        tensor = torch.where(factor == 0, base, tensor * factor + (1 - factor) * base)
-    return tensor
 
 
 @dataclass(frozen=True)
@@ -136,29 +98,25 @@ class Edges(Edit):
     mask: Tensor | None = None
     _applied: set[int] = field(default_factory=set)
 
-    def rows(self, queries: Tensor) -> Tensor:
-        """Return which queries have a hidden pair."""
+    def edited_queries(self, queries: Tensor) -> Tensor:
+        """Return the queries from which a key is hidden, (r,) booleans."""
         if self.mask is not None:
-            return super().rows(queries)
+            return super().edited_queries(queries)
         return torch.isin(queries, torch.cat([query for query, _ in self.pairs]))
 
-    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+    def apply(self, logits: Tensor, positions: Positions) -> tuple[Tensor, Tensor | None]:
         """Hide the pairs."""
+        queries, keys, *_ = positions
         hidden = torch.zeros(len(queries), len(keys), dtype=torch.bool)
         if self.mask is not None:
-            (n, m), real = self.mask.shape, keys != _SINK
-            if len(queries) and (int(queries.max()) >= n or int(keys.max()) >= m):
-                raise ValueError(
-                    f"edges: got a mask of {n} queries and {m} keys for a call of query {int(queries.max())} and key "
-                    f"{int(keys.max())}; expected a mask with all queries and keys of the text"
-                )
-            hidden[:, real] = self.mask[queries][:, keys[real]]
+            _check_size("edges: got a mask of", self.mask, positions)
+            hidden[:, keys != _SINK] = self.mask[queries][:, keys[keys != _SINK]]
         for index, (query, key) in enumerate(self.pairs):
             pair = torch.isin(queries, query)[:, None] & torch.isin(keys, key)
             hidden |= pair
             if bool(pair.any()):
                 self._applied.add(index)
-        return logits.masked_fill(_on(logits, hidden), -math.inf), None
+        return logits.masked_fill(hidden.to(logits.device), -math.inf), None
 
     def check_applied(self) -> None:
         """Raise `ValueError` if no call had a pair."""
@@ -200,25 +158,23 @@ class Mass(Edit):
         total = total._replace(mean=torch.where(can_edit.unsqueeze(-1), edited, total.mean))
         return total.mean if sink is None else add_sink(total, None, sink)[0].mean
 
-    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+    def apply(self, logits: Tensor, positions: Positions) -> tuple[Tensor, Tensor | None]:
         """Set the weights of each span to its mass, and of the rest to what remains."""
-        inside, masses = map(list, zip(*self.groups(keys), strict=True))
-        visible = [(logits != -math.inf).logical_and(_on(logits, group)).any(-1, keepdim=True) for group in inside]
-        can_edit = torch.stack(visible if masses[-1] > 0 else visible[:-1]).all(0)
+        groups, device = self.groups(positions.keys), logits.device
+        visible = [((logits != -math.inf) & group.to(device)).any(-1, keepdim=True) for group, _ in groups]
+        can_edit = torch.stack(visible if groups[-1][1] > 0 else visible[:-1]).all(0)
         safe = torch.where(can_edit, logits, 0.0)  # without rows whose gradient would be NaN
-        share = torch.log_softmax(safe, -1)
-        if bool((keys == _SINK).any()):
-            keys_share = share.masked_fill(_on(share, keys == _SINK), -math.inf).logsumexp(-1, keepdim=True)
-        else:
-            keys_share = safe.new_zeros(())
-        edited = share
-        for group, mass in zip(inside, masses, strict=True):
-            mask = _on(logits, group)
+        edited, is_sink = torch.log_softmax(safe, -1), positions.keys == _SINK
+        keys_share = torch.zeros((), device=device)
+        if bool(is_sink.any()):
+            keys_share = edited.masked_fill(is_sink.to(device), -math.inf).logsumexp(-1, keepdim=True)
+        for group, mass in groups:
+            mask = group.to(device)
             if mass == 0 or not bool(group.any()):
                 edited = edited.masked_fill(mask, -math.inf)
-                continue
-            of_group = torch.log_softmax(safe.masked_fill(~mask, -math.inf), -1)
-            edited = torch.where(mask, of_group + math.log(mass) + keys_share, edited)
+            else:
+                of_group = torch.log_softmax(safe.masked_fill(~mask, -math.inf), -1)
+                edited = torch.where(mask, of_group + math.log(mass) + keys_share, edited)
         return torch.where(can_edit, edited, logits), ~can_edit.squeeze(-1)
 
 
@@ -238,9 +194,9 @@ class Scale(Edit):
             bias[inside] += math.log(factor) if factor else -math.inf
         return bias
 
-    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+    def apply(self, logits: Tensor, positions: Positions) -> tuple[Tensor, Tensor | None]:
         """Add the logarithms of the factors."""
-        return logits + self.bias(keys).to(logits), None
+        return logits + self.bias(positions.keys).to(logits), None
 
 
 @dataclass(frozen=True)
@@ -250,25 +206,19 @@ class Given(Edit):
     heads: tuple[int, ...] | None
     table: Tensor
 
-    def of_heads(self, heads: Tensor, count: int) -> Edit:
-        """Return the edit with the table's weights of these heads."""
-        if self.table.ndim < 3 or self.table.shape[-3] != count or len(heads) == count:
-            return self
-        return replace(self, table=self.table[..., heads, :, :])
-
-    def apply(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor | None]:
+    def apply(self, logits: Tensor, positions: Positions) -> tuple[Tensor, Tensor | None]:
         """Replace the weights by the table's."""
+        queries, keys, heads, head_count = positions
         table, real = self.table, keys != _SINK
-        n, m = table.shape[-2:]
-        if len(queries) and (int(queries.max()) >= n or int(keys.max()) >= m):
-            raise ValueError(
-                f"weights: got {n} queries and {m} keys for a call of query {int(queries.max())} and key "
-                f"{int(keys.max())}; expected weights of a text of the same length"
-            )
+        if table.ndim > 2 and table.shape[-3] == head_count > len(heads):
+            table = table[..., heads, :, :]
+        _check_size("weights: got", table, positions)
         rows = table[..., queries, :][..., keys[real]].to(logits)
         sums = rows.sum(-1)
         if real.all() and not bool((((sums - 1).abs() < 1e-3) | (sums == 0)).all()):
-            raise ValueError(f"weights: got rows of {m} keys for a call of {len(keys)}; expected weights of its keys")
+            raise ValueError(
+                f"weights: got rows of {table.shape[-1]} keys for a call of {len(keys)}; expected weights of its keys"
+            )
         try:
             rows = rows.expand(*logits.shape[:-2], *rows.shape[-2:])
         except RuntimeError as error:
@@ -291,8 +241,8 @@ class GivenTrace(Edit):
     heads: tuple[int, ...] | None
     trace: Any
 
-    def of_call(self, name: str, call: int) -> Edit:
-        """Return the edit with the weights of this call."""
+    def of_call(self, name: str, call: int) -> Given:
+        """Return the edit for a module's call, counted from 0."""
         try:
             inspection = self.trace[name, call]
         except (KeyError, IndexError) as error:
@@ -302,6 +252,16 @@ class GivenTrace(Edit):
         if inspection.weights is None or inspection.queries is not None or inspection.heads is not None:
             raise ValueError("weights: got a trace without all weights; expected one of record(model, weights=True)")
         return Given(self.heads, inspection.weights)
+
+
+def _check_size(got: str, table: Tensor, positions: Positions) -> None:
+    last_query, last_key = (int(numbers.max()) if len(numbers) else -1 for numbers in positions[:2])
+    n, m = table.shape[-2:]
+    if last_query >= n or last_key >= m:
+        raise ValueError(
+            f"{got} {n} queries and {m} keys for a call of query {last_query} and key {last_key}; expected one for a "
+            "text of the same length"
+        )
 
 
 class BoundEdit(NamedTuple):
@@ -319,49 +279,44 @@ class BoundEdit(NamedTuple):
 Edits = Sequence[BoundEdit]
 
 
-def edited_logits(
-    logits: Tensor, edits: Edits, rows: Tensor, heads: Tensor | None, count: int, *, sink: bool, counts: bool = False
-) -> Tensor:
-    """Return the logits (..., H, r, m) of some rows after all edits; with `counts`, count the rows without an edit.
-
-    `heads` are the heads that the logits have, None for all `count` heads. The last column is a sink's with `sink`.
-    """
-    rows, available = rows.cpu(), torch.arange(count) if heads is None else heads.cpu()
-    for edit, first_query, first_key, report in edits:
-        keys = max(0, first_key) + torch.arange(logits.shape[-1])
-        if sink:
-            keys[-1] = _SINK
-        selected, positions = _select_heads(edit, heads, count), first_query + rows
-        edit = edit.of_heads(available if selected is None else available[selected], count)
-        if selected is None:
-            logits, missed = edit.apply(logits, positions, keys)
-        else:
-            index = selected.to(logits.device)
-            edited, missed = edit.apply(logits.index_select(-3, index), positions, keys)
-            logits = logits.index_copy(-3, index, edited)
-        if counts and missed is not None:
-            report(missed.sum())
-    return logits
+def split_gates(edits: Edits) -> tuple[list[BoundEdit], list[BoundEdit]]:
+    """Return the gates, which edit outputs, and the edits of weights."""
+    gates = [bound for bound in edits if isinstance(bound.edit, Gate)]
+    return gates, [bound for bound in edits if not isinstance(bound.edit, Gate)]
 
 
-def _select_heads(edit: Edit, heads: Tensor | None, count: int) -> Tensor | None:
-    """Return the indices of an edit's heads among `heads`; None for all."""
-    numbers = head_numbers(edit, count)
-    if numbers is None:
-        return None
-    available = list(range(count)) if heads is None else heads.tolist()
-    indices = [index for index, head in enumerate(available) if head in numbers]
-    return None if len(indices) == len(available) else torch.tensor(indices, dtype=torch.int64)
-
-
-def head_numbers(edit: Edit, count: int) -> set[int] | None:
-    """Return an edit's heads of a call with `count` heads, counted from 0; None for all."""
-    if edit.heads is None:
-        return None
-    for head in edit.heads:
+def head_numbers(edit: Edit, count: int) -> set[int]:
+    """Return an edit's heads of a call with `count` heads, counted from 0."""
+    for head in edit.heads or ():
         if not -count <= head < count:
             raise ValueError(f"heads: got {head}; expected {-count} to {count - 1}, since the call has {count} heads")
-    return {head % count for head in edit.heads}
+    return set(range(count)) if edit.heads is None else {head % count for head in edit.heads}
+
+
+class Selection(NamedTuple):
+    """Some heads (h,) and rows (r,) of a call with `head_count` heads, by their numbers on the CPU."""
+
+    heads: Tensor
+    rows: Tensor
+    head_count: int
+
+    @classmethod
+    def full(cls, heads: int, rows: int) -> "Selection":
+        """Return all heads and rows."""
+        return cls(torch.arange(heads), torch.arange(rows), heads)
+
+    def indices(self, edit: Edit) -> Tensor | None:
+        """Return the indices of an edit's heads among `heads`; None for all."""
+        numbers = head_numbers(edit, self.head_count)
+        indices = [index for index, head in enumerate(self.heads.tolist()) if head in numbers]
+        return None if len(indices) == len(self.heads) else torch.tensor(indices, dtype=torch.int64)
+
+    def replace_in(self, tensor: Tensor, replacement: Tensor) -> Tensor:
+        """Return (..., H, n, d) with these heads and rows replaced."""
+        heads, rows = self.heads.to(tensor.device), self.rows.to(tensor.device)
+        if len(heads) == self.head_count:
+            return tensor.index_copy(-2, rows, replacement)
+        return tensor.index_copy(-3, heads, tensor.index_select(-3, heads).index_copy(-2, rows, replacement))
 
 
 def edit_result(problem: Problem, run: Callable[[], Result], edits: Edits) -> Result:
@@ -369,71 +324,69 @@ def edit_result(problem: Problem, run: Callable[[], Result], edits: Edits) -> Re
 
     `run` returns the result without edits, for the heads and rows that no edit changes.
     """
-    if problem.wants_state:
+    if problem.wants_state and problem.sink is None:  # sinks need the state, too
         raise ValueError("change: got a call that returns a state, which dikkat cannot change; expected attend")
-    count, queries = problem.lead[-1] if len(problem.lead) > 1 else 1, problem.restrictions.queries
-    keys, live = problem.restrictions.keys, partial(_text_queries, problem)
-    edited_problem, heads, rows = _select_edited(problem, edits, count)
-    if heads is None and 0 < len(rows) == queries and not problem.wants_weights:
-        result = Result(_edited_outputs(edited_problem, edits, heads, rows, count), None, None)
+    gates, edits = split_gates(edits)
+    restrictions = problem.restrictions
+    full = Selection.full(count_heads(problem), restrictions.queries)
+
+    def live(is_self: bool) -> Tensor:
+        queries = restrictions.live_queries()
+        return queries & restrictions.seen_keys() if is_self and restrictions.queries == restrictions.keys else queries
+
+    selection = _edited_selection(edits, full)
+    if (
+        len(selection.heads) == full.head_count
+        and 0 < len(selection.rows) == restrictions.queries
+        and not problem.wants_weights
+    ):
+        result = Result(_edited_outputs(problem, edits, full), None, None)
     else:
         result = run()
-        if len(rows):
-            outputs = _edited_outputs(edited_problem, edits, heads, rows, count).to(result.mean.dtype)
-            result = result._replace(mean=_put(result.mean, outputs, heads, rows))
+        if len(selection.rows):
+            heads = selection.heads.to(problem.query.device)
+            of_heads = problem if len(heads) == full.head_count else select_heads(problem, heads)
+            outputs = _edited_outputs(of_heads, edits, selection).to(result.mean.dtype)
+            result = result._replace(mean=selection.replace_in(result.mean, outputs))
         if result.weights is not None:
             with exact(problem.query.device.type):
-                _, weights = edited_weights_of_rows(problem, edits, None, torch.arange(queries), count)
-            weights = gated(weights, edits, count, keys, live)
+                _, weights = edited_weights_of_rows(problem, edits, full)
+            weights = _gated(weights, gates, full.head_count, restrictions.keys, live)
             result = result._replace(weights=weights.to(result.weights.dtype))
-    return result._replace(mean=gated(result.mean, edits, count, keys, live))
+    return result._replace(mean=_gated(result.mean, gates, full.head_count, restrictions.keys, live))
 
 
-def _text_queries(problem: Problem, is_self: bool) -> Tensor:
-    """Return which queries see a key and are no padding, (..., n) booleans."""
-    live = problem.restrictions.live_queries()
-    if is_self and problem.restrictions.queries == problem.restrictions.keys:
-        live = live & problem.restrictions.seen_keys()
-    return live
+def count_heads(problem: Problem) -> int:
+    """Return the number of heads of a call."""
+    return problem.lead[-1] if len(problem.lead) > 1 else 1
 
 
-def _select_edited(problem: Problem, edits: Edits, count: int) -> tuple[Problem, Tensor | None, Tensor]:
-    """Return the call of all edited heads, these heads (None for all), and the edited rows."""
-    heads, rows = set[int](), torch.zeros(problem.restrictions.queries, dtype=torch.bool)
+def _edited_selection(edits: Edits, full: Selection) -> Selection:
+    """Return the heads and rows that some edit changes."""
+    heads, rows = set[int](), torch.zeros(len(full.rows), dtype=torch.bool)
     for edit, first_query, *_ in edits:
-        edit_rows = edit.rows(first_query + torch.arange(len(rows)))
+        edit_rows = edit.edited_queries(first_query + full.rows)
         if bool(edit_rows.any()):
-            numbers = head_numbers(edit, count)
-            heads |= set(range(count)) if numbers is None else numbers
+            heads |= head_numbers(edit, full.head_count)
             rows |= edit_rows
-    row_indices = rows.nonzero().squeeze(-1)
-    if len(heads) == count or len(problem.lead) < 2:
-        return problem, None, row_indices
-    index = torch.tensor(sorted(heads), dtype=torch.int64, device=problem.query.device)
-    return select_heads(problem, index), index, row_indices
+    return Selection(torch.tensor(sorted(heads), dtype=torch.int64), rows.nonzero().squeeze(-1), full.head_count)
 
 
-def _edited_outputs(problem: Problem, edits: Edits, heads: Tensor | None, rows: Tensor, count: int) -> Tensor:
+def _edited_outputs(problem: Problem, edits: Edits, selection: Selection) -> Tensor:
     """Return the outputs (..., r, d_v) of some rows with edited weights, by kernels if they can compute the edits.
 
     In one of 12 layers, for 8,192 queries and keys, a mass takes 1.08 times as long as no edit; `edited_rows` takes 2.
     """
-    pending = [bound for bound in edits if not isinstance(bound.edit, Gate)]
-    while (
-        pending and len(rows) == problem.restrictions.queries and _select_heads(pending[0].edit, heads, count) is None
-    ):
-        edit, _, first_key, report = pending[0]
+    for index, (edit, _, first_key, report) in enumerate(edits):
         keys = max(0, first_key) + torch.arange(problem.restrictions.keys)
-        if isinstance(edit, Scale):
+        edits_all = len(selection.rows) == problem.restrictions.queries and selection.indices(edit) is None
+        if edits_all and isinstance(edit, Scale):
             problem = _with_key_bias(problem, edit.bias(keys))
-            pending = pending[1:]
-        elif isinstance(edit, Mass) and len(pending) == 1 and not problem.dropout:
+        elif edits_all and isinstance(edit, Mass) and index == len(edits) - 1 and not problem.dropout:
             return edit.pool(problem, keys, report)
         else:
-            break
-    if not pending:
-        return run_problem(problem.unchecked_copy(wants_weights=False)).mean
-    return edited_rows(problem, pending, heads, rows, count)
+            return _edited_rows(problem, edits[index:], selection)
+    return run_problem(problem.unchecked_copy(wants_weights=False)).mean
 
 
 def _with_key_bias(problem: Problem, bias: Tensor) -> Problem:
@@ -443,54 +396,43 @@ def _with_key_bias(problem: Problem, bias: Tensor) -> Problem:
     return replace(problem, restrictions=restrictions, kept=None, packed=None)
 
 
-def edited_rows(problem: Problem, edits: Edits, heads: Tensor | None, rows: Tensor, count: int) -> Tensor:
+def _edited_rows(problem: Problem, edits: Edits, selection: Selection) -> Tensor:
     """Return the outputs (..., r, d_v) of some rows with edited weights, computed in blocks."""
-    has_sink, device = problem.sink is not None, problem.query.device
+    device = problem.query.device
 
-    def compute(block: Tensor) -> Tensor:
-        repeats = torch._C._current_graph_task_id() != -1  # of a checkpoint, in the backward pass
+    def compute(rows: Tensor) -> Tensor:
         with torch._C.DisableTorchFunction(), exact(device.type):
-            rows_problem = select_rows(problem, block).in_wide_dtype()
-            logits = _with_sink(row_logits(rows_problem), rows_problem.sink)
-            logits = edited_logits(logits, edits, block, heads, count, sink=has_sink, counts=not repeats)
-            weights = _weights(logits, has_sink)
-            visible = (logits[..., :-1] if has_sink else logits) != -math.inf
-            value = rows_problem.value
-            scale = dropout_scale(problem, block)
+            rows_problem = select_rows(problem, rows).in_wide_dtype()
+            logits = _edited_logits(rows_problem, edits, selection._replace(rows=rows.cpu()))
+            weights, value = _weights(logits, problem.sink is not None), rows_problem.value
+            scale = dropout_scale(problem, rows)
             if scale is not None:
                 weights = weights * scale
             elif problem.dropout:
                 weights = F.dropout(weights, problem.dropout)
             hides = problem.restrictions.may_hide() or not bool(value.isfinite().all())
-            return pool(weights, value, visible if hides else None)
+            return pool(weights, value, logits[..., : value.shape[-2]] != -math.inf if hides else None)
 
-    slices = list(blocks(len(rows), numbers_of_a_row(problem), device))
+    slices = list(blocks(len(selection.rows), numbers_of_a_row(problem), device))
     if problem.records and len(slices) > 1:  # so that the backward pass keeps no map of all weights
-        outputs = [checkpoint(compute, rows[block].to(device), use_reentrant=False) for block in slices]
+        outputs = [checkpoint(compute, selection.rows[block].to(device), use_reentrant=False) for block in slices]
     else:
-        outputs = [compute(rows[block].to(device)) for block in slices]
+        outputs = [compute(selection.rows[block].to(device)) for block in slices]
     return torch.cat(outputs, -2)
 
 
-def edited_weights_of_rows(
-    problem: Problem, edits: Edits, heads: Tensor | None, rows: Tensor, count: int
-) -> tuple[Tensor, Tensor]:
-    """Return the log-sum-exp (..., r) and the edited weights (..., r, m) of a call of these rows and heads."""
-    has_sink = problem.sink is not None
-    problem = problem.in_wide_dtype()
-    logits = _with_sink(row_logits(problem), problem.sink)
-    logits = edited_logits(logits, edits, rows, heads, count, sink=has_sink)
-    return logits.logsumexp(-1), _weights(logits, has_sink)
-
-
-def cut_weights(weights: Tensor, edits: Edits, heads: Tensor | None, count: int) -> Tensor:
-    """Return weights with 0 for heads that are cut."""
-    for edit, *_ in edits:
-        if isinstance(edit, Gate):
-            selected = _select_heads(edit, heads, count)
-            cut = slice(None) if selected is None else selected.to(weights.device)
-            weights = weights.index_fill(-3, cut, 0.0) if isinstance(cut, Tensor) else torch.zeros_like(weights)
-    return weights
+def edited_weights_of_rows(problem: Problem, edits: Edits, selection: Selection) -> tuple[Tensor, Tensor]:
+    """Return the log-sum-exp (..., r) and the edited weights (..., r, m) of a call of these heads and rows."""
+    gates, edits = split_gates([bound._replace(report=lambda _: None) for bound in edits])
+    logits = _edited_logits(problem.in_wide_dtype(), edits, selection)
+    weights = _weights(logits, problem.sink is not None)
+    for gate, *_ in gates:
+        indices = selection.indices(gate)
+        if indices is None:
+            weights = torch.zeros_like(weights)
+        else:
+            weights = weights.index_fill(-3, indices.to(weights.device), 0.0)
+    return logits.logsumexp(-1), weights
 
 
 def edit_weights(weights: Tensor, logits: Tensor | None, edits: Edits) -> Tensor:
@@ -498,31 +440,56 @@ def edit_weights(weights: Tensor, logits: Tensor | None, edits: Edits) -> Tensor
 
     `logits` (..., n, m) are the softmax's arguments if they are known. Weights whose sum is below 1 have a sink.
     """
-    wide = torch.promote_types(weights.dtype, torch.float32)
-    log_weights = weights.to(wide).clamp(min=torch.finfo(wide).tiny).log()
+    gates, edits = split_gates(edits)
+    dtype, (queries, keys) = weights.dtype, weights.shape[-2:]
+    wide_weights = weights.to(torch.promote_types(dtype, torch.float32))
     hidden = weights <= 0 if logits is None else hidden_by_bias(logits)
-    missing, blind = 1 - weights.detach().to(wide).sum(-1, keepdim=True), hidden.all(-1, keepdim=True)
+    missing, blind = 1 - wide_weights.detach().sum(-1, keepdim=True), hidden.all(-1, keepdim=True)
     # Sums of half precision are exact to a quarter of its step.
-    steps = 16 if weights.dtype == wide else 1
-    has_sink = bool((missing.masked_fill(blind, 0.0) > steps * torch.finfo(weights.dtype).eps).any())
-    edited = (log_weights if logits is None or has_sink else logits.to(wide)).masked_fill(hidden, -math.inf)
-    if has_sink:
-        edited = torch.cat([edited, missing.clamp(min=0).log()], -1)
-    count, (queries, keys) = weights.shape[-3] if weights.ndim > 3 else 1, weights.shape[-2:]
-    edited = edited_logits(edited, edits, torch.arange(queries), None, count, sink=has_sink, counts=True)
-    result = torch.where(blind, weights, _weights(edited, has_sink).to(weights.dtype))
+    tolerance = torch.finfo(dtype).eps * (16 if dtype == wide_weights.dtype else 1)
+    has_sink = bool((missing.masked_fill(blind, 0.0) > tolerance).any())
+    if logits is None or has_sink:
+        rows = wide_weights.clamp(min=torch.finfo(wide_weights.dtype).tiny).log()
+    else:
+        rows = logits.to(wide_weights.dtype)
+    rows = rows.masked_fill(hidden, -math.inf)
+    rows = torch.cat([rows, missing.clamp(min=0).log()], -1) if has_sink else rows
+    full = Selection.full(weights.shape[-3] if weights.ndim > 3 else 1, queries)
+    edited = _weights(_apply(rows, edits, full, has_sink), has_sink).to(dtype)
 
     def live(is_self: bool) -> Tensor:
         return ~blind.squeeze(-1) & (~hidden.all(-2) if is_self and queries == keys else True)
 
-    return gated(result, edits, count, keys, live)
+    return _gated(torch.where(blind, weights, edited), gates, full.head_count, keys, live)
 
 
-def _with_sink(logits: Tensor, sink: Tensor | None) -> Tensor:
-    if sink is None:
-        return logits
-    column = sink.to(logits.dtype)[..., None, None].expand(*logits.shape[:-1], 1)
-    return torch.cat([logits, column], -1)
+def _edited_logits(problem: Problem, edits: Edits, selection: Selection) -> Tensor:
+    """Return the logits (..., h, r, m) of a call of some heads and rows after all edits; a sink's is the last."""
+    logits = row_logits(problem)
+    if problem.sink is not None:
+        column = problem.sink.to(logits.dtype)[..., None, None].expand(*logits.shape[:-1], 1)
+        logits = torch.cat([logits, column], -1)
+    return _apply(logits, edits, selection, problem.sink is not None)
+
+
+def _apply(logits: Tensor, edits: Edits, selection: Selection, has_sink: bool) -> Tensor:
+    """Return the logits of some heads and rows after all edits, and report the rows that could not be edited."""
+    for edit, first_query, first_key, report in edits:
+        keys = max(0, first_key) + torch.arange(logits.shape[-1])
+        if has_sink:
+            keys[-1] = _SINK
+        indices = selection.indices(edit)
+        heads = selection.heads if indices is None else selection.heads[indices]
+        positions = Positions(first_query + selection.rows, keys, heads, selection.head_count)
+        if indices is None:
+            logits, missed = edit.apply(logits, positions)
+        else:
+            index = indices.to(logits.device)
+            edited, missed = edit.apply(logits.index_select(-3, index), positions)
+            logits = logits.index_copy(-3, index, edited)
+        if missed is not None:
+            report(missed.sum())
+    return logits
 
 
 def _weights(logits: Tensor, has_sink: bool) -> Tensor:
@@ -530,15 +497,28 @@ def _weights(logits: Tensor, has_sink: bool) -> Tensor:
     return weights[..., :-1] if has_sink else weights
 
 
-def _put(tensor: Tensor, replacement: Tensor, heads: Tensor | None, rows: Tensor) -> Tensor:
-    """Return (..., H, n, d) with some heads and rows replaced."""
-    if heads is None and len(rows) == tensor.shape[-2]:
-        return replacement
-    index = rows.to(tensor.device)
-    if heads is None:
-        return tensor.index_copy(-2, index, replacement)
-    old = tensor.index_select(-3, heads)
-    return tensor.index_copy(-3, heads, old.index_copy(-2, index, replacement))
+def _gated(tensor: Tensor, gates: Sequence[Any], count: int, keys: int, live: Callable[[bool], Tensor]) -> Tensor:
+    """Return outputs or weights (..., H, n, d) after all gates.
+
+    `live(is_self)` returns which queries count in means, (..., n).
+    """
+    for edit, first_query, first_key, _ in gates:
+        if edit.mean and (first_query or (tensor.shape[-2] == 1 < keys)):
+            raise ValueError(
+                "mean: got a call with a part of the text's queries, as in `generate`; expected a call with all "
+                "queries, or mean=False"
+            )
+        cut_heads, base = head_numbers(edit, count), torch.zeros((), dtype=tensor.dtype, device=tensor.device)
+        factor = torch.tensor([[float(head not in cut_heads) for head in range(count)]])
+        factor = factor if edit.factors is None else edit.factors(count)
+        factor = factor.to(tensor)[..., None, None]  # (B or 1, H, 1, 1)
+        factor = factor if tensor.ndim > 3 else factor[:, 0] if tensor.ndim > 2 else factor[0, 0]
+        if edit.mean:
+            share = live(first_key >= 0).float().unsqueeze(-1).expand(*tensor.shape[:-1], 1)
+            base = (tensor * share).sum(-2, keepdim=True) / share.sum(-2, keepdim=True).clamp(min=1)
+            base = base.to(tensor.dtype)
+        tensor = torch.where(factor == 0, base, tensor * factor + (1 - factor) * base)
+    return tensor
 
 
 def _runs(inside: Tensor) -> list[slice]:
@@ -546,7 +526,3 @@ def _runs(inside: Tensor) -> list[slice]:
     changes = (inside[1:] != inside[:-1]).nonzero().squeeze(-1) + 1
     edges = [0, *changes.tolist(), len(inside)]
     return [slice(*edge) for edge in pairwise(edges) if len(inside) and bool(inside[edge[0]])] or [slice(0, 0)]
-
-
-def _on(tensor: Tensor, mask: Tensor) -> Tensor:
-    return mask.to(tensor.device)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from dikkat._engine.pytorch_state import is_transformed
-from dikkat.inspection.dataflow import Streams
 from dikkat.inspection.edits import BoundEdit, Gate
 from dikkat.inspection.layer_selection import LayerChoice, Layers, list_entries, select_layers
-from dikkat.inspection.observation import Changing, observing
+from dikkat.inspection.observation import Watcher, observing
+from dikkat.inspection.origins import Streams
 from dikkat.inspection.recording import record
 from dikkat.inspection.tables import make_frame, scores_columns
 from dikkat.inspection.trace import Trace
@@ -108,23 +108,21 @@ def effects(
     return make_frame(first | {name: np.asarray(column) for name, column in columns.items()} | scores)
 
 
-class _Gates(Changing):
+class _Gates(Watcher):
     """Multiplies the outputs of heads by gates: ones with a gradient, or those of one call."""
+
+    changes = True
 
     def __init__(self, model: nn.Module, choices: list[LayerChoice], mean: bool) -> None:
         super().__init__(model, choices)
-        self._mean, self._counts = mean, Counter[str]()
+        self._mean, self.counts = mean, Counter[str]()  # how many calls each module made in this run
         self.gates: dict[Key, Tensor] = {}  # by call; made at the first use in an estimate
         self.only: Key | None = None  # the call with a gate; None for all
 
-    def restart(self) -> None:
-        """Start a run of the model."""
-        self._counts.clear()
-
     def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
         name = self.running[-1].name
-        self._counts[name] += not step
-        key = name, self._counts[name] - 1
+        self.counts[name] += not step
+        key = name, self.counts[name] - 1
         if self.only not in (None, key):
             return []
 
@@ -150,7 +148,7 @@ class _Runs:
 
     def _result(self, arguments: Any, inputs: Any) -> Tensor:
         """Return the target, (B,) or a number."""
-        self._gates.restart()
+        self._gates.counts.clear()
         output = self._model(*arguments, **inputs)
         if callable(self._target):
             result = self._target(output)
@@ -175,26 +173,33 @@ class _Runs:
         ):
             result = self._result(self._arguments, self._inputs)
             self._base, self._elements = result.detach().mean().item(), len(result) if result.ndim else None
-            gates = list(self._gates.gates.values())
-            can_derive = result.requires_grad and bool(gates)
-            gradients = torch.autograd.grad(result.mean(), gates, allow_unused=True) if can_derive else ()
-        if gradients and all(gradient is None for gradient in gradients):
+            gates = self._gates.gates
+            gradients = (
+                torch.autograd.grad(result.mean(), [*gates.values()], allow_unused=True)
+                if result.requires_grad and gates
+                else [torch.full_like(gate, math.nan) for gate in gates.values()]
+            )
+        if gates and all(gradient is None for gradient in gradients):
             raise ValueError("target: got a result that depends on no head; expected a function of the model's output")
-        unknown = [torch.full((gate.shape[-1],), math.nan) for gate in gates]
-        estimates = [
-            torch.zeros_like(nan) if g is None else -g.squeeze(0) for nan, g in zip(unknown, gradients, strict=False)
-        ]
-        estimates = estimates or unknown
-        self._scale = max((float(estimate.nan_to_num().abs().max()) for estimate in estimates), default=0.0)
-        return trace, dict(zip(self._gates.gates, estimates, strict=True))
+        estimates = {
+            key: torch.zeros(gates[key].shape[-1]) if gradient is None else -gradient[0]
+            for key, gradient in zip(gates, gradients, strict=True)
+        }
+        self._scale = max((float(estimate.nan_to_num().abs().max()) for estimate in estimates.values()), default=0.0)
+        return trace, estimates
 
     @torch.no_grad()
     def exact(self, sizes: dict[Key, int]) -> dict[Key, list[float]]:
         """Return the effects of each call's heads."""
         with observing(self._model, self._gates):
             self._gates.only = ("", -1)  # no call
-            again = float(self._result(self._arguments, self._inputs).mean())
-            self._check_same(again)
+            result = self._result(self._arguments, self._inputs)
+            if not self._is_same(result):
+                raise ValueError(
+                    f"model: got the target {self._base:.6g}, and {float(result.mean()):.6g} from a second run; "
+                    "expected equal results. Call model.eval(), since dropout makes runs differ"
+                )
+            self._base = float(result.mean())
             together = self._count_together()
             self._blocks.check(list(sizes), lambda: self._is_same(self._result(self._arguments, self._inputs)))
             return {key: self._effects_of(key, heads, together) for key, heads in sizes.items()}
@@ -202,26 +207,17 @@ class _Runs:
     def _is_same(self, result: Tensor) -> bool:
         return abs(float(result.mean()) - self._base) <= _SAME * max(abs(self._base), self._scale)
 
-    def _check_same(self, again: float) -> None:
-        if abs(again - self._base) > _SAME * max(abs(self._base), self._scale):
-            raise ValueError(
-                f"model: got the target {self._base:.6g}, and {again:.6g} from a second run; expected equal results. "
-                "Call model.eval(), since dropout makes runs differ"
-            )
-        self._base = again
-
     def _count_together(self) -> int:
         """Return how many heads share a run: 1 if the target is one number or the model does not repeat its inputs."""
         if self._elements is None:
             return 1
-        together = max(1, _ELEMENTS // self._elements)
         try:
-            result = self._result(*self._repeated(together))
+            result = self._result(*self._repeated(2))
         except (RuntimeError, ValueError, IndexError):
             return 1
-        if result.ndim != 1 or len(result) != together * self._elements:
-            return 1
-        return together if all(map(self._is_same, result.view(together, -1))) else 1
+        repeats = result.ndim == 1 and len(result) == 2 * self._elements
+        repeats = repeats and all(map(self._is_same, result.view(2, -1)))
+        return max(1, _ELEMENTS // self._elements) if repeats else 1
 
     def _repeated(self, times: int) -> tuple[Any, Any]:
         elements = self._elements or 1

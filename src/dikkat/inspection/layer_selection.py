@@ -15,7 +15,7 @@ class LayerChoice:
     """The modules that an entry of `layers` selects.
 
     Attributes:
-        number: The selected run of modules in `counted`; None for all runs.
+        number: Which run of the modules in `counted` is selected; None for all.
         modules: The modules by name, with all modules inside them.
         counted: Names of modules that may run several times, each time as a new layer.
     """

@@ -3,10 +3,9 @@
 import math
 import re
 import threading
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
@@ -23,9 +22,10 @@ from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.inspection.calls import OWN_SOFTMAX
-from dikkat.inspection.dataflow import Dataflow, Streams
-from dikkat.inspection.edits import BoundEdit, Edits, edit_result, edit_weights
+from dikkat.inspection.dataflow import Dataflow
+from dikkat.inspection.edits import BoundEdit, Edits, Gate, Mass, edit_result, edit_weights
 from dikkat.inspection.layer_selection import LayerChoice, Numbering
+from dikkat.inspection.origins import Origin, Streams
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import inspect_problem
 from dikkat.inspection.torch_attention import call_multi_head, inspect_weights, multi_head_arguments, problem_of_fused
@@ -41,7 +41,17 @@ class RunningModule(NamedTuple):
 
 
 class Watcher:
-    """Follows the running modules of a model in this thread, and the positions of their calls in the text."""
+    """Records or changes the attention of a model in this thread, and follows its running modules and positions.
+
+    Attributes:
+        changes: Whether it changes calls; if not, it records them.
+        needs_scores: Whether a recording needs the scores of a model's own softmax.
+        observation: The observation that reports calls.
+    """
+
+    changes = False
+    needs_scores = False
+    observation: "Observation"
 
     def __init__(self, model: nn.Module, choices: list[LayerChoice]) -> None:
         self._choices = choices
@@ -55,7 +65,29 @@ class Watcher:
         self._last_calls: dict[tuple[str, int], tuple[int, int]] = {}  # by module: end and keys of the last call
         self._call_counts = Counter[tuple[int, str]]()
         self.softmaxes = set[str]()  # modules with attention in their class name that called softmax
-        self.on_toggle: Callable[[], None] = lambda: None
+
+    def compute(self, name: str, problem: Problem, streams: Streams) -> Result | None:
+        """Return the result of a dikkat call if the requested summaries are a by-product of it, else None."""
+        return None
+
+    def add(
+        self, inspect: Callable[[Request], Inspection], streams: Streams, queries: int, keys: int, source: str = ""
+    ) -> Tensor | None:
+        """Record the summaries that `inspect` returns for a request; return their output, if any."""
+        return None
+
+    def lose_weights(self) -> None:
+        """Note lost weights: they multiplied values in an unsupported way."""
+
+    def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
+        """Return the edits of a call; `step` is the number of its query in a recurrence."""
+        return []
+
+    def reject(self, reason: str) -> None:
+        """Raise an error if a selected module makes a call that cannot be changed."""
+
+    def entered(self, name: str) -> None:
+        """Handle the start of a selected module."""
 
     @property
     def is_watching(self) -> bool:
@@ -70,10 +102,7 @@ class Watcher:
     def stop(self) -> None:
         """Stop watching, until a selected module starts again."""
         self._watched_depth = 0
-        self.on_toggle()
-
-    def entered(self, name: str) -> None:
-        """Handle the start of a selected module."""
+        self.observation.update()
 
     @contextmanager
     def hooked(self, model: nn.Module) -> Iterator[None]:
@@ -106,7 +135,7 @@ class Watcher:
                     self.entered(name)
                     if not self._watched_depth:
                         self._watched_depth = len(self.running)
-                        self.on_toggle()
+                        self.observation.update()
 
         def leave(*_: Any) -> None:
             # Another hook may have raised before `enter`, or an interrupt may have skipped `leave` of inner modules.
@@ -138,42 +167,6 @@ class Watcher:
         return cached, max(0, cached + queries - keys) if keys >= queries else -1
 
 
-class Recording(Watcher, ABC):
-    """A watcher that records calls.
-
-    Attributes:
-        needs_scores: Whether it needs the scores of a model's own softmax.
-    """
-
-    needs_scores = False
-
-    @abstractmethod
-    def compute(self, name: str, problem: Problem, streams: Streams) -> Result | None:
-        """Return the result of a dikkat call if the requested summaries are a by-product of it, else None."""
-
-    @abstractmethod
-    def add(
-        self, inspect: Callable[[Request], Inspection], streams: Streams, queries: int, keys: int, source: str = ""
-    ) -> Tensor | None:
-        """Record the summaries that `inspect` returns for a request; return their output, if any."""
-
-    @abstractmethod
-    def lose_weights(self) -> None:
-        """Handle weights that multiply values in an unsupported way."""
-
-
-class Changing(Watcher, ABC):
-    """A watcher that edits the weights of calls."""
-
-    @abstractmethod
-    def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
-        """Return the edits of a call; `step` is the number of its query in a recurrence."""
-
-    @abstractmethod
-    def reject(self, reason: str) -> None:
-        """Raise an error if a selected module makes a call that cannot be changed."""
-
-
 class Observation(Dataflow):
     """Passes the attention calls of this thread to its watchers, the outermost first."""
 
@@ -199,38 +192,31 @@ class Observation(Dataflow):
     def _watching(self) -> list[Watcher]:
         return [watcher for watcher in self.watchers if watcher.is_watching and watcher.running]
 
-    def _recordings(self) -> list[Recording]:
+    def _recordings(self) -> list[Watcher]:
         # In a backward, a checkpoint repeats calls that are recorded already.
         if self._step is not None or torch._C._current_graph_task_id() != -1:
             return []
-        return [watcher for watcher in self._watching() if isinstance(watcher, Recording)]
-
-    def _changings(self) -> list[Changing]:
-        return [watcher for watcher in self._watching() if isinstance(watcher, Changing)]
+        return [watcher for watcher in self._watching() if not watcher.changes]
 
     def _edits(self, streams: Streams, queries: int, keys: int) -> Edits:
-        changings = self._changings()
-        if changings and is_transformed():
-            self._reject("a call inside a transform of torch.func (vmap, grad ...)")
-        return [edit for watcher in changings for edit in watcher.edits_of(streams, queries, keys, self._step)]
+        self._reject_transforms()
+        return [edit for watcher in self._watching() for edit in watcher.edits_of(streams, queries, keys, self._step)]
+
+    def _reject_transforms(self) -> None:
+        if is_transformed() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+            self._reject("a call inside a transform of torch.func (vmap, grad ...) or with fake tensors")
 
     def _reject(self, reason: str) -> None:
-        for watcher in self._changings():
+        for watcher in self._watching():
             watcher.reject(reason)
 
-    @contextmanager
-    def _naming_errors(self) -> Iterator[None]:
-        """Add the name of the running module to errors of a change."""
-        try:
-            yield
-        except ValueError as error:
-            name = self._changings()[0].running[-1].name if self._changings() else ""
-            raise type(error)(f"{error} (changing {name!r})" if name else str(error)) from error
+    def _naming_errors(self) -> AbstractContextManager[None]:
+        return naming_errors("changing", next(w.running[-1].name for w in self._watching() if w.changes))
 
     @property
     def changes(self) -> bool:
         """Whether a selected module of a change is running."""
-        return bool(self._changings())
+        return any(watcher.changes for watcher in self._watching())
 
     @property
     def keeps_logits(self) -> bool:  # type: ignore[override]
@@ -300,7 +286,7 @@ class Observation(Dataflow):
         if func is flex_attention:
             self._reject("flexible attention")
             self.lose_weights()
-        if func in _BACKWARD and any(isinstance(watcher, Changing) for watcher in self.watchers):
+        if func in _BACKWARD and any(watcher.changes for watcher in self.watchers):
             with self:  # a checkpoint repeats calls in the backward pass, which the change must change too
                 return _BACKWARD[func](*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
@@ -312,27 +298,32 @@ class Observation(Dataflow):
         if function is F.multi_head_attention_forward:
             return self._call_multi_head(function, arguments, keywords, streams)
         query: Tensor = arguments[0] if arguments else keywords["query"]
-        inputs = _group_heads(streams[0].query_positions, *arguments, **keywords)
+        inputs = _group_heads(streams, *arguments, **keywords)
         queries, keys = (inputs[name].shape[-2] for name in ("query", "key"))
         edits = self._edits(streams, queries, keys)
         if edits:
             shape = (*query.shape[:-1], inputs["value"].shape[-1])
-            result = self._edited(inputs, edits, lambda: function(*arguments, **keywords)).reshape(shape)
+            result = self._edited(inputs, edits, lambda: function(*arguments, **keywords)).mean.reshape(shape)
         else:
             result = function(*arguments, **keywords)
         for recording in self._recordings():
             recording.add(partial(_inspect_fused, inputs, edits), streams, queries, keys)
         return result
 
-    def _edited(self, inputs: dict[str, Any], edits: Edits, run: Callable[[], Tensor]) -> Tensor:
+    def _edited(self, inputs: dict[str, Any], edits: Edits, run: Callable[[], Tensor] | None = None) -> Result:
+        """Return the result of PyTorch's attention with edits, in its dtype; with its weights without `run`."""
         query = inputs["query"]
         with recording_hooks.observed_by(None), self._naming_errors():
-            problem = problem_of_fused(**inputs, pools=True)
+            problem = problem_of_fused(**inputs, with_values=True).unchecked_copy(wants_weights=run is None)
             shape = torch.Size((*problem.lead, query.shape[-2], inputs["value"].shape[-1]))
-            result = edit_result(problem, lambda: Result(run().reshape(shape), None, None), edits)
+
+            def run_unchanged() -> Result:
+                return run_problem(problem) if run is None else Result(run().reshape(shape), None, None)
+
+            result = edit_result(problem, run_unchanged, edits)
         device = query.device.type
-        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
-        return result.mean.to(autocast)
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
+        return Result(result.mean.to(dtype), None, None if result.weights is None else result.weights.to(dtype))
 
     def _call_multi_head(self, function: Any, arguments: Any, keywords: Any, streams: Streams) -> Any:
         bound = multi_head_arguments(*arguments, **keywords)
@@ -346,13 +337,12 @@ class Observation(Dataflow):
                 recording.add(inspect, streams, query.shape[-2], key.shape[-2])
             if not changes:
                 return query
-            if bound["need_weights"]:
-                with recording_hooks.observed_by(None), self._naming_errors():
-                    problem = problem_of_fused(**inputs, pools=True).unchecked_copy(wants_weights=True)
-                    result = edit_result(problem, lambda: run_problem(problem), edits)
-                weights.append(result.shown_weights().to(query.dtype))
-                return result.mean.to(query.dtype)
-            return self._edited(inputs, edits, lambda: F.scaled_dot_product_attention(query, key, value, *options))
+            if not bound["need_weights"]:
+                run = partial(F.scaled_dot_product_attention, query, key, value, *options)
+                return self._edited(inputs, edits, run).mean
+            result = self._edited(inputs, edits)
+            weights.append(result.shown_weights())
+            return result.mean
 
         if not changes:
             result = function(*arguments, **keywords)
@@ -376,7 +366,8 @@ class Observation(Dataflow):
         observes = recording_hooks.current_observer() is self
         if not observes or not logits.is_floating_point() or logits.ndim < 2:
             return result, None
-        for watcher in (*self._recordings(), *self._changings()):
+        self._reject_transforms()
+        for watcher in self._watching():
             watcher.saw_softmax()
         blind = (logits.detach() <= torch.finfo(logits.dtype).min / 2).all(-1, keepdim=True)
         if not bool(blind.any()):
@@ -384,7 +375,7 @@ class Observation(Dataflow):
         return result, (result if self.changes else result.detach()).masked_fill(blind, 0.0)
 
     def lose_weights(self) -> None:
-        """Handle weights that multiply values in an unsupported way."""
+        """Note lost weights, or raise if a change is active."""
         if recording_hooks.current_observer() is self:
             self._reject("weights that multiply values in a way that dikkat does not follow")
             for recording in self._recordings():
@@ -399,24 +390,46 @@ class Observation(Dataflow):
         last_logits, self._logits, edited = self._logits, None, None
         logits = None if logits is None or logits.shape != weights.shape else arrange(logits)
         weights = arrange(weights)
-        if edits := self._edits(streams, weights.shape[-2], weights.shape[-1]):
+        edits = self._edits(streams, weights.shape[-2], weights.shape[-1])
+        sinks = next((getattr(watcher.running[-1].module, "sinks", None) for watcher in self._watching()), None)
+        # Granite's sinks scale the output afterwards. Other models' sinks have a column in the softmax.
+        scales = sinks is not None and last_logits is not None and last_logits.shape == weights.shape
+        if scales and not all(isinstance(bound.edit, Gate | Mass) for bound in edits):
+            self._reject("a sink that scales the output after the softmax, which only `cut` and `mass` keep,")
+        if edits:
             with torch._C.DisableTorchFunction(), self._naming_errors():
                 edited = edit_weights(weights, logits, edits)
         shown = edited if edited is not None and all(bound.edit.is_shown for bound in edits) else weights
-        sinks = next((getattr(watcher.running[-1].module, "sinks", None) for watcher in self._watching()), None)
-        if sinks is not None and last_logits is not None and last_logits.shape == weights.shape:
-            # Granite's sinks scale the output afterwards. Other models' sinks have a column in the softmax.
+        if scales and sinks is not None and last_logits is not None:
             shown = shown * (last_logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
         for recording in self._recordings():
             queries, keys = weights.shape[-2:]
-            knows_scores = recording.needs_scores and edited is None and sinks is None
-            lse = logits.detach().float().logsumexp(-1) if knows_scores and logits is not None else None
+            lse = None
+            if recording.needs_scores and logits is not None and edited is None and sinks is None:
+                lse = logits.detach().float().logsumexp(-1)
             recording.add(partial(inspect_weights, shown, lse=lse), streams, queries, keys, OWN_SOFTMAX)
         return edited
 
 
 class NotSeenError(ValueError):
     """No call of attention was recorded or changed."""
+
+
+@contextmanager
+def naming_errors(activity: str, name: str) -> Iterator[None]:
+    """Add the name of the running module to errors of an activity, "recording" or "changing"."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{error} ({activity} {name!r})" if name else str(error)) from error
+
+
+def check_model(activity: str, model: object) -> None:
+    """Check the model of an activity, "record" or "change", which PyTorch must not be compiling."""
+    if torch.compiler.is_compiling():
+        raise RuntimeError(f"{activity}: got a call inside torch.compile; call {activity} outside the compiled code")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: got {type(model).__name__}; expected a torch.nn.Module")
 
 
 def no_call_message(
@@ -454,7 +467,7 @@ _thread = threading.local()
 
 
 @contextmanager
-def observing(model: nn.Module, watcher: Watcher) -> Iterator[Observation]:
+def observing(model: nn.Module, watcher: Watcher) -> Iterator[None]:
     """Let a watcher see the attention calls of a model in this thread; compiled models run uncompiled."""
     outer: Observation | None = getattr(_thread, "observation", None)
     with ExitStack() as stack:
@@ -463,14 +476,14 @@ def observing(model: nn.Module, watcher: Watcher) -> Iterator[Observation]:
         observation.add_constants(model)
         observation.watchers.append(watcher)
         stack.callback(observation.watchers.remove, watcher)
-        watcher.on_toggle = observation.update
+        watcher.observation = observation
         stack.callback(watcher.stop)
         stack.enter_context(watcher.hooked(model))
         if outer is None:
             _thread.observation = observation
             stack.callback(setattr, _thread, "observation", None)
             stack.enter_context(observation)
-        yield observation
+        yield
 
 
 def _inspection_of(
@@ -511,15 +524,23 @@ def _cached_length(module: nn.Module, arguments: tuple[Any, ...]) -> int | None:
         return None
 
 
-def _group_heads(rows: Tensor | None, *arguments: Any, **keywords: Any) -> dict[str, Any]:
-    """Return arguments by name. Queries (B, H', g, d) of one position, as in `rows` (B, g), become H' · g heads."""
+def _group_heads(streams: Streams, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+    """Return arguments by name. Queries (B, H', g, d) of one position become H' · g heads.
+
+    If the keys have one position, too, dikkat does not know the positions.
+    """
     inputs = dict(zip(_FUSED, arguments, strict=False)) | keywords
-    if rows is not None and rows.ndim == 2 and rows.shape[1] > 1 and bool((rows == rows[:, :1]).all()):
+    if _has_one_position(streams[0]) and not _has_one_position(streams[1]):
         inputs["enable_gqa"] = True
         for name in ("query", "attn_mask"):
             if isinstance(inputs.get(name), Tensor) and inputs[name].shape[1] != 1:
                 inputs[name] = inputs[name].flatten(1, 2)[:, :, None]
     return inputs
+
+
+def _has_one_position(origin: Origin) -> bool:
+    rows = origin.query_positions
+    return rows is not None and rows.ndim == 2 and rows.shape[1] > 1 and bool((rows == rows[:, :1]).all())
 
 
 _FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # arguments by position

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Literal, Unpack
 
 import torch
@@ -17,9 +18,9 @@ from dikkat._core.restricting import check_names
 from dikkat._engine.pytorch_state import is_transformed
 from dikkat.inspection.call_kinds import Kind, find_kinds
 from dikkat.inspection.calls import Call
-from dikkat.inspection.dataflow import Streams
 from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, select_layers
-from dikkat.inspection.observation import NotSeenError, Observation, Recording, no_call_message, observing
+from dikkat.inspection.observation import NotSeenError, Watcher, check_model, naming_errors, no_call_message, observing
+from dikkat.inspection.origins import Streams
 from dikkat.inspection.request import Inspection, Request, Requesting, Spans
 from dikkat.inspection.single_call import inspect_problem, is_by_product
 from dikkat.inspection.torch_attention import inspect_weights
@@ -91,10 +92,7 @@ def record(
         >>> trace.names, trace["self_attn"].sums.shape, trace["self_attn"].top_keys.shape
         (['self_attn'], torch.Size([3, 2, 5]), torch.Size([3, 2, 5, 2]))
     """
-    if torch.compiler.is_compiling():
-        raise RuntimeError("record: got a call inside torch.compile; call record outside the compiled function")
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model: got {type(model).__name__}; expected a torch.nn.Module")
+    check_model("record", model)
     check_names(request, Requesting)
     selectors = {"heads", "queries", "pool"}
     default: Requesting = {"top_k": 8} if sum_over else {"top_k": 8, "overview": 64}
@@ -109,7 +107,7 @@ def record(
     trace.spans = checked.spans.names if isinstance(checked.spans, Spans) else ()
     recorder = _Recorder(model, trace, totals.request if totals else checked, list(choices.values()))
     recorder.keep = totals.add if totals else trace.add
-    with observing(model, recorder) as recorder.observation:
+    with observing(model, recorder):
         yield trace
     recorder.finish(model)
     for entry, choice in choices.items():
@@ -119,10 +117,8 @@ def record(
             raise NotSeenError(no_call_message("recording", model, entry, choice, recorder.layers) + reason)
 
 
-class _Recorder(Recording):
+class _Recorder(Watcher):
     """Adds the attention of a model's calls in this thread to a trace."""
-
-    observation: Observation
 
     def __init__(self, model: nn.Module, trace: Trace, request: Request, choices: list[LayerChoice]) -> None:
         super().__init__(model, choices)
@@ -191,7 +187,6 @@ class _Recorder(Recording):
         return self._kinds.get(name, Kind(""))
 
     def compute(self, name: str, problem: Problem, streams: Streams) -> Result | None:
-        """Return the result of a dikkat call if the requested summaries are a by-product of it, else None."""
         sizes = problem.restrictions.queries, problem.restrictions.keys
         # The reference computes all weights. With gradients, a checkpoint must find the same saved tensors.
         if name == "reference" and not problem.records:
@@ -201,17 +196,16 @@ class _Recorder(Recording):
             return Result(full.mean, *(t if flag else None for t, flag in zip(full[1:], wants, strict=True)))
         if self._request.is_partial or self._request.weights or not is_by_product(name, problem):
             return None
-        output = self.add(lambda request: inspect_problem(problem, request, impl=name, pools=True), streams, *sizes)
+        inspect = partial(inspect_problem, problem, impl=name, with_output=True)
+        output = self.add(inspect, streams, *sizes)
         return None if output is None else Result(output, None, None)
 
     def lose_weights(self) -> None:
-        """Handle weights that multiply values in an unsupported way."""
         self.lost.add(self.running[-1].name)
 
     def add(
         self, inspect: Callable[[Request], Inspection], streams: Streams, queries: int, keys: int, source: str = ""
     ) -> Tensor | None:
-        """Record the summaries that `inspect` returns for a request; return their output, if any."""
         name, layer = self.running[-1].name, self.running[-1].layer
         if is_transformed():
             raise ValueError(
@@ -221,15 +215,13 @@ class _Recorder(Recording):
         # Without autocast, which would round weights to float16.
         cpu, cuda = (torch.autocast(device, enabled=False) for device in ("cpu", "cuda"))
         with torch.no_grad(), recording_hooks.observed_by(None), torch._C.DisableTorchFunction(), cpu, cuda:
-            try:
+            with naming_errors("recording", name):
                 positions = self.find_positions(streams, queries, keys)
                 inspection = inspect(replace(self._request, first_key=max(0, positions[1])))
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"{error} (recording {name!r})" if name else str(error)) from error
             is_self = streams[0].sequence == streams[1].sequence
             reads = self.observation.continued_sequence(streams) if is_self else 0
         layer = self._numbering.within(name) if layer < 0 else layer
-        same_sequence_kind = "" if streams[0].pools else "self"
+        same_sequence_kind = "" if streams[0].is_pool else "self"
         kind = self._kinds[name].name if self._kinds else same_sequence_kind if is_self else "cross"
         call = Call(name, self.run_count, layer, kind, source, reads, streams[2].sequence)
         self.keep(replace(inspection, output=None, positions=positions), call)

@@ -16,7 +16,8 @@ from dikkat._core import recording_hooks
 from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
-from dikkat.inspection.dataflow import Dataflow, Origin, Streams
+from dikkat.inspection.dataflow import Dataflow
+from dikkat.inspection.origins import Origin, Streams
 from dikkat.inspection.torch_attention import call_multi_head, multi_head_arguments
 
 __all__ = ["relevance", "rolled_out"]
@@ -169,7 +170,7 @@ class _Dense(Dataflow):
         self, weights: Tensor, logits: Tensor | None, arrange: Callable[[Tensor], Tensor], streams: Streams
     ) -> None:
         is_cross = streams[0].sequence != streams[1].sequence
-        if streams[0].pools and not is_cross:  # a pool relates no positions to each other
+        if streams[0].is_pool and not is_cross:  # a pool relates no positions to each other
             return
         self.has_cross_attention |= is_cross
         self.weights.append(weights)

@@ -305,7 +305,7 @@ def _check_last(names: Sequence[str], positions: Tensor, numbers: Tensor, last: 
     if int(positions[furthest]) > last:
         raise ValueError(
             f"spans: got {names[int(numbers[furthest])]!r} up to position {int(positions[furthest])}; expected at most "
-            f"{last}, the last key of the text"
+            f"{last}, the text's last position"
         )
 
 

@@ -17,7 +17,7 @@ from dikkat._core.problem import Problem
 from dikkat._core.restricting import Restricting, check_names
 from dikkat._core.summary import Asked, Summary
 from dikkat._engine.addresses import on_cpu
-from dikkat.inspection.edits import Edits, cut_weights, edited_weights_of_rows
+from dikkat.inspection.edits import Edits, Selection, count_heads, edited_weights_of_rows
 from dikkat.inspection.request import Inspection, Request, Requesting
 from dikkat.inspection.row_blocks import (
     compute_all_rows,
@@ -93,7 +93,7 @@ def inspect(
             query, key, _placeholder_values(key, key.shape[:-2]) if value is None else value, score,
             validation.Requested(wants_state=True, wants_weights=True), **_pick(call_and_request, Restricting),
         )  # fmt: skip
-        result = inspect_problem(problem, request, impl, pools=value is not None)
+        result = inspect_problem(problem, request, impl, with_output=value is not None)
     return result if value is None or result.output is None else replace(result, output=result.output.to(value.dtype))
 
 
@@ -102,65 +102,45 @@ def _pick(arguments: Inspecting, keywords: type) -> dict[str, Any]:
 
 
 def inspect_problem(
-    problem: Problem, request: Request, impl: str = "auto", *, pools: bool = False, edits: Edits = ()
+    problem: Problem, request: Request, impl: str = "auto", *, with_output: bool = False, edits: Edits = ()
 ) -> Inspection:
-    """Return the requested summaries of a checked call; with `pools`, also its output in the computing dtype."""
-    count = problem.lead[-1] if len(problem.lead) > 1 else 1
+    """Return the requested summaries of a checked call; `with_output`, also its output in the computing dtype."""
+    count = count_heads(problem)
     problem, heads, query_indices = select_part(problem, request)
-    if edits:
-        return _inspect_edited(problem, request, edits, heads, query_indices, count)
     full_problem = replace(problem, wants_state=True, wants_weights=True)
     problem = replace(full_problem, value=_placeholder_values(problem.value, problem.lead))
     queries, keys, device = problem.restrictions.queries, problem.restrictions.keys, problem.query.device
     spec, row_indices = request.summary_spec(queries, keys), request.row_indices(queries, device)
-    row_size, rows, shape = numbers_of_a_row(problem), None, (*problem.lead, queries, keys)
-    if request.weights:
-        result = summarise_weights(
-            *compute_all_rows(lambda rows: _compute_few(select_rows(problem, rows), impl), queries, row_size, device),
-            request,
-        )
-        mean = _mean(full_problem, impl) if pools else None
-        return replace(result, output=mean, heads=heads, queries=query_indices, shape=shape)
-    masses = None
-    if request.spans:  # the mass of a span is the weighted mean of its indicator
-        members = request.span_members(keys, problem.value).expand(*problem.lead, -1, -1)
-        masses = dispatch.run_problem(replace(problem, value=members, wants_weights=False), impl)
-    if masses is not None and masses.lse is not None and spec == Asked() and not pools:
-        summary = Summary(masses.lse)
-    else:
-        summary = _summarise(problem, spec, impl, full_problem if pools else None)
-    if row_indices is not None:
-        rows = compute_rows(lambda block: _compute_few(select_rows(problem, block), impl)[1], row_indices, row_size)
-    result = replace(make_inspection(summary, request, rows), span_mass=None if masses is None else masses.mean)
-    return replace(result, heads=heads, queries=query_indices, shape=shape)
-
-
-def _inspect_edited(
-    problem: Problem, request: Request, edits: Edits, heads: Tensor | None, queries: Tensor | None, count: int
-) -> Inspection:
-    """Return the requested summaries of edited weights, in blocks of rows."""
-    size, keys, device = problem.restrictions.queries, problem.restrictions.keys, problem.query.device
-    numbers, row_size = torch.arange(size, device=device) if queries is None else queries, numbers_of_a_row(problem)
+    row_size, all_rows = numbers_of_a_row(problem), torch.arange(queries, device=device)
+    masses: Tensor | None = None
+    lse: Tensor | None = None
 
     def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
-        lse, weights = edited_weights_of_rows(select_rows(problem, rows), edits, heads, numbers[rows], count)
-        return lse, cut_weights(weights, edits, heads, count)
+        rows_problem = select_rows(problem, rows)
+        if not edits:
+            return _compute_few(rows_problem, impl)
+        head_numbers = torch.arange(count) if heads is None else heads.cpu()
+        row_numbers = (rows if query_indices is None else query_indices[rows]).cpu()
+        return edited_weights_of_rows(rows_problem, edits, Selection(head_numbers, row_numbers, count))
 
     if request.weights:
-        result = summarise_weights(*compute_all_rows(compute, size, row_size, device), request)
+        result = summarise_weights(*compute_all_rows(compute, queries, row_size, device), request)
+        mean = _mean(full_problem, impl) if with_output else None
+        return replace(result, output=mean, heads=heads, queries=query_indices, shape=(*problem.lead, queries, keys))
+    if request.spans and edits:
+        masses = compute_rows(lambda rows: _span_mass(compute(rows)[1], request), all_rows, row_size)
+    elif request.spans:  # the mass of a span is the weighted mean of its indicator
+        members = request.span_members(keys, problem.value).expand(*problem.lead, -1, -1)
+        masses, lse, *_ = dispatch.run_problem(replace(problem, value=members, wants_weights=False), impl)
+    if edits:
+        summary = summarise(compute, queries, keys, row_size, spec, device)
+    elif lse is not None and spec == Asked() and not with_output:
+        summary = Summary(lse)
     else:
-        rows, row_indices = None, request.row_indices(size, device)
-        if row_indices is not None:
-            rows = compute_rows(lambda block: compute(block)[1], row_indices, row_size)
-        spec = request.summary_spec(size, keys)
-        result = make_inspection(summarise(compute, size, keys, row_size, spec, device), request, rows)
-        if request.spans:
-            index, members = (
-                torch.arange(size, device=device),
-                request.span_members(keys, problem.in_wide_dtype().value),
-            )
-            result = replace(result, span_mass=compute_rows(lambda block: compute(block)[1] @ members, index, row_size))
-    return replace(result, heads=heads, queries=queries, shape=(*problem.lead, size, keys))
+        summary = _summarise(problem, spec, impl, full_problem if with_output else None)
+    rows = None if row_indices is None else compute_rows(lambda block: compute(block)[1], row_indices, row_size)
+    result = replace(make_inspection(summary, request, rows), span_mass=masses)
+    return replace(result, heads=heads, queries=query_indices, shape=(*problem.lead, queries, keys))
 
 
 def select_part(problem: Problem, request: Request) -> tuple[Problem, Tensor | None, Tensor | None]:
@@ -179,8 +159,12 @@ def summarise_weights(lse: Tensor, weights: Tensor, request: Request) -> Inspect
     row_size = weights.numel() // max(1, queries)
     summary = summarise(lambda rows: (lse[..., rows], weights[..., rows, :]), queries, keys, row_size, spec, device)
     result = make_inspection(summary, request, None if row_indices is None else weights[..., row_indices, :])
-    masses = weights @ request.span_members(keys, weights) if request.spans else None
+    masses = _span_mass(weights, request) if request.spans else None
     return replace(result, weights=weights if request.weights else None, span_mass=masses)
+
+
+def _span_mass(weights: Tensor, request: Request) -> Tensor:
+    return weights @ request.span_members(weights.shape[-1], weights)
 
 
 def is_by_product(name: str, problem: Problem) -> bool:

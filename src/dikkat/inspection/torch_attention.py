@@ -37,9 +37,9 @@ def inspect_weights(weights: Tensor, request: Request, lse: Tensor | None = None
 
 def problem_of_fused(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *, pools: bool = False,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *, with_values: bool = False,
 ) -> Problem:  # fmt: skip
-    """Return a call of `torch.nn.functional.scaled_dot_product_attention` as dikkat's, with values if it `pools`."""
+    """Return a call of PyTorch's `scaled_dot_product_attention` as dikkat's, with its values if `with_values`."""
     if enable_gqa:
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], dim=-3) for t in (key, value))
     dtype = torch.promote_types(query.dtype, torch.float32)
@@ -52,11 +52,11 @@ def problem_of_fused(
     if is_causal and queries != keys:  # PyTorch aligns the diagonal with the first key
         lens = torch.arange(1, queries + 1, device=query.device).clamp(max=keys).expand(*lead[:1], queries)
     problem = validation.problem_of_call(
-        query, key.to(dtype), value.to(dtype) if pools else query.new_zeros(*key.shape[:-1], 1), Dot(),
+        query, key.to(dtype), value.to(dtype) if with_values else query.new_zeros(*key.shape[:-1], 1), Dot(),
         validation.Requested(), valid_lens=lens, causal=is_causal and lens is None,
         mask=mask, bias=bias,
     )  # fmt: skip
-    return replace(problem, dropout=dropout_p if pools else 0.0)
+    return replace(problem, dropout=dropout_p if with_values else 0.0)
 
 
 _MULTI_HEAD = F.multi_head_attention_forward

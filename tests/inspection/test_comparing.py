@@ -231,8 +231,8 @@ def test_recordings_that_cannot_be_compared() -> None:
         (trace, recorded(model, x, heads=[1], weights=True), ValueError, r"heads \[0, 1\].* and .*heads \[1\]"),
         (trace, recorded(model, x[:1]), ValueError, "batch 2.* batch 1"),
         (*(recorded(model, x, layers=k, weights=True) for k in (0, 1)), ValueError, "layer 0.*layer 1"),
-        (trace, longer, ValueError, "got 5 and 7 queries in .*; expected texts of equal length, or tokens in both"),
-        (*labelled, ValueError, "got 7 and 11 queries .*, or one whole text in each recording"),
+        (trace, longer, ValueError, r"trace\['layers.0.self_attn'\] - other: got 5 and 7 queries; expected equal"),
+        (*labelled, ValueError, "got 7 and 11 queries; .*, or one whole text with tokens in each trace"),
         (trace, 3, TypeError, "b: got int; expected a trace of dikkat.record"),
         (torch.eye(2), trace, TypeError, "a: got Tensor; expected a trace"),
     ):  # fmt: skip
@@ -324,9 +324,9 @@ def test_the_page_has_the_effects_of_heads(tmp_path: Path) -> None:
         table["effect"][6], rel=1e-3
     )
     for wrong, message in (
-        (table.drop(columns="estimate"), "effects: got a table without estimate; expected the table of dikkat.effects"),
-        (trace.scores(), "got a table without effect, estimate"),
-        ([1, 2], "got a table without layer"),
+        (table.drop(columns="estimate"), "effects: got DataFrame without columns .*; expected the table of dikkat.ef"),
+        (trace.scores(), "got DataFrame without columns layer, module, head, effect, estimate"),
+        ([1, 2], "got list without columns"),
         (table.replace({"module": {"layers.1": "layers.2"}}), r"got head 0 of layer 1 \('layers.2'\) which is not in"),
         (table.iloc[[0, 1, 1]], r"got head 1 of layer 0 \('layers.0'\) twice"),
     ):

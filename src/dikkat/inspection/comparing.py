@@ -18,6 +18,7 @@ from dikkat.show.views import Token, labels_of
 if TYPE_CHECKING:
     from dikkat.inspection.trace import Trace
 
+Calls = Sequence[tuple[Call, Inspection]]
 TokensByKind = Mapping[str, list[Token]]
 
 
@@ -78,19 +79,12 @@ def head_changes(record: Inspection) -> Tensor:
     return record.change.nanmean(-1)
 
 
-def subtract(
-    calls: Sequence[tuple[Call, Inspection]], subtracted: Sequence[tuple[Call, Inspection]],
-    tokens: TokensByKind, subtracted_tokens: TokensByKind,
-) -> list[tuple[Call, Inspection]]:  # fmt: skip
+def subtract(runs: Sequence[Calls], tokens: Sequence[TokensByKind]) -> list[tuple[Call, Inspection]]:
     """Return the calls of a difference: signed weights (B, H, n, m), and the change (B, H, n) of each query."""
-    if len(calls) != len(subtracted):
-        raise ValueError(
-            f"trace - other: got {len(calls)} and {len(subtracted)} calls; expected the same layers and runs in both"
-        )
-    return [
-        (call, _subtract_call((call, second_call), (record, second_record), (tokens, subtracted_tokens)))
-        for (call, record), (second_call, second_record) in zip(calls, subtracted, strict=True)
-    ]
+    if len(runs[0]) != len(runs[1]):
+        raise ValueError(f"trace - other: got {len(runs[0])} and {len(runs[1])} calls; expected the same layers and "
+                         "runs in both")  # fmt: skip
+    return [(pair[0][0], _subtract_call(pair, tokens)) for pair in zip(*runs, strict=True)]
 
 
 def merge_tokens(tokens: TokensByKind, subtracted: TokensByKind, *, aligned: bool) -> dict[str, list[Token]]:
@@ -99,21 +93,19 @@ def merge_tokens(tokens: TokensByKind, subtracted: TokensByKind, *, aligned: boo
     for kind, labels in tokens.items():
         second = subtracted.get(kind, labels)
         if aligned and len(labels) != len(second):
-            positions, _ = _match(*(tuple(token.text for token in text) for text in (labels, second)))
-            merged[kind] = [labels[position] for position in positions.tolist()]
+            merged[kind] = [labels[position] for position in _match(_texts_of(labels), _texts_of(second))[0].tolist()]
         else:
+            texts = _texts_of([*second, *labels[len(second) :]])
             merged[kind] = [
                 token if token.text == text else token._replace(text=f"{token.text} / {text}")
-                for token, (text, *_) in zip(labels, [*second, *labels[len(second) :]], strict=False)
+                for token, text in zip(labels, texts, strict=False)
             ]
     return merged
 
 
-def _subtract_call(
-    calls: tuple[Call, Call], records: tuple[Inspection, Inspection], tokens: tuple[TokensByKind, TokensByKind]
-) -> Inspection:
+def _subtract_call(pair: Calls, tokens: Sequence[TokensByKind]) -> Inspection:
     weights, layouts, padding = [], [], []
-    for call, record in zip(calls, records, strict=True):
+    for call, record in pair:
         if record.weights is None or record.change is not None:
             problem = "a difference" if record.change is not None else ", ".join(record.tensors())
             raise ValueError(f"trace[{call.name!r}]: got {problem}; expected two recordings with weights=True")
@@ -122,18 +114,17 @@ def _subtract_call(
         layouts.append(f"layer {call.layer} ({call.kind or 'other'}), batch {batch}, heads {heads_of(record)}")
         padding.append(_find_padding(record, call.kind, weights[-1]))
     if layouts[0] != layouts[1]:
-        raise ValueError(f"trace - other: got {layouts[0]} in {calls[0].name!r} and {layouts[1]} in "
-                         f"{calls[1].name!r}; expected the same")  # fmt: skip
+        raise ValueError(f"trace[{pair[0][0].name!r}] - other: got {' and '.join(layouts)}; expected the same")
     for axis in (-2, -1):
         if weights[0].shape[axis] != weights[1].shape[axis]:
-            for index, positions in enumerate(_align(calls[0], axis, records, tokens)):
+            for index, positions in enumerate(_align(pair, axis, tokens)):
                 weights[index] = weights[index].index_select(axis, positions)
                 padding[index] = padding[index][..., positions] if axis == -2 else padding[index]
-    difference = weights[0] - weights[1]
+    difference, record = weights[0] - weights[1], pair[0][1]
     change = (difference.abs().sum(-1) / 2).masked_fill(padding[0] | padding[1], math.nan)
     return Inspection(
-        weights=difference, change=change, heads=records[0].heads, queries=records[0].queries,
-        shape=tuple(difference.shape), positions=records[0].positions,
+        weights=difference, change=change, heads=record.heads, queries=record.queries, shape=tuple(difference.shape),
+        positions=record.positions,
     )  # fmt: skip
 
 
@@ -146,24 +137,23 @@ def _find_padding(record: Inspection, kind: str, weights: Tensor) -> Tensor:
     return (weights == 0).flatten(1, 2).all(1)[:, None, positions]
 
 
-def _align(
-    call: Call, axis: int, records: tuple[Inspection, Inspection], tokens: tuple[TokensByKind, TokensByKind]
-) -> tuple[Tensor, Tensor]:
+def _align(pair: Calls, axis: int, tokens: Sequence[TokensByKind]) -> tuple[Tensor, Tensor]:
     """Return the positions of equal tokens in the queries or keys of two calls."""
-    counts = [record.sizes[axis] for record in records]
-    problem = f"trace - other: got {counts[0]} and {counts[1]} {'queries' if axis == -2 else 'keys'} in {call.name!r}"
-    texts = [
-        tuple(token.text for token in labels_of(labels, call.kind, *record.sizes[1:])[axis])
-        for record, labels in zip(records, tokens, strict=True)
-    ]
-    if [*map(len, texts)] != counts:
-        raise ValueError(f"{problem}; expected texts of equal length, or tokens in both (trace.tokens = [...])")
-    if any(
-        math.prod(record.shape[:-3]) > 1 or record.positions[0] or record.positions[1] > 0 or record.queries is not None
-        for record in records
-    ):
-        raise ValueError(f"{problem}; expected texts of equal length, or one whole text in each recording, in one call")
-    return _match(*texts)
+    texts = []
+    for (call, record), labels in zip(pair, tokens, strict=True):
+        texts.append(_texts_of(labels_of(labels, call.kind, *record.sizes[1:])[axis]))
+        is_part = record.positions[0] or record.positions[1] > 0 or record.queries is not None
+        if len(texts[-1]) != record.sizes[axis] or math.prod(record.shape[:-3]) > 1 or is_part:
+            counts = " and ".join(str(record.sizes[axis]) for _, record in pair)
+            raise ValueError(
+                f"trace[{call.name!r}] - other: got {counts} {'queries' if axis == -2 else 'keys'}; expected equal "
+                "numbers, or one whole text with tokens in each trace (trace.tokens = [...])"
+            )
+    return _match(texts[0], texts[1])
+
+
+def _texts_of(tokens: Sequence[Token]) -> tuple[str, ...]:
+    return tuple(token.text for token in tokens)
 
 
 @lru_cache(maxsize=8)

@@ -15,7 +15,6 @@ from dikkat.show.views import Token, axis_labels, labels_of
 
 Calls = Iterable[tuple[Any, Inspection]]  # `Call` and record
 _COLUMNS = ("layer", "module", "kind", "head", "looks", *PATTERNS, "information", "queries")  # of the scores
-_EFFECTS = ("layer", "module", "head", "effect", "estimate")  # the columns of `dikkat.effects` that a page uses
 
 
 def heads_of(record: Inspection) -> list[int]:
@@ -82,11 +81,12 @@ def _check_masks(patterns: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def effects_by_head(table: Any, calls: Calls) -> tuple[str, dict[tuple[int, str, int], float]]:
     """Return "effect" or "estimate", and its value for each layer, module and head in a table of `dikkat.effects`."""
-    dtype = getattr(table, "dtype", None)
-    names = {*getattr(table, "columns", getattr(dtype, "names", None) or ())}
-    if missing := [name for name in _EFFECTS if name not in names]:
-        raise ValueError(f"effects: got a table without {', '.join(missing)}; expected the table of dikkat.effects")
-    layers, modules, heads, effects, estimates = (np.asarray(table[name]).tolist() for name in _EFFECTS)
+    names = "layer", "module", "head", "effect", "estimate"
+    try:
+        layers, modules, heads, effects, estimates = (np.asarray(table[name]).tolist() for name in names)
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"effects: got {type(table).__name__} without columns {', '.join(names)}; expected the table "
+                         "of dikkat.effects") from error  # fmt: skip
     is_exact = any(effect == effect for effect in effects)
     rows = list(zip(layers, modules, heads, strict=True))
     recorded = {(call.layer, call.name, head) for call, record in calls for head in heads_of(record)}
@@ -129,13 +129,9 @@ def head_weights(
         raise ValueError(f"trace[{call.name!r}]: got an empty sequence; expected at least one query and key")
     weights = known.weights.new_zeros(len(known.queries), known.key_count)
     weights.scatter_add_(1, known.keys[index].clamp(min=0), known.weights[index])
-    query_labels, key_labels = (
-        [token.text for token in axis_labels(labels, (known.first_key + positions).tolist())]
-        for labels, positions in zip(
-            _labels_of_axes(known, call.kind, tokens), (known.queries, torch.arange(known.key_count)), strict=True
-        )
-    )
-    return weights.numpy(), query_labels, key_labels
+    axes = zip(_labels_of_axes(known, call.kind, tokens), (known.queries, torch.arange(known.key_count)), strict=True)
+    labels = [axis_labels(axis_tokens, (known.first_key + positions).tolist()) for axis_tokens, positions in axes]
+    return weights.numpy(), [token.text for token in labels[0]], [token.text for token in labels[1]]
 
 
 def _labels_of_axes(

@@ -14,22 +14,13 @@ import torch
 from torch import Tensor
 
 from dikkat.extras import require_extra
+from dikkat.inspection import tables
 from dikkat.inspection.calls import OWN_SOFTMAX, Attentions, Call
 from dikkat.inspection.comparing import head_changes, merge_tokens, subtract
 from dikkat.inspection.heads import compute_scores
 from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection
-from dikkat.inspection.tables import (
-    effects_by_head,
-    head_weights,
-    heads_of,
-    key_tokens,
-    known_weights,
-    make_frame,
-    scores_columns,
-    weights_table,
-)
 from dikkat.show.views import Layer, Token, Tokens, tokens_of, views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
@@ -212,20 +203,15 @@ class Trace:
         """Return the difference of the weights of two recordings, as `dikkat.compare` aligns them."""
         if not isinstance(subtrahend, Trace):
             return NotImplemented
-        difference, second_tokens = Trace(), subtrahend._tokens_of(0)
-        difference._calls = subtract(self._calls, subtrahend._calls, self._tokens_of(0), second_tokens)
-        pairs = zip(self._calls, subtrahend._calls, strict=True)
-        aligned = any(record.sizes != second.sizes for (_, record), (_, second) in pairs)
+        difference, runs = Trace(), (self._calls, subtrahend._calls)
+        difference._calls = subtract(runs, (self._tokens_of(0), subtrahend._tokens_of(0)))
+        aligned = any(first.sizes != second.sizes for (_, first), (_, second) in zip(*runs, strict=True))
         difference._tokens = {
             element: merge_tokens(tokens, subtrahend._tokens_of(element or 0), aligned=aligned)
             for element, tokens in self._tokens.items()
         }
         difference.withheld = _DIFFERENCE
         return difference
-
-    @property
-    def _is_difference(self) -> bool:
-        return any(record.change is not None for _, record in self._calls)
 
     def __repr__(self) -> str:
         rows = [("layer", "kind", "heads × queries × keys", "recorded", f"module (Trace of {len(self)} calls)")]
@@ -307,9 +293,9 @@ class Trace:
         Source:
             Previous, first and same: Clark et al. 2019, section 3; induction: Olsson et al. 2022.
         """
-        if self._is_difference:
+        if self.withheld == _DIFFERENCE:
             raise ValueError(f"scores: {_DIFFERENCE}. dikkat.compare ranks the heads of two runs")
-        return make_frame(scores_columns(self._calls, element, self._tokens_of(element), patterns))
+        return tables.make_frame(tables.scores_columns(self._calls, element, self._tokens_of(element), patterns))
 
     def frame(self, *, element: int = 0) -> Any:
         """Return a table of all recorded weights except 0.
@@ -324,7 +310,7 @@ class Trace:
         Raises:
             ValueError: Neither `weights` nor `top_k` was recorded, or `element` is out of range.
         """
-        return weights_table(self._calls, element, self._tokens_of(element))
+        return tables.weights_table(self._calls, element, self._tokens_of(element))
 
     def figure(self, layer: int, head: int, *, kind: Literal["lines", "map"] = "lines", element: int = 0) -> Any:
         """Return a figure of a head, in the width of a column of a paper.
@@ -350,8 +336,8 @@ class Trace:
 
         call, record = self._layer(layer)
         record.of_head(head)  # raises IndexError
-        index = head if head < 0 else heads_of(record).index(head)
-        return draw_head(*head_weights(call, record, index, element, self._tokens_of(element)), kind=kind)
+        index = head if head < 0 else tables.heads_of(record).index(head)
+        return draw_head(*tables.head_weights(call, record, index, element, self._tokens_of(element)), kind=kind)
 
     def rollout(self) -> Tensor:
         r"""Return the (B, n, n) share of each input position in each output position, if only weights mixed positions.
@@ -491,9 +477,9 @@ class Trace:
     def _page(self, title: str, element: int | Sequence[int], tokens: Any, effects: Any = None) -> str:
         from dikkat.show.calls import calls_page
 
-        if effects is not None and self._is_difference:
+        if effects is not None and self.withheld == _DIFFERENCE:
             raise ValueError(f"effects: {_DIFFERENCE}")
-        measured = None if effects is None else effects_by_head(effects, self._calls)
+        measured = None if effects is None else tables.effects_by_head(effects, self._calls)
         cards, views = list[tuple[str, Any]](), list[dict[str, Any]]()
         for number, element_tokens in self._by_element(tokens, element):
             element_cards, layers = self._pictures(number, element_tokens, measured)
@@ -527,12 +513,12 @@ class Trace:
             if record.change is not None:
                 shares, lead = {"change": head_changes(record)}, "change"
             else:
-                known = known_weights(record, call.kind)
-                scores = compute_scores(known, key_tokens(known, call.kind, tokens))
+                known = tables.known_weights(record, call.kind)
+                scores = compute_scores(known, tables.key_tokens(known, call.kind, tokens))
                 shares, patterns = {**scores.shares}, [*zip(scores.patterns, scores.query_counts, strict=True)]
             if effects is not None:
                 lead, values = effects
-                rows = ((call.layer, call.name, head) for head in heads_of(record))
+                rows = ((call.layer, call.name, head) for head in tables.heads_of(record))
                 shares[lead] = torch.tensor([values.get(row, math.nan) for row in rows])
             moved = shift_to_text(record)
             layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), shares, patterns, lead))

@@ -1,5 +1,11 @@
-"""Write the tables of the documentation from the newest records: `python -m benchmarks.tables`."""
+"""Write the tables of the documentation from the newest records.
 
+    python -m benchmarks.tables [--age]
+
+With `--age`, it lists how many lines of src/ have changed since each record.
+"""
+
+import argparse
 import math
 import statistics
 from collections.abc import Iterable
@@ -7,7 +13,7 @@ from typing import Any
 
 from benchmarks.kit.peers import EAGER, OURS, PEERS, SDPA
 from benchmarks.kit.processes import ROOT
-from benchmarks.kit.tables import Record, Run, Table, number, spread, times, update
+from benchmarks.kit.tables import Record, Run, Table, changed_lines, number, spread, times, update
 
 Row = list[str]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -309,8 +315,8 @@ COVERAGE = (
 )  # fmt: skip
 TABLES = [
     Table("starting", ("core", "host", "sentence-start"), ("", "seconds"), _start_rows),
-    Table("attention", ("cpu", "additive-shapes"), SHAPES, _attention),
-    Table("memory", ("additive-eager", "distance-sdpa", "cpu"), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
+    Table("attention", ("cpu",), SHAPES, _attention),
+    Table("memory", ("cpu",), ("MiB", "`numba`", "`chunked`", EAGER), _memory),
     Table(
         "gpu",
         ("calls-nvidia-h200",),
@@ -342,5 +348,17 @@ TABLES = [
 ]  # fmt: skip
 
 
+def main() -> None:
+    """Write the tables, or list the ages of their records."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--age", action="store_true", help="list the changed lines of src/ since each record")
+    if not parser.parse_args().age:
+        update(PAGE, TABLES)
+        return
+    for run in {run.name: run for table in TABLES for run in table.runs()}.values():
+        lines = changed_lines(run.environment["commit"].split()[0])
+        print(f"{run.name:28} {run.environment['date']}  {'no such commit' if lines is None else f'{lines:,} lines'}")
+
+
 if __name__ == "__main__":
-    update(PAGE, TABLES)
+    main()

@@ -5,11 +5,13 @@ A table is between `<!-- table NAME -->` and `<!-- end -->`, followed by the mac
 
 import json
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.kit.processes import ROOT
 from benchmarks.kit.report import RESULTS
 
 Record = dict[str, Any]
@@ -47,8 +49,12 @@ class Table:
     head: Sequence[str]
     rows: Callable[[list[Run]], Iterable[Sequence[str]]]
 
+    def runs(self, folder: Path = RESULTS) -> list[Run]:
+        """Return the newest record of each name."""
+        return [run for name in self.records if (run := newest(name, folder))]
+
     def markdown(self, folder: Path = RESULTS) -> str:
-        runs = [run for name in self.records if (run := newest(name, folder))]
+        runs = self.runs(folder)
         lines = [self.head, ["---"] * len(self.head), *self.rows(runs)]
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         by_machine: dict[str, list[str]] = {}
@@ -82,6 +88,17 @@ def update(page: Path, tables: Sequence[Table], folder: Path = RESULTS) -> None:
         lambda match: f"<!-- table {match[1]} -->\n{by_name[match[1]].markdown(folder)}\n<!-- end -->", text
     )
     page.write_text(updated, encoding="utf-8")
+
+
+def changed_lines(commit: str) -> int | None:
+    """Return how many lines of src/ a commit lacks or has in another form; None if the commit is no ancestor."""
+    if subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=ROOT, check=False).returncode:
+        return None
+    process = subprocess.run(
+        ["git", "diff", "--numstat", commit, "HEAD", "--", "src/dikkat/*.py"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return sum(int(line.split()[0]) for line in process.stdout.splitlines())
 
 
 def number(value: float) -> str:

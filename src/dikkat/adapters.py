@@ -91,7 +91,9 @@ class _TorchAttention(nn.Module):
         for name, tensor in (("query", query), ("key", key), ("value", value)):
             _check_features(name, tensor, query)
         if is_causal and attn_mask is None:
-            raise ValueError("is_causal: got True without attn_mask; expected also the causal attn_mask")
+            raise ValueError(
+                "is_causal: got True without attn_mask; expected also the causal attn_mask, as is_causal is only a hint"
+            )
         unbatched, transposed = query.ndim == 2, query.ndim == 3 and not self.batch_first
         if unbatched:
             query, key, value = query[None], key[None], value[None]

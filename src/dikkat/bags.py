@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Sampler, default_collate
 
 from dikkat._core.validation import check_features, probability
-from dikkat._engine.addresses import check_dense, many_at_once, searchsorted
+from dikkat._engine.addresses import are_batched, check_dense, searchsorted
 from dikkat._engine.gating import blocks
 from dikkat._engine.local_gradients import local_gradients
 from dikkat._engine.pytorch_state import can_read_values, is_eager
@@ -246,7 +246,8 @@ def _find_parameters(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
                 kinds = (("weight", 0), ("bias", 1))
                 return {f"{name}.{kind}": tensors[i] for name, tensors in layers.items() for kind, i in kinds}
     known = "; ".join(", ".join(filter(None, names)) for names in _NAMES)
-    raise ValueError(f"state_dict: got {', '.join([*state_dict][:6]) or 'no names'} ...; expected one of {known}")
+    got = ", ".join([*state_dict][:6]) + ", …" * (len(state_dict) > 6)
+    raise ValueError(f"state_dict: got {got or 'no names'}; expected the names of one set: {known}")
 
 
 def _stacked(state_dict: Mapping[str, Tensor], name: str) -> tuple[list[Tensor], Tensor] | None:
@@ -447,7 +448,7 @@ class _Pool(torch.autograd.Function):
     def backward(ctx: Any, mean_grad: Tensor, _: Tensor, total_grad: Tensor) -> tuple[Tensor | None, ...]:
         scores, rows, bag, mean, total = ctx.saved_tensors
         needs_scores, needs_rows = ctx.needs_input_grad[:2]
-        if torch.is_grad_enabled() or many_at_once(mean_grad, total_grad):
+        if torch.is_grad_enabled() or are_batched(mean_grad, total_grad):
             grads = local_gradients(
                 lambda *operands: _unblocked(operands[0], operands[1], bag, len(total)), (scores, rows),
                 (needs_scores, needs_rows), (mean_grad, None, total_grad),

@@ -55,9 +55,9 @@ class AdditiveAttention(_Attention):
     $$ a(q, k) = w_v^\top \tanh(W_q q + W_k k) $$
 
     Args:
-        key_size: d_k.
-        query_size: d_q.
-        num_hiddens: h.
+        key_size: Features of a key, d_k.
+        query_size: Features of a query, d_q.
+        num_hiddens: Features of both projections, h.
         dropout: On the weights.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
@@ -94,8 +94,8 @@ class BilinearAttention(_Attention):
     r"""Attention with the bilinear score, $a(q, k) = k^\top W_q q$.
 
     Args:
-        key_size: d_k.
-        query_size: d_q.
+        key_size: Features of a key, d_k.
+        query_size: Features of a query, d_q.
         dropout: On the weights.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "general".

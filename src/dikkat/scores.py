@@ -5,7 +5,7 @@ Each is a *projection* of every query and every key, followed by one of three *p
 | pair | score of a pair | scoring functions |
 | --- | --- | --- |
 | `inner` | ⟨q', k'⟩ | average, dot, scaled dot, bilinear, cosine, vector sum, gated |
-| `additive` | Σ_h v_h tanh(q'_h + k'_h) | additive |
+| `additive` | Σ_i v_i tanh(q'_i + k'_i) | additive |
 | `distance` | g(‖q' − k'‖²) | Gaussian, boxcar, Epanechnikov, triangular |
 
 To write your own score, subclass `Score`, set `pair` and define the projections. All implementations can run it.
@@ -178,8 +178,8 @@ class Bilinear(Score):
     """kᵀ W_q q, for queries and keys of different sizes.
 
     Args:
-        key_size: d_k.
-        query_size: d_q.
+        key_size: Features of a key, d_k.
+        query_size: Features of a query, d_q.
 
     Source: Luong, Pham and Manning 2015, section 3.1, "general".
 
@@ -257,12 +257,12 @@ class VectorSum(Score):
 
 
 class Additive(Score):
-    """Σ_h v_h tanh((W_q q)_h + (W_k k)_h).
+    """Σ_i v_i tanh((W_q q)_i + (W_k k)_i).
 
     Args:
-        key_size: d_k.
-        query_size: d_q.
-        num_hiddens: h.
+        key_size: Features of a key, d_k.
+        query_size: Features of a query, d_q.
+        num_hiddens: Features of both projections, h.
 
     Source: Bahdanau, Cho and Bengio 2015, section 3.1 and appendix A.1.2.
 
@@ -312,8 +312,8 @@ class Gated(Score):
     Hidden features are computed in blocks of keys, and most of them again in the backward, to save memory.
 
     Args:
-        key_size: d_k.
-        num_hiddens: h.
+        key_size: Features of a key, d_k.
+        num_hiddens: Hidden features, h.
 
     Source: Ilse, Tomczak and Welling 2018, section 2.4, equation 9; V, U and w have biases, as in the authors' program.
 
@@ -408,6 +408,9 @@ class _Distance(Score):
 
 class Gaussian(_Distance):
     """−½ ‖(q − k)/σ‖².
+
+    With d features and the dtype's largest number max, coordinates over σ are clipped to ±0.49 √(max/d), so that their
+    squares are finite. The gradient of a clipped coordinate is 0 with `impl="reference"`, and has no meaning otherwise.
 
     Args:
         bandwidth: σ, in the units of the data: a positive number, or one for each feature.

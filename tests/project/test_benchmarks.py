@@ -17,6 +17,16 @@ def test_the_page_is_what_the_code_makes_of_the_records():
         assert f"<!-- table {table.name} -->\n{table.markdown()}\n<!-- end -->" in text
 
 
+def test_each_record_of_the_page_has_a_commit_of_this_history():
+    from benchmarks import tables
+    from benchmarks.kit.tables import changed_lines
+
+    runs = {run.name: run for table in tables.TABLES for run in table.runs()}
+    missing = [name for name, run in runs.items() if changed_lines(run.environment["commit"].split()[0]) is None]
+    assert not missing
+    assert changed_lines("0000000") is None
+
+
 def test_every_benchmark_that_is_listed_is_there(capsys, monkeypatch):
     from benchmarks import __main__ as front
 

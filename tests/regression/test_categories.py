@@ -332,7 +332,7 @@ def test_dates_are_days():
     ("settings", "message"),
     [
         ({"kernel": "epanechnikov", "bandwidth": 1.0}, "kernel: got 'epanechnikov' with categories; expected"),
-        ({"bandwidth": 1.0}, r"bandwidth: got shape \(\); expected with categories \(4,\)"),
+        ({"bandwidth": 1.0}, r"bandwidth: got shape \(\); expected \(4,\), a number for each column"),
         ({"bandwidth": [1.1, 1, 0.5, 0.5]}, "got 1.1 for a column of categories; expected λ of at most 1. From 0.6667"),
         ({"bandwidth": [0.5, 0, 0.5, 0.5]}, r"bandwidth: got \[0.5, 0, 0.5, 0.5\]; expected a positive number"),
         ({"categorical_features": ["twon"]}, "categorical_features: got 'twon'; expected a column of X"),

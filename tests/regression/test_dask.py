@@ -56,7 +56,7 @@ def test_what_is_refused():
     model = NadarayaWatson(bandwidth=1.0).fit(x, y)
     with pytest.raises(ValueError, match="3 features"):
         model.predict(da.zeros((4, 3)))
-    with pytest.raises(ValueError, match="1 dimensions; expected 2"):
+    with pytest.raises(ValueError, match="X: got 1 dimensions; expected a Dask array or data frame of 2"):
         model.predict(parted[:, 0])
     with pytest.raises(ValueError, match="NaN"):
         model.predict(da.from_array(np.full((4, 2), np.nan))).compute()

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import dikkat
-from dikkat.inspection.request import Inspection
 from dikkat.inspection.calls import Call
+from dikkat.inspection.request import Inspection
 from dikkat.show import entropies, heatmaps, key_sums
 
 

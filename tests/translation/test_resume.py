@@ -273,7 +273,7 @@ def test_no_space_left_says_which_and_keeps_the_checkpoint_before(tmp_path, monk
         with pytest.raises(TrainingStorageError, match="could not be written") as caught:
             learn(settings, tmp_path / "run")
     what = "the checkpoint" if module is folders else "the weights"
-    assert str(caught.value).startswith(f"{what} after step ")
+    assert str(caught.value).startswith(f"{tmp_path / 'run'}: {what} after step ")
     assert "(No space left on device)" in str(caught.value)
     newest = RunFolder(tmp_path / "run").newest()
     assert f"{newest} is intact: free space, and resume" in str(caught.value)

@@ -12,8 +12,8 @@ from dikkat._core.implementations import BACKENDS, choose
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restricting import Restricting, align
 from dikkat._core.restrictions import Hidden, are_moderate
-from dikkat._engine.addresses import check_room, exact, on_cpu
-from dikkat._engine.pytorch_state import PLAIN_TYPES, check_values, extremes, is_eager, kernel_settings, saves_by_hook
+from dikkat._engine.addresses import check_storage, exact, on_cpu
+from dikkat._engine.pytorch_state import PLAIN_TYPES, check_values, extremes, has_save_hooks, is_eager, kernel_settings
 from dikkat.scores import ScaledDot, Score
 from dikkat.state import add_sink
 
@@ -230,18 +230,18 @@ def _run_known(
 
     On a device hidden rows are zeroed, because reading their values would wait for the device.
     """
-    check_room("query", query)
-    check_room("key", key)
-    check_room("value", value)
+    check_storage("query", query)
+    check_storage("key", key)
+    check_storage("value", value)
     if lens is not None:
-        check_room("valid_lens", lens)
+        check_storage("valid_lens", lens)
     in_cpu_memory, hidden, projects, weight = on_cpu(query), None, heads is not None, None
     if not in_cpu_memory:
         lead = query.shape[:-2] if heads is None else torch.Size((*query.shape[:-2], heads.number))
         if lens is not None:
             lens = align(lens.to(torch.int64), lead)
         if mask is not None:
-            check_room("mask", mask)
+            check_storage("mask", mask)
             mask = mask[(None,) * (len(lead) + 2 - mask.ndim)]
         if causal or lens is not None or mask is not None:
             hidden = Hidden(query.shape[-2], key.shape[-2], query.device, lens, mask, bool(causal))
@@ -329,7 +329,7 @@ def _signature(
     if "pair" in attributes or "profile" in attributes or attributes.get("softcap") is not None:
         return None
     # Checkpointing repeats a forward, which must then save the same tensors, although it is no longer the first.
-    if saves_by_hook():
+    if has_save_hooks():
         return None
     query, key, value = operands
     lens, mask, causal = restricting.get("valid_lens"), restricting.get("mask"), restricting.get("causal", False)

@@ -18,7 +18,7 @@ from dikkat._core.implementations import BACKENDS, pairs_of
 from dikkat._core.operators import Operator, Output
 from dikkat._core.problem import Problem, Result
 from dikkat._core.restrictions import Hidden
-from dikkat._engine.addresses import exact, many_at_once
+from dikkat._engine.addresses import are_batched, exact
 from dikkat._engine.local_gradients import local_gradients
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class _Replayed(torch.autograd.Function):
         if grad is None and weights_grad is None:
             return (None,) * 10
         with exact(captured.program.problem.restrictions.device.type):
-            if grad is not None and weights_grad is None and not torch.is_grad_enabled() and not many_at_once(grad):
+            if grad is not None and weights_grad is None and not torch.is_grad_enabled() and not are_batched(grad):
                 compute = partial(captured.backward, ctx.masks, needed)
                 graph = captured.graph(("backward", ctx.masks, needed), compute, [*operands, grad, *saved])
             if graph is None:

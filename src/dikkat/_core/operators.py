@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dikkat._core.problem import OWN_DIMENSIONS, Problem, Result
 from dikkat._core.restrictions import Restrictions, broadcast
-from dikkat._engine.addresses import exact, many_at_once
+from dikkat._engine.addresses import are_batched, exact
 from dikkat._engine.pytorch_state import PLAIN_TYPES, is_eager, is_transformed
 from dikkat.scores import Pair, Profile
 from dikkat.state import log_sum_exp
@@ -139,7 +139,7 @@ class _Eager(torch.autograd.Function):
         extra_saved, saved = saved[: len(saved) - len(ctx.names)], saved[len(saved) - len(ctx.names) :]
         out, plain = Output(mean, peak, total, weights), ctx.kernel.keep is None
         problem = ctx.problem.unchecked_copy(**dict(zip(ctx.names, saved, strict=True)))
-        many = many_at_once(*above)
+        many = are_batched(*above)
         filled = (torch.zeros_like(o) if g is None and (plain or many) else g for o, g in zip(out, above, strict=True))
         grads = Output(*filled)  # type: ignore[arg-type]  # without `plain`
         compute = partial(ctx.kernel.backward, problem, out, grads, *extra_saved)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dikkat._core.restrictions import FLOATS, OWN_DIMENSIONS, Restrictions, gather
-from dikkat._engine.addresses import check_dense, check_room, searchsorted
+from dikkat._engine.addresses import check_dense, check_storage, searchsorted
 from dikkat._engine.pytorch_state import PLAIN_TYPES, can_read_values, extremes, is_eager
 
 MaskFunction = Callable[[Tensor, Tensor], Tensor]
@@ -250,7 +250,7 @@ def _check_kind(
 ) -> None:
     check_dense(name, tensor)
     if type(tensor) in PLAIN_TYPES and is_eager():
-        check_room(name, tensor)
+        check_storage(name, tensor)
     is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
     if integer and not is_integer:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected an integer type (for example torch.int64)")

@@ -16,7 +16,7 @@ from dikkat._core.arithmetic import derive_seeds
 from dikkat._core.problem import Problem
 from dikkat._core.restricting import Hiding, Restricting, align, broadcasts_to, check_causal, restrict, window_edges
 from dikkat._core.restrictions import FLOATS, Restrictions, are_finite, broadcast
-from dikkat._engine.addresses import check_dense, check_room, searchsorted
+from dikkat._engine.addresses import check_dense, check_storage, searchsorted
 from dikkat._engine.pytorch_state import PLAIN_TYPES, autocasts, can_read_values, is_transformed
 from dikkat.scores import ScaledDot, Score, check_declared
 
@@ -137,7 +137,7 @@ def _visible_keys(
 
 
 class Prepared(NamedTuple):
-    """A memory's projected keys, 0 beyond their lengths: `packed` for a kernel, or None if it needs no packed keys."""
+    """A prepared memory's keys in a kernel's packed layout, or None if no kernel needs it."""
 
     packed: Tensor | None
 
@@ -146,7 +146,7 @@ def problem_of_prepared(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: Requested, prepared: Prepared,
     valid_lens: Tensor | None, **hiding: Unpack[Hiding],
 ) -> Problem:  # fmt: skip
-    """Build the problem of a query and a prepared memory, whose keys are already projected."""
+    """Build the problem of a query and a prepared memory, whose keys are projected, and 0 beyond their lengths."""
     lead = lead_of(("query", query), ("memory.key", key), ("memory.value", value))
     restrictions = restrict(lead, query.shape[-2], key.shape[-2], query.device, **hiding)
     call_hides_keys = restrictions.may_hide()
@@ -170,7 +170,7 @@ def build_problem(
 ) -> Problem:  # fmt: skip
     """Build the problem from a projected query and key; `query` is the query before its projection.
 
-    All tensors have as many leading dimensions as `lead`, and 0 in rows hidden from every batch element.
+    All tensors have `len(lead)` leading dimensions. Rows that no batch element sees are 0.
     """
     check_declared(score)
     (projected_query, projected_key), weight = projected, score.pair_weight()
@@ -246,9 +246,9 @@ def check_features(name: str, tensor: Tensor) -> None:
     """Validate a query, key or value: dense, (..., length, features), of a supported dtype."""
     check_dense(name, tensor)
     if type(tensor) in PLAIN_TYPES and not (torch.compiler.is_compiling() or is_transformed()):
-        check_room(name, tensor)
+        check_storage(name, tensor)
     if tensor.dtype not in FLOATS:
-        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected float16, bfloat16, float32, float64")
+        raise TypeError(f"{name}: got dtype {tensor.dtype}; expected float16, bfloat16, float32 or float64")
     if tensor.ndim < 2:
         raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected (..., length, features)")
 

@@ -20,9 +20,9 @@ from dikkat._engine.pytorch_state import (
     _functorch,
     autocasts,
     can_read_values,
+    has_dispatch_mode,
     have_tangents,
     is_transformed,
-    is_watched,
 )
 
 
@@ -36,15 +36,15 @@ def exact(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, enabled=False) if autocasts(device) else nullcontext()
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to a device without a synchronisation."""
     if tensor.is_cpu and device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
-def many_at_once(*gradients: Tensor | None) -> bool:
-    """True if a backward's gradients are batched: under `torch.func`, or by `is_grads_batched`, an older vmap."""
+def are_batched(*gradients: Tensor | None) -> bool:
+    """True if a backward's gradients are batches: under `torch.func`, or by `is_grads_batched`, an older vmap."""
     return is_transformed() or any(_functorch.is_legacy_batchedtensor(t) for t in gradients if t is not None)
 
 
@@ -84,13 +84,13 @@ def address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
         TypeError: The dtype differs.
         ValueError: The tensor has no memory, is not contiguous, or its storage is too small.
     """
-    start = _start(name, tensor)
+    start = _data_pointer(name, tensor)
     if tensor.dtype != dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
     if not tensor.is_contiguous():
         raise ValueError(f"{name}: got strides {tensor.stride()}; expected a contiguous tensor")
     if tensor.untyped_storage().nbytes() < tensor.storage_offset() * dtype.itemsize + tensor.nbytes:
-        check_room(name, tensor)
+        check_storage(name, tensor)
     return start
 
 
@@ -103,10 +103,11 @@ def plain_address(tensor: Tensor) -> int | None:
 
 
 def strided_address(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
-    start = _start(name, tensor)
+    """Return the address of a CPU tensor's first number, for code that accepts any strides."""
+    start = _data_pointer(name, tensor)
     if tensor.dtype != dtype:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {dtype}")
-    check_room(name, tensor)
+    check_storage(name, tensor)
     return start
 
 
@@ -128,10 +129,10 @@ def array_address(array: np.ndarray[Any, Any]) -> int:
 def check_numbers(name: str, tensor: Tensor, device: str) -> None:
     """Check that all numbers of a tensor are in memory, for compiled code that accepts any strides."""
     if device == "cpu":
-        _start(name, tensor)
+        _data_pointer(name, tensor)
     else:
-        _check(name, tensor, device)
-    check_room(name, tensor)
+        _check_plain(name, tensor, device)
+    check_storage(name, tensor)
 
 
 def new_tensor(shape: Iterable[int], dtype: torch.dtype) -> tuple[Tensor, int]:
@@ -173,24 +174,24 @@ def tensor_obstacles(tensors: Iterable[Tensor | None]) -> list[str]:
         return ["it runs on the CPU"]
     if torch.compiler.is_compiling() or is_transformed() or have_tangents(*present):
         return ["it runs outside torch.compile, torch.func and forward-mode derivatives"]
-    if is_watched() or torch._C._get_tracing_state() is not None:
+    if has_dispatch_mode() or torch._C._get_tracing_state() is not None:
         return ["it runs outside traces and dispatch modes, such as FakeTensorMode and profilers"]
-    if not all(_keys(tensor) in _plain_key_sets("cpu") for tensor in present):
+    if not all(_key_set(tensor) in _plain_key_sets("cpu") for tensor in present):
         return ["it takes dense tensors with values (no fake, functional, wrapped or sparse ones)"]
-    return without_numba()
+    return numba_obstacles()
 
 
-def without_numba() -> list[str]:
-    """Return the reason why nothing can be compiled, or [] if Numba can be imported; warns once."""
-    return list(_without_numba())
+def numba_obstacles() -> list[str]:
+    """Return [] if Numba can be imported. If not, return the reason, and warn once."""
+    return list(_numba_obstacles())
 
 
 # Equivalent to `torch.compiler.assume_constant_result`, which would import the compiler.
-without_numba.__dict__["_dynamo_marked_constant"] = True
+numba_obstacles.__dict__["_dynamo_marked_constant"] = True
 
 
 @cache
-def _without_numba() -> tuple[str, ...]:
+def _numba_obstacles() -> tuple[str, ...]:
     try:
         importlib.import_module("numba")
     except (ImportError, OSError) as error:  # OSError if LLVM's library is missing
@@ -204,23 +205,23 @@ def _without_numba() -> tuple[str, ...]:
 _EXPECTED = "expected a dense tensor with values, no fake, functional, wrapped, sparse or quantised one"
 
 
-def _start(name: str, tensor: Tensor) -> int:
+def _data_pointer(name: str, tensor: Tensor) -> int:
     # Read dispatch keys only if cheaper checks fail: they are too slow for small calls.
     if type(tensor) not in PLAIN_TYPES or not tensor.is_cpu or tensor.is_neg() or tensor.is_nested:
-        _check(name, tensor, "cpu")
+        _check_plain(name, tensor, "cpu")
     try:
         start = tensor.data_ptr()
     except RuntimeError:  # PyTorch's error for functional, functorch's and sparse tensors
         raise _no_numbers(name, tensor, "cpu") from None
     if not start and tensor.numel():
-        _check(name, tensor, "cpu")
-        check_room(name, tensor)
+        _check_plain(name, tensor, "cpu")
+        check_storage(name, tensor)
         raise _no_numbers(name, tensor, "cpu")
     return start
 
 
-def _check(name: str, tensor: Tensor, device: str) -> None:
-    if _keys(tensor) not in _plain_key_sets(device):
+def _check_plain(name: str, tensor: Tensor, device: str) -> None:
+    if _key_set(tensor) not in _plain_key_sets(device):
         raise _no_numbers(name, tensor, device)
 
 
@@ -228,11 +229,12 @@ def _no_numbers(name: str, tensor: Tensor, device: str) -> ValueError:
     return ValueError(f"{name}: got {type(tensor).__name__} on {tensor.device}; {_EXPECTED}, on {device}")
 
 
-def check_room(name: str, tensor: Tensor) -> None:
+def check_storage(name: str, tensor: Tensor) -> None:
+    """Raise `ValueError` if a tensor's storage is too small for its shape and strides."""
     has = tensor.untyped_storage().nbytes()
     if tensor.is_contiguous() and has >= tensor.storage_offset() * tensor.itemsize + tensor.nbytes:
         return
-    numbers = _reach(tensor)
+    numbers = _count_span(tensor)
     needs = (tensor.storage_offset() + numbers) * tensor.itemsize if numbers else 0
     if has < needs:
         raise ValueError(
@@ -241,14 +243,14 @@ def check_room(name: str, tensor: Tensor) -> None:
         )
 
 
-def _reach(tensor: Tensor) -> int:
-    """Return the number of storage elements from a tensor's first number to its last."""
+def _count_span(tensor: Tensor) -> int:
+    """Count the storage elements from a tensor's first number to its last."""
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _keys(tensor: Tensor) -> Any:
+def _key_set(tensor: Tensor) -> Any:
     """Return the dispatch key set as an integer; tensor subclasses and modes set further bits."""
     return _dispatch_keys(tensor).raw_repr()
 
@@ -261,6 +263,6 @@ def _plain_key_sets(device: str) -> frozenset[Any]:
     """Return the key sets of a device's plain tensors, with and without inference mode."""
     with _disable_current_modes():
         with torch.inference_mode(False):
-            plain = _keys(torch.empty(0, device=device))
+            plain = _key_set(torch.empty(0, device=device))
         with torch.inference_mode():
-            return frozenset({plain, _keys(torch.empty(0, device=device))})
+            return frozenset({plain, _key_set(torch.empty(0, device=device))})

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from dikkat._engine.addresses import many_at_once
+from dikkat._engine.addresses import are_batched
 from dikkat._engine.local_gradients import local_gradients
 from dikkat._engine.pytorch_state import autocasts, is_eager
 
@@ -71,7 +71,7 @@ class _Gated(torch.autograd.Function):
         rows, kept_hidden, *parameters = ctx.saved_tensors
         if above is None:
             return rows_grad, None, *[None] * len(parameters)
-        if torch.is_grad_enabled() or many_at_once(above, rows_grad):
+        if torch.is_grad_enabled() or are_batched(above, rows_grad):
             needs = [ctx.needs_input_grad[0], *ctx.needs_input_grad[2:]]
             first, *rest = local_gradients(lambda *args: [_unblocked(*args)], (rows, *parameters), needs, [above])
             return first if rows_grad is None or first is None else first + rows_grad, None, *rest

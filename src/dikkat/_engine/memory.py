@@ -63,9 +63,18 @@ def flags_at(address: int, index: int) -> v.Pointer:
 
 
 @inlined
-def number_at(address: int, index: int) -> int:
-    """Return the integer at an index after an address."""
+def read_number(address: int, index: int) -> int:
     return v.pointer(address, np.int64(0))[index]
+
+
+@inlined
+def read_double(address: int, index: int) -> float:
+    return v.pointer(address, 0.0)[index]
+
+
+@inlined
+def read_flag(address: int, index: int) -> int:
+    return v.pointer(address, np.uint8(0))[index]
 
 
 @inlined

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-if (
-    torch.__version__ < "2.6"
-):  # compared as a version; the first release with all features of custom operators that dikkat needs
+# `TorchVersion` compares as a version. 2.6 is the first with all features of custom operators that dikkat needs.
+if torch.__version__ < "2.6":
     raise ImportError(f"torch: got {torch.__version__}; expected 2.6 or later. Run: pip install --upgrade torch")
 
 
@@ -53,14 +52,14 @@ PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
 def can_read_values(*tensors: Tensor, waits: bool = False) -> bool:
-    """True if Python can read these tensors' values now; on a device only if the caller `waits` for it."""
-    if torch.compiler.is_compiling() or is_transformed() or _recorded():
+    """True if Python can read these tensors' values now; on a device only with `waits` or `check_values`."""
+    if torch.compiler.is_compiling() or is_transformed() or _records_with_make_fx():
         return False
     if not all(type(t) in PLAIN_TYPES for t in tensors):
         return False
     if all(t.is_cpu for t in tensors):
         return True
-    return (waits or check_values.everywhere) and not any(t.is_meta for t in tensors) and not _capturing(tensors)
+    return (waits or check_values.everywhere) and not any(t.is_meta for t in tensors) and not _captures_graph(tensors)
 
 
 # There is no public function for the active dispatch modes and torch.func transforms.
@@ -69,7 +68,7 @@ _modes, _transforms = torch._C._len_torch_dispatch_stack, _functorch.peek_interp
 
 
 def is_eager() -> bool:
-    """True if operations run as they are called: no compiling, transform, autocast or dual number. Takes < 1 µs."""
+    """True if operations run as they are called: no tracing, transform, mode, dual number or CPU autocast."""
     return not (
         torch.compiler.is_compiling()
         or _transforms() is not None
@@ -81,21 +80,22 @@ def is_eager() -> bool:
     )
 
 
-def is_watched() -> bool:
+def has_dispatch_mode() -> bool:
+    """True inside a dispatch mode of PyTorch, such as FakeTensorMode."""
     return bool(_modes())
 
 
-def saves_by_hook() -> bool:
+def has_save_hooks() -> bool:
     """True if a hook, such as checkpointing or `save_on_cpu`, processes tensors saved for a backward."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # no public function
 
 
-def _recorded() -> bool:
-    """True while `make_fx` records operations, to repeat them with other values."""
-    return is_watched() and get_proxy_mode() is not None
+def _records_with_make_fx() -> bool:
+    """True while `make_fx` records operations, which it repeats with other values."""
+    return has_dispatch_mode() and get_proxy_mode() is not None
 
 
-def _capturing(tensors: tuple[Tensor, ...]) -> bool:
+def _captures_graph(tensors: tuple[Tensor, ...]) -> bool:
     return any(t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing()
 
 
@@ -105,33 +105,34 @@ def autocasts(device: str) -> bool:
 
 
 _MATMUL: Any = torch.backends.cuda.matmul
-# PyTorch 2.9 renamed the setting. After a program sets the new name, reading the old name raises.
-_PRODUCTS, _FAST, _UNSET = (
+# The setting of TF32 and its values. PyTorch 2.9 renamed it. After a program sets the new name, reading the old raises.
+_SETTING, _TF32, _UNSET = (
     ("fp32_precision", "tf32", "none") if hasattr(_MATMUL, "fp32_precision") else ("allow_tf32", True, False)
 )
 
 
-def products_are_fast() -> bool:
-    return bool(getattr(_MATMUL, _PRODUCTS) == _FAST)
+def uses_tf32() -> bool:
+    """True if CUDA rounds the operands of float32 matrix products to TF32."""
+    return bool(getattr(_MATMUL, _SETTING) == _TF32)
 
 
 @contextmanager
-def fast_products() -> Iterator[None]:
-    before = getattr(_MATMUL, _PRODUCTS)
-    setattr(_MATMUL, _PRODUCTS, _FAST)
+def allow_tf32() -> Iterator[None]:
+    before = getattr(_MATMUL, _SETTING)
+    setattr(_MATMUL, _SETTING, _TF32)
     try:
         yield
     finally:
         # An unset precision follows `torch.backends.fp32_precision`, and reads as that value.
-        setattr(_MATMUL, _PRODUCTS, _UNSET)
-        if getattr(_MATMUL, _PRODUCTS) != before:
-            setattr(_MATMUL, _PRODUCTS, before)
+        setattr(_MATMUL, _SETTING, _UNSET)
+        if getattr(_MATMUL, _SETTING) != before:
+            setattr(_MATMUL, _SETTING, before)
 
 
 def kernel_settings(device: str) -> tuple[bool, ...]:
-    """Return the PyTorch settings that influence the choice of a device's kernels."""
-    halves = _MATMUL.allow_fp16_reduced_precision_reduction, _MATMUL.allow_bf16_reduced_precision_reduction
-    return autocasts(device), products_are_fast(), torch.are_deterministic_algorithms_enabled(), *halves
+    """Return the PyTorch settings that the choice of a device's kernels depends on."""
+    reductions = _MATMUL.allow_fp16_reduced_precision_reduction, _MATMUL.allow_bf16_reduced_precision_reduction
+    return autocasts(device), uses_tf32(), torch.are_deterministic_algorithms_enabled(), *reductions
 
 
 def have_tangents(*tensors: Tensor) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dikkat._engine.addresses import exact, start_addresses
-from dikkat._engine.pytorch_state import can_read_values, is_transformed, is_watched
+from dikkat._engine.pytorch_state import can_read_values, has_dispatch_mode, is_transformed
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -39,7 +39,7 @@ def learns(module: nn.Module, *tensors: Tensor) -> bool:
 
 
 def is_traced() -> bool:
-    return torch.compiler.is_compiling() or is_transformed() or is_watched()
+    return torch.compiler.is_compiling() or is_transformed() or has_dispatch_mode()
 
 
 class Writes:

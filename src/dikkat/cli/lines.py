@@ -21,7 +21,7 @@ _ONE_LINE_OF_HTML = {ord(letter): f"&#{ord(letter)};" for letter in "\t\n\r\u202
 
 
 def groups(sentences: list[str] | None, file: Path | None) -> Iterator[Iterable[str]]:
-    """Yield groups of sentences to translate together: all arguments, a whole file, or the available standard input."""
+    """Yield groups of sentences: all arguments, all lines of a file, or the available lines of standard input."""
     if sentences:
         yield sentences
     elif file:

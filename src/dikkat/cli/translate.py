@@ -58,7 +58,7 @@ def translate(
     ] = True,
     **options: Any,
 ) -> None:
-    """Translate the arguments, a file or standard input, one sentence per line.
+    """Translate the arguments, a file or standard input, line by line.
 
     Files of any length are translated in batches. Lines from standard input are translated as they arrive. Standard
     error lists sentences with unknown words, and translations that were cut because they repeated themselves or did

@@ -409,8 +409,8 @@ class Observation(Dataflow):
             shown = shown * (last_logits.logsumexp(-1, keepdim=True) - sinks.view(-1, 1, 1)).sigmoid()
         for recording in self._recordings():
             queries, keys = weights.shape[-2:]
-            knows_lse = recording.needs_scores and logits is not None and edited is None and sinks is None
-            lse = logits.detach().float().logsumexp(-1) if knows_lse else None
+            knows_scores = recording.needs_scores and edited is None and sinks is None
+            lse = logits.detach().float().logsumexp(-1) if knows_scores and logits is not None else None
             recording.add(partial(inspect_weights, shown, lse=lse), streams, queries, keys, OWN_SOFTMAX)
         return edited
 

@@ -20,7 +20,7 @@ from dikkat.inspection.calls import Call
 from dikkat.inspection.dataflow import Streams
 from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, select_layers
 from dikkat.inspection.observation import NotSeenError, Observation, Recording, no_call_message, observing
-from dikkat.inspection.request import Inspection, Request, Requesting
+from dikkat.inspection.request import Inspection, Request, Requesting, Spans
 from dikkat.inspection.single_call import inspect_problem, is_by_product
 from dikkat.inspection.torch_attention import inspect_weights
 from dikkat.inspection.totals import Totals
@@ -106,7 +106,7 @@ def record(
         )
     choices, trace = select_layers(model, layers), Trace()
     totals = None if sum_over is None and decay == 1.0 else Totals(trace, checked, sum_over, decay)
-    trace.spans = tuple(checked.spans.names if checked.spans else ())
+    trace.spans = checked.spans.names if isinstance(checked.spans, Spans) else ()
     recorder = _Recorder(model, trace, totals.request if totals else checked, list(choices.values()))
     recorder.keep = totals.add if totals else trace.add
     with observing(model, recorder) as recorder.observation:
@@ -126,8 +126,8 @@ class _Recorder(Recording):
 
     def __init__(self, model: nn.Module, trace: Trace, request: Request, choices: list[LayerChoice]) -> None:
         super().__init__(model, choices)
-        self.trace, self._request, self.keep = trace, request, trace.add
-        self.needs_scores = request.max_score
+        self.trace, self._request, self.needs_scores = trace, request, request.max_score
+        self.keep: Callable[[Inspection, Call], None] = trace.add
         self._kinds, self._returns_known = find_kinds(model)
         self._entered = set[str]()  # modules that ran and whose weights the model returns
         self.lost = set[str]()  # modules with flexible attention, or whose weights dikkat does not follow

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, cast
 
 import numpy as np
 import torch
@@ -232,7 +232,7 @@ class Request:
 
     def span_members(self, keys: int, like: Tensor) -> Tensor:
         """Return which keys are in each span, (m, s) ones and zeros."""
-        names, positions, numbers = self.spans
+        names, positions, numbers = cast(Spans, self.spans)  # as `__post_init__` sets them
         _check_last(names, positions, numbers, max(self.first_key + keys, int(self.longest)) - 1)
         indices = positions - self.first_key
         inside = (indices >= 0) & (indices < keys)
@@ -298,7 +298,9 @@ class Spans(NamedTuple):
     def of(cls, positions: Mapping[str, Tensor]) -> "Spans":
         """Return the spans with these positions."""
         sizes = torch.tensor([len(span) for span in positions.values()])
-        return cls(tuple(positions), torch.cat([*positions.values()]), torch.arange(len(sizes)).repeat_interleave(sizes))
+        return cls(
+            tuple(positions), torch.cat([*positions.values()]), torch.arange(len(sizes)).repeat_interleave(sizes)
+        )
 
 
 def _check_last(names: Sequence[str], positions: Tensor, numbers: Tensor, last: int) -> None:

@@ -125,7 +125,7 @@ def inspect_problem(
     if request.spans:  # the mass of a span is the weighted mean of its indicator
         members = request.span_members(keys, problem.value).expand(*problem.lead, -1, -1)
         masses = dispatch.run_problem(replace(problem, value=members, wants_weights=False), impl)
-    if masses is not None and spec == Asked() and not pools:
+    if masses is not None and masses.lse is not None and spec == Asked() and not pools:
         summary = Summary(masses.lse)
     else:
         summary = _summarise(problem, spec, impl, full_problem if pools else None)
@@ -155,7 +155,10 @@ def _inspect_edited(
         spec = request.summary_spec(size, keys)
         result = make_inspection(summarise(compute, size, keys, row_size, spec, device), request, rows)
         if request.spans:
-            index, members = torch.arange(size, device=device), request.span_members(keys, result.lse)
+            index, members = (
+                torch.arange(size, device=device),
+                request.span_members(keys, problem.in_wide_dtype().value),
+            )
             result = replace(result, span_mass=compute_rows(lambda block: compute(block)[1] @ members, index, row_size))
     return replace(result, heads=heads, queries=queries, shape=(*problem.lead, size, keys))
 

@@ -16,7 +16,7 @@ from dikkat.inspection.trace import Trace
 class _State(NamedTuple):
     """Sums over queries: their number (...), the weights of keys (..., m), entropies (...) and span masses (..., s)."""
 
-    count: Tensor
+    query_count: Tensor
     sums: Tensor | None
     entropy: Tensor | None
     span_mass: Tensor | None
@@ -24,12 +24,12 @@ class _State(NamedTuple):
 
 
 class Totals:
-    """Combines the records of each layer of a trace, for `record(model, sum_over="calls")`.
+    r"""Combines the records of each layer of a trace, for `record(model, sum_over="calls")`.
 
     With queries i of all calls c, weights w, and the decay γ, a record has
 
-    $$ \\text{sums}_j = \\sum_c \\gamma^{C - c} \\sum_i w_{cij}, \\qquad
-       \\text{entropy} = \\frac{\\sum_c \\gamma^{C - c} \\sum_i H(w_{ci})}{\\sum_c \\gamma^{C - c} n_c} $$
+    $$ \text{sums}_j = \sum_c \gamma^{C - c} \sum_i w_{cij}, \qquad
+       \text{entropy} = \frac{\sum_c \gamma^{C - c} \sum_i H(w_{ci})}{\sum_c \gamma^{C - c} n_c} $$
 
     where C is the last call and n_c is the number of its queries that see a key. Span masses are means like entropies.
     `top_keys` are the keys with the largest sums, `max_score` is the largest score of all calls. Each tensor has one
@@ -60,10 +60,10 @@ class Totals:
             self._trace.add(self._record_of(new, record), call)
             return
         index, old = self._states[key]
-        if old.count.shape != new.count.shape:
+        if old.query_count.shape != new.query_count.shape:
             raise ValueError(
-                f"sum_over: got a call of {call.name!r} with {tuple(new.count.shape)} elements and heads after one "
-                f"with {tuple(old.count.shape)}; expected the same batch in all calls"
+                f"sum_over: got a call of {call.name!r} for {tuple(new.query_count.shape)} elements and heads, after "
+                f"{tuple(old.query_count.shape)}; expected the same batch in all calls"
             )
         state = self._combine(old, new)
         self._states[key] = index, state
@@ -85,20 +85,20 @@ class Totals:
         return _State(**combined)  # type: ignore[arg-type]
 
     def _record_of(self, state: _State, record: Inspection) -> Inspection:
-        count = state.count.clamp(min=1e-300).unsqueeze(-1)
-        top, sums, dtype = self._asked.top_k, state.sums, torch.float32
-        keys = None
+        count, dtype = state.query_count.clamp(min=1e-300).unsqueeze(-1), torch.float32
+        top, sums, keys = self._asked.top_k, state.sums, None
         if top is not None and sums is not None:
             largest = sums.topk(min(top, sums.shape[-1]))
-            keys = F.pad(largest.indices.masked_fill(largest.values <= 0, -1), (0, top - largest.values.shape[-1]), value=-1)
+            known_keys = largest.indices.masked_fill(largest.values <= 0, -1)
+            keys = F.pad(known_keys, (0, top - known_keys.shape[-1]), value=-1)
         return Inspection(
             sums=sums.to(dtype) if self._asked.sums and sums is not None else None,
             top_keys=None if keys is None else keys.unsqueeze(-2),
             entropy=None if state.entropy is None else (state.entropy.unsqueeze(-1) / count).to(dtype),
             span_mass=None if state.span_mass is None else (state.span_mass / count).unsqueeze(-2).to(dtype),
-            max_score=None if state.max_score is None else state.max_score.unsqueeze(-1),
+            max_score=None if state.max_score is None else state.max_score.unsqueeze(-1).to(dtype),
             heads=record.heads,
-            shape=(*state.count.shape, 1, record.shape[-1] if sums is None else sums.shape[-1]),
+            shape=(*state.query_count.shape, 1, record.shape[-1] if sums is None else sums.shape[-1]),
             positions=(0, min(0, record.positions[1])),
         )
 

@@ -115,9 +115,9 @@ class Trace:
         copies: dict[str, Any] = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
         self._calls.append((call, replace(seen, **copies)))
 
-    def update(self, index: int, seen: Inspection) -> None:
+    def update(self, index: int, record: Inspection) -> None:
         """Replace the record of a call."""
-        self._calls[index] = self._calls[index][0], seen
+        self._calls[index] = self._calls[index][0], record
 
     def keep(self, wanted: Callable[[Call], bool]) -> None:
         """Remove all calls for which `wanted` returns False."""

@@ -13,7 +13,6 @@ from dikkat._engine.weight_versions import frozen, is_traced, learns
 from dikkat.attention import Memory, project_keys
 from dikkat.recurrent import sequence
 from dikkat.recurrent.cells import StackedCells
-from dikkat.recurrent.fused.stack import Operands
 from dikkat.recurrent.stack import check_lengths, check_probability, check_stack, choose_implementation
 from dikkat.scores import Score
 
@@ -101,12 +100,12 @@ class _Attentional(StackedCells):
         obstacles = ["its attention is changed"] if changes else []
         obstacles += sequence.find_obstacles(self, inputs, memory, *state_before)
         fused = choose_implementation(impl, obstacles) == "numba"
-        operands = Operands(inputs, *state_before, *factors)
+        initial = sequence.Initial(*state_before, *factors)
         with nullcontext() if observer is None else observer.as_one_call():
             if fused:
-                results = sequence.run_fused(self, inputs, memory, operands, lengths)
+                results = sequence.run_fused(self, inputs, memory, initial, lengths)
             else:
-                results = sequence.run_in_steps(self, inputs, memory, operands, lengths, calls_attention=changes)
+                results = sequence.run_in_steps(self, inputs, memory, initial, lengths, calls_attention=changes)
         if observer is not None:
             with recording_hooks.observed_by(None):
                 observer.observe_weights(cast(Tensor, results.weights))

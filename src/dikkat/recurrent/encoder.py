@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from dikkat._engine.addresses import check_dense, sent, tensor_obstacles
+from dikkat._engine.addresses import check_dense, tensor_obstacles, to_device
 from dikkat.recurrent import cells
 from dikkat.recurrent.fused.launch import run_stack
-from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, put, take
+from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, pack_rows, unpack_rows
 from dikkat.recurrent.stack import check_lengths, check_stack, choose_implementation, has_values
 
 StateT = TypeVar("StateT", Tensor, tuple[Tensor, Tensor])
@@ -81,12 +81,13 @@ class _Encoder(nn.Module, Generic[StateT]):
             final = [self._join_directions(state) for state in (last if isinstance(last, tuple) else (last,))]
         else:
             rows = Rows.of(lengths, *inputs.shape[:2])
-            counts, (positions, order) = rows.counts(), (sent(t, inputs.device) for t in (rows.positions, rows.order))
-            rows = replace(rows, positions=positions)
+            tables = rows.positions, rows.order, rows.order.argsort()
+            positions, order, inverse_order = (to_device(table, inputs.device) for table in tables)
+            counts, rows = rows.counts(), replace(rows, positions=positions)
             # PyTorch's functions for packing would wait for the device.
-            packed = PackedSequence(take(inputs, rows), counts, order, sent(rows.order.argsort(), inputs.device))
+            packed = PackedSequence(pack_rows(inputs, rows), counts, order, inverse_order)
             packed_outputs, last = network(packed)
-            outputs = put(packed_outputs.data, rows)
+            outputs = unpack_rows(packed_outputs.data, rows)
             final = [self._join_directions(state) for state in (last if isinstance(last, tuple) else (last,))]
         return outputs, cast(StateT, final[0] if len(final) == 1 else tuple(final))
 
@@ -145,7 +146,7 @@ class _Encoder(nn.Module, Generic[StateT]):
         layers = range(network.num_layers)
         # Layers of one direction are one stack. With two directions, a layer reads both directions of the layer below.
         stacks = [list(layers)] if self.directions == 1 else [[layer] for layer in layers]
-        below, last_states = take(inputs, rows), []
+        below, last_states = pack_rows(inputs, rows), []
         for stack in stacks:
             if stack[0]:
                 below = F.dropout(below, network.dropout, self.training)
@@ -153,7 +154,7 @@ class _Encoder(nn.Module, Generic[StateT]):
             below = runs[0].states if len(runs) == 1 else torch.cat([run.states for run in runs], dim=-1)
             last_states += [(run.state, run.cell) if isinstance(network, nn.LSTM) else (run.state,) for run in runs]
         final_states = [torch.cat(cast(tuple[Tensor, ...], states)) for states in zip(*last_states, strict=True)]
-        return put(below, rows), [self._join_directions(states) for states in final_states]
+        return unpack_rows(below, rows), [self._join_directions(states) for states in final_states]
 
     def _run_direction(self, inputs: Tensor, rows: Rows, stack: list[int], direction: int) -> Results:
         network, state_factors = self._network, None

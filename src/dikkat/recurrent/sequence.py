@@ -1,22 +1,31 @@
 """Run recurrent cells with attention over whole sequences, as one compiled operation or step by step in PyTorch."""
 
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat import scores
-from dikkat._engine.addresses import check_room, exact, sent, tensor_obstacles
+from dikkat._engine.addresses import check_storage, exact, tensor_obstacles, to_device
 from dikkat._engine.pytorch_state import can_read_values
 from dikkat.attention import Memory, attend_memory
 from dikkat.recurrent.cells import StackedCells
 from dikkat.recurrent.fused.calls import find_dtype, to_dtype
 from dikkat.recurrent.fused.launch import run_stack
-from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, put, take
+from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, pack_rows, unpack_rows
 from dikkat.recurrent.steps import mask_keys, run_steps
 from dikkat.scores import Score, is_plain
+
+
+class Initial(NamedTuple):
+    """The states before the first step, and dropout's factors (…, B, T, …) of all steps, as in `Operands`."""
+
+    state: Tensor
+    cell: Tensor | None
+    state_factors: Tensor | None
+    weight_factors: Tensor | None
 
 
 def draw_factors(
@@ -67,7 +76,7 @@ def find_score_obstacles(score: Score) -> list[str]:
 
 
 def find_query_map(cells: StackedCells, score: Score) -> tuple[Tensor | None, Tensor | None]:
-    """Return the matrix (a, h) and bias (a,) of queries from states; None if states are the queries."""
+    """Return the matrix (a, h) and bias (a,) from states to queries; None if states are the queries."""
     if score.projection == "none":
         return None, None
     if isinstance(score, scores.Additive | scores.Bilinear):
@@ -90,27 +99,21 @@ def check_query_map(cells: StackedCells, memory: Memory) -> tuple[Tensor | None,
     return weight, bias
 
 
-def run_fused(
-    cells: StackedCells, inputs: Tensor, memory: Memory, initial: Operands, lengths: Tensor | None
-) -> Results:
-    """Run all steps as one operation of compiled code.
-
-    `initial` has the states before the first step, and dropout's factors (B, T, …); its `gates` are ignored. `lengths`
-    (B,) are the steps of each sequence, or None for T.
-    """
+def run_fused(cells: StackedCells, inputs: Tensor, memory: Memory, initial: Initial, lengths: Tensor | None) -> Results:
+    """Run all steps as one operation of compiled code. `lengths` (B,) count each sequence's steps; None: T."""
     rows, score = Rows.of(lengths, *inputs.shape[:2]), memory.score
     query_weight, query_bias = check_query_map(cells, memory)
     operands = Operands(
-        gates=cells.first_gates(take(inputs, rows)), state=initial.state, cell=initial.cell,
+        gates=cells.first_gates(pack_rows(inputs, rows)), state=initial.state, cell=initial.cell,
         state_factors=(
-            None if initial.state_factors is None else torch.stack([take(t, rows) for t in initial.state_factors])
+            None if initial.state_factors is None else torch.stack([pack_rows(t, rows) for t in initial.state_factors])
         ),
-        weight_factors=None if initial.weight_factors is None else take(initial.weight_factors, rows), key=memory.key,
-        value=memory.value, key_counts=memory.valid_lens, weight=score.pair_weight(), query_weight=query_weight,
-        query_bias=query_bias, context_weight=cells.context_weight(),
+        weight_factors=None if initial.weight_factors is None else pack_rows(initial.weight_factors, rows),
+        key=memory.key, value=memory.value, key_counts=memory.valid_lens, weight=score.pair_weight(),
+        query_weight=query_weight, query_bias=query_bias, context_weight=cells.context_weight(),
     )  # fmt: skip
     results = run_stack(operands, cells.layer_weights(), rows, score.pair, score.profile)
-    outputs, contexts, weights = (put(cast(Tensor, tensor), rows) for tensor in results[:3])
+    outputs, contexts, weights = (unpack_rows(cast(Tensor, tensor), rows) for tensor in results[:3])
     return Results(outputs, contexts, weights, results.state, results.cell)
 
 
@@ -118,7 +121,7 @@ def run_fused(
 
 
 def run_in_steps(
-    cells: StackedCells, inputs: Tensor, memory: Memory, initial: Operands, lengths: Tensor | None,
+    cells: StackedCells, inputs: Tensor, memory: Memory, initial: Initial, lengths: Tensor | None,
     calls_attention: bool = False,
 ) -> Results:  # fmt: skip
     """Take one step after the other in PyTorch's operations, with the arguments of `run_fused`.
@@ -129,23 +132,25 @@ def run_in_steps(
     (batch, steps), dtype, in_sequence = inputs.shape[:2], find_dtype(inputs), None
     for name, tensor in {"memory.key": memory.key, "memory.value": memory.value}.items():
         if can_read_values(tensor):
-            check_room(name, tensor)
+            check_storage(name, tensor)
     if lengths is not None:
-        in_sequence = (torch.arange(steps, device=device) < sent(lengths, device)[:, None]).unsqueeze(-1)
+        in_sequence = (torch.arange(steps, device=device) < to_device(lengths, device)[:, None]).unsqueeze(-1)
         inputs = torch.where(in_sequence, inputs, 0.0)
-    look = None
-    # A score without a matrix for queries; or one step, for which attention has a faster kernel.
+    find_weights = None
+    # If the score has no matrix for queries; or for one step, for which attention has a faster kernel.
     if calls_attention or find_score_obstacles(memory.score) or (steps == 1 and inputs.is_cpu):
-        look = partial(_attend, memory)
-    operands, layers, visible = prepare_operands(cells, memory, batch, dtype, one_step=steps == 1, maps=look is None)
-    converted = {
-        name: to_dtype(getattr(initial, name), dtype) for name in ("state", "cell", "state_factors", "weight_factors")
-    }
+        find_weights = partial(_attend, memory)
+    operands, layers, visible = prepare_operands(
+        cells, memory, batch, dtype, one_step=steps == 1, maps_query=find_weights is None
+    )
+    converted = {name: to_dtype(getattr(initial, name), dtype) for name in Initial._fields}
     operands = operands._replace(gates=to_dtype(cells.first_gates(inputs), dtype), **converted)
-    states, new_cells, weights = run_steps(operands, layers, memory.score.pair, memory.score.profile, look)
-    outputs, weight_mask = states[-1], in_sequence if visible is None or in_sequence is None else visible & in_sequence
-    weight_mask = visible if in_sequence is None else weight_mask
-    weights = weights if weight_mask is None else torch.where(weight_mask, weights, 0.0)
+    states, new_cells, weights = run_steps(operands, layers, memory.score.pair, memory.score.profile, find_weights)
+    outputs, weight_mask = states[-1], in_sequence
+    if visible is not None:
+        weight_mask = visible if in_sequence is None else visible & in_sequence
+    if weight_mask is not None:
+        weights = torch.where(weight_mask, weights, 0.0)
     with exact(device.type):
         used_weights = weights if operands.weight_factors is None else weights * operands.weight_factors
         contexts = used_weights @ to_dtype(memory.value, dtype)
@@ -156,29 +161,36 @@ def run_in_steps(
 
 
 def prepare_operands(
-    cells: StackedCells, memory: Memory, batch: int, dtype: torch.dtype, *, one_step: bool = False, maps: bool = True
-) -> tuple[Operands, list[Layer], Tensor | None]:
+    cells: StackedCells, memory: Memory, batch: int, dtype: torch.dtype, *, one_step: bool = False,
+    maps_query: bool = True,
+) -> tuple[Operands, list[Layer], Tensor | None]:  # fmt: skip
     """Return a memory's operands (with empty `gates` and `state`), the layers, and the mask of keys (B, 1, m).
 
-    Many steps multiply the values by `context_weight` once; `one_step` leaves it to multiply the context. With `maps`,
-    the operands have the score's weight, and its matrix and bias that map states to queries.
+    The values are multiplied by `context_weight`, except with `one_step`, where `run_steps` multiplies the context.
+    With `maps_query` the operands have the score's weight, and the matrix and bias from states to queries.
     """
     key, value = (tensor.expand(batch, *tensor.shape[-2:]) for tensor in (memory.key, memory.value))
-    weight, key_counts, visible = cells.context_weight(), memory.valid_lens, None
-    value = value if one_step else F.linear(value, weight)
+    context_weight, key_counts, visible = cells.context_weight(), memory.valid_lens, None
+    value = value if one_step else F.linear(value, context_weight)
     if key_counts is not None:
         key_counts = key_counts.expand(batch)
         visible = mask_keys(key_counts, key.shape[1])
         value = torch.where(visible.mT, value, 0.0)
-    score = (memory.score.pair_weight(), *check_query_map(cells, memory)) if maps else (None, None, None)
-    if score[1] is not None and score[1].shape[1] != cells.hidden_size:
+    weight = query_weight = query_bias = None
+    if maps_query:
+        weight, (query_weight, query_bias) = memory.score.pair_weight(), check_query_map(cells, memory)
+    if query_weight is not None and query_weight.shape[1] != cells.hidden_size:
         raise ValueError(
-            f"score: got queries of {score[1].shape[1]} features; expected {cells.hidden_size} (hidden_size)"
+            f"score: got queries of {query_weight.shape[1]} features; expected {cells.hidden_size} (hidden_size)"
         )
-    tensors = [to_dtype(tensor, dtype) for tensor in (key, value, key_counts, *score, weight if one_step else None)]
     layers = [Layer(*(to_dtype(tensor, dtype) for tensor in layer)) for layer in cells.layer_weights()]
     empty = key.new_empty(0)
-    return Operands(empty, empty, None, None, None, *tensors), layers, visible
+    operands = Operands(
+        empty, empty, key=to_dtype(key, dtype), value=to_dtype(value, dtype), key_counts=key_counts,
+        weight=to_dtype(weight, dtype), query_weight=to_dtype(query_weight, dtype),
+        query_bias=to_dtype(query_bias, dtype), context_weight=to_dtype(context_weight, dtype) if one_step else None,
+    )  # fmt: skip
+    return operands, layers, visible
 
 
 def _attend(memory: Memory, query: Tensor) -> Tensor:
@@ -192,5 +204,5 @@ def _select_last(states: Tensor, lengths: Tensor | None) -> Tensor:
     """Select each sequence's last states (layers, B, h) from (layers, B, T, h)."""
     if lengths is None:
         return states[:, :, -1]
-    last_steps = sent(lengths, states.device) - 1
+    last_steps = to_device(lengths, states.device) - 1
     return states[:, torch.arange(len(last_steps), device=last_steps.device), last_steps]

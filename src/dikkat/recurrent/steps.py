@@ -16,31 +16,34 @@ from torch.nn import functional as F
 from dikkat._core.arithmetic import farthest, log_profile, profile_slope
 from dikkat._core.softmax import softmax_weights
 from dikkat._engine.addresses import exact
-from dikkat._engine.pytorch_state import autocasts, have_tangents, is_transformed, saves_by_hook
+from dikkat._engine.pytorch_state import autocasts, has_save_hooks, have_tangents, is_transformed
 from dikkat.recurrent import cells
 from dikkat.recurrent.cells import CellStep
 from dikkat.recurrent.fused.launch import compute_grads
 from dikkat.recurrent.fused.stack import Layer, Operands, split_tensors
 from dikkat.scores import Pair, Profile
 
-Look = Callable[[Tensor], Tensor]  # queries (B·K, a) -> weights (B, K, m)
+FindWeights = Callable[[Tensor], Tensor]  # queries (B·K, a) -> weights (B, K, m)
 # All layers' states and an LSTM's cells (layers, R, T, h), and the weights (R, T, m) before dropout.
 Steps = tuple[Tensor, Tensor | None, Tensor]
 
 
-def run_steps(operands: Operands, layers: list[Layer], pair: Pair, profile: Profile, look: Look | None = None) -> Steps:
-    """Take all steps. `look` replaces the score: it gets the top layer's states and returns the weights."""
+def run_steps(
+    operands: Operands, layers: list[Layer], pair: Pair, profile: Profile, find_weights: FindWeights | None = None
+) -> Steps:
+    """Take all steps. `find_weights` replaces the score: it gets the top layer's states and returns the weights."""
     device = operands.gates.device.type
     product_dtype = torch.get_autocast_dtype(device) if autocasts(device) else None
     tensors = [*operands, *chain.from_iterable(layers)]
     present = [tensor for tensor in tensors if tensor is not None]
     learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present)
-    simple = look is None and operands.context_weight is None and len(operands.gates) == len(cast(Tensor, operands.key))
+    one_query = len(operands.gates) == len(cast(Tensor, operands.key))
+    simple = find_weights is None and operands.context_weight is None and one_query
     with exact(device):
         if learns and simple and not (torch.compiler.is_compiling() or is_transformed() or have_tangents(*present)):
             steps: Steps = _Run.apply(pair, profile, product_dtype, *tensors)  # type: ignore[no-untyped-call]
             return steps
-        return _forward(operands, layers, look or Keys(operands, pair, profile).look)[0]
+        return _forward(operands, layers, find_weights or Keys(operands, pair, profile).find_weights)[0]
 
 
 def mask_keys(key_counts: Tensor, positions: int) -> Tensor:
@@ -65,7 +68,7 @@ class Keys:
         if pair == "additive" and self._mask is not None:
             self._mask = self._mask.expand(batch, self._group_size, positions).reshape(-1)
 
-    def look(self, query: Tensor) -> Tensor:
+    def find_weights(self, query: Tensor) -> Tensor:
         """Return the weights (B, K, m) of queries (B·K, a)."""
         query, mask = query.unflatten(0, (len(self._key), self._group_size)), self._mask
         if self._pair == "inner":
@@ -142,7 +145,9 @@ def step_layers(
     return cell_steps
 
 
-def _forward(operands: Operands, layers: list[Layer], look: Look) -> tuple[Steps, list[Tensor], list[list[CellStep]]]:
+def _forward(
+    operands: Operands, layers: list[Layer], find_weights: FindWeights
+) -> tuple[Steps, list[Tensor], list[list[CellStep]]]:
     """Return the results, each step's weights (B, K, m), and each step's cell steps by layer."""
     x, layer_range = operands, range(len(layers))
     query_and_gates = project_states(x, layers[-1])
@@ -155,7 +160,7 @@ def _forward(operands: Operands, layers: list[Layer], look: Look) -> tuple[Steps
     value: Any = x.value
     for step, input_gates in enumerate(x.gates.unbind(1)):
         query, recurrent = query_and_gates(hidden[-1])
-        weights = used_weights = look(query)
+        weights = used_weights = find_weights(query)
         if weight_factors[step] is not None:
             used_weights = weights * weight_factors[step].view_as(weights)
         if x.context_weight is None:
@@ -175,8 +180,8 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pair: Pair, profile: Profile, dtype: torch.dtype | None, *tensors: Tensor | None) -> Any:
         operands, layers = split_tensors(tensors)
-        steps, *cache = _forward(operands, layers, Keys(operands, pair, profile).look)
-        ctx.spec, ctx.cache = (pair, profile, dtype), None if saves_by_hook() else cache
+        steps, *cache = _forward(operands, layers, Keys(operands, pair, profile).find_weights)
+        ctx.spec, ctx.cache = (pair, profile, dtype), None if has_save_hooks() else cache
         ctx.save_for_backward(*tensors, steps[0])
         ctx.set_materialize_grads(False)
         return steps
@@ -190,7 +195,7 @@ class _Run(torch.autograd.Function):
             keys = Keys(operands, pair, profile)
             if cache is None:
                 with torch.no_grad():
-                    _, *cache = _forward(operands, layers, keys.look)
+                    _, *cache = _forward(operands, layers, keys.find_weights)
             compute = partial(_backward, keys, dtype, operands, layers, states, *cache, *grads)
             return None, None, None, *compute_grads(compute, tensors, grads)
 

@@ -56,7 +56,7 @@ def chosen_bandwidths(
     degree: int,
     folds: list[Fold] | None = None,
 ) -> Chosen:
-    """Return the bandwidths for an estimator's settings `bandwidth` and `ridge`, and the folds of its `cv`.
+    """Return the bandwidths and the ridge for an estimator's `bandwidth`, `ridge` and the folds of its `cv`.
 
     Raises:
         ValueError: If there is not one number for each feature, or one is 0 or infinite in the dtype of the rows.

@@ -17,7 +17,8 @@ def predict(model: Any, X: Any, return_std: bool) -> Any:
         import dask.array
         from dask import delayed
     if getattr(X, "ndim", None) != 2:
-        raise ValueError(f"X: got a Dask collection of {getattr(X, 'ndim', 'no')} dimensions; expected 2")
+        got = f"{X.ndim} dimensions" if hasattr(X, "ndim") else type(X).__name__
+        raise ValueError(f"X: got {got}; expected a Dask array or data frame of 2 dimensions")
     is_array = hasattr(X, "chunks")
     validate_data(model, np.empty((0, X.shape[1])) if is_array else X._meta, skip_check_array=True, reset=False)
     blocks = X.rechunk({1: -1}).to_delayed().ravel() if is_array else X.to_delayed()

@@ -394,7 +394,7 @@ def errors_are_alike(x: Array, y: Array, tests: int = 1) -> bool:
 
 
 def _squared_errors(x: Array, y: Array, inner: Array, lag: int) -> Array:
-    """Return e² of the inner rows at a lag."""
+    """Return noise variances from inner rows' squared distances to the line between the rows `lag` before and after."""
     gap_before, gap_after = x[inner] - x[inner - lag], x[inner + lag] - x[inner]
     share = np.divide(gap_after, gap_before + gap_after, out=np.full(len(inner), 0.5), where=gap_before + gap_after > 0)
     error = y[inner] - share * y[inner - lag] - (1 - share) * y[inner + lag]

@@ -216,7 +216,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             mean[~reached] = smoother.nearest(far_query) @ smoother.joined.y + smoother.joined.origin
         if not return_std:
             return self._output(mean)
-        deviation = np.hypot(self._deviations(x, reached)[0], np.sqrt(intervals.unknown(self, x)))
+        deviation = np.hypot(self._deviations(x, reached)[0], np.sqrt(intervals.added_variance(self, x)))
         return self._output(mean), self._output(deviation)
 
     def _deviations(self, x: Array, reached: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
@@ -292,7 +292,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
     def _interval(self, x: Array, level: float = 0.95) -> tuple[Array, Array]:
         confidence, reached = self._smoother.confidence(self._coordinates(x))
-        error = np.hypot(confidence.error, np.sqrt(intervals.unknown(self, x)))
+        error = np.hypot(confidence.error, np.sqrt(intervals.added_variance(self, x)))
         center, half = confidence.center, confidence._replace(error=error).half(level)
         center[~reached], half[~reached] = 0.0, math.inf
         return self._output(center - half), self._output(center + half)

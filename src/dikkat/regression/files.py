@@ -119,7 +119,7 @@ def read(path: str | os.PathLike[str], expected: dict[str, Any]) -> Saved:
 
 
 def _parse(metadata: dict[str, str]) -> dict[str, Any]:
-    """Return the JSON content of the metadata, partly checked."""
+    """Return the metadata's JSON; the types of its entries are checked, except for `columns`."""
     try:
         content = json.loads(metadata.get(_KEY, "null"))
     except json.JSONDecodeError as error:

@@ -21,8 +21,8 @@ never so large that an end becomes infinite.
 
 **Split.** A model is fitted to one half of the rows. The errors of the other half give the interval.
 
-If cells are missing, or hold a category that was not in fit, `unknown` is the variance that they add. Each end moves
-outward: the squares of its distance and of that deviation times Student's quantile are added.
+If cells are missing, or hold a category that was not in fit, `added_variance` is the variance that they add. Each end
+moves outward: the squares of its distance and of that deviation times Student's quantile are added.
 
 Source: Barber, Candès, Ramdas and Tibshirani 2021, Predictive inference with the jackknife+; Lei, G'Sell, Rinaldo,
 Tibshirani and Wasserman 2018, section 2.2 (split); Guan 2023, Localized conformal prediction (the weight of 1).
@@ -53,7 +53,7 @@ def interval(
 ) -> tuple[Array, Array]:
     """Return the lower and upper ends, (n,) each, at queries x (as in `X_train_`), for values of precision `weight`."""
     if method == "split":
-        return _with_unknown(model, x, coverage, *_split(model, x, coverage, random_state, weight))
+        return _widen(model, x, coverage, *_split(model, x, coverage, random_state, weight))
     if method == "local":
         outside = (1 - coverage) / 2
         return tuple(quantiles(model, x, np.array([outside, 1 - outside]), weight).T)
@@ -65,14 +65,14 @@ def interval(
             distances = _scale_errors(growth[chunk], np.abs(errors))
             upper[chunk] = _quantile(centers + distances, rows.weight, coverage, new_weight)
             lower[chunk] = -_quantile(distances - centers, rows.weight, coverage, new_weight)
-    return _with_unknown(model, x, coverage, lower, upper)
+    return _widen(model, x, coverage, lower, upper)
 
 
-def unknown(model: Any, x: Array) -> Array:
-    """Return the variance, (n, v), from unseen categories and missing cells of rows x.
+def added_variance(model: Any, x: Array) -> Array:
+    """Return the variance, (n, v), that unseen categories and missing cells of rows x add.
 
-    For missing cells it is the mean squared change of the training rows' estimates if the same cells are removed, times
-    the share of rows that have these cells. The errors of the other rows contain it already.
+    For missing cells it is the mean squared change of training rows' estimates without the same cells, times the share
+    of training rows that have them. The others lack them too, so their errors already contain the effect.
     """
     result: Array = model._smoother.unseen(model._coordinates(x))
     if model.missing != "indicator":
@@ -94,9 +94,9 @@ def unknown(model: Any, x: Array) -> Array:
     return result
 
 
-def _with_unknown(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:
-    """Return the ends, moved outward by `unknown`."""
-    added = stdtrit(_FREEDOM, (1 + coverage) / 2) * np.sqrt(unknown(model, x)[:, 0])
+def _widen(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:
+    """Return the ends, moved outward by `added_variance`."""
+    added = stdtrit(_FREEDOM, (1 + coverage) / 2) * np.sqrt(added_variance(model, x)[:, 0])
     widened = (added > 0) & np.isfinite(upper - lower)
     if widened.any():
         middle, half = (lower + upper)[widened] / 2, np.hypot((upper - lower)[widened] / 2, added[widened])
@@ -106,7 +106,7 @@ def _with_unknown(model: Any, x: Array, coverage: float, lower: Array, upper: Ar
 
 def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Array:
     """Return the quantiles q (k,) of a new value at queries in the form of `X_train_`, (n, k)."""
-    result, added = np.empty((len(x), len(q))), np.sqrt(unknown(model, x)[:, 0])
+    result, added = np.empty((len(x), len(q))), np.sqrt(added_variance(model, x)[:, 0])
     for chunk, mean, growth, errors, share in _distribution(model, x, weight):
         order, kappa = np.argsort(errors, kind="stable"), model._smoother.design_effect
         below = np.cumsum(share[:, order], 1)
@@ -135,7 +135,7 @@ def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> A
         draws = random.uniform(size=(len(share), count)) * cumulative[:, -1:]
         chosen = np.array([np.searchsorted(*row, side="right") for row in zip(cumulative, draws, strict=True)])
         result[chunk] = mean[:, None] + _scale_errors(growth, errors[chosen.clip(max=len(errors) - 1)])
-    if (added := np.sqrt(unknown(model, x))).any():
+    if (added := np.sqrt(added_variance(model, x))).any():
         result += added * random.standard_t(_FREEDOM, size=result.shape)
     return result
 
@@ -162,7 +162,7 @@ def _distribution(
 
 
 def left_out_errors(model: Any) -> tuple[Repeats, Array]:
-    """Return the rows that are left out one by one, and their errors (m,), scaled to the mean precision."""
+    """Return the rows left out in turn, and their errors (m,); with `weights="precision"` as at the mean precision."""
     if model.n_outputs_ > 1:
         raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one")
     if (tested := model._smoother.tested) is not None:

@@ -494,5 +494,5 @@ def _ridge_bias(state: Moments, ridge: Tensor, fit: LocalFit, target: Tensor) ->
 
 
 def _unknown_slope(offset: Tensor, ridge: Tensor) -> Tensor:
-    """Return the deviation, (n, p), of an estimate whose slopes only the ridge limits."""
+    """Return an estimate's deviation from each of p slopes, (n, p), if only the ridge limits the slopes."""
     return torch.where(ridge > 0, offset / ridge.sqrt(), 0.0)

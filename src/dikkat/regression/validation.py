@@ -307,8 +307,7 @@ def check_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
     sigma, size, coded = np.asarray(bandwidth, np.float64), len(columns), any(column.coded for column in columns)
     if coded and sigma.shape != (size,):
         raise ValueError(
-            f"bandwidth: got shape {sigma.shape}; expected with categories ({size},), one for each column: σ for "
-            "numbers, λ for categories"
+            f"bandwidth: got shape {sigma.shape}; expected ({size},), a number for each column (σ, or λ of categories)"
         )
     if not (sigma[[not column.is_category for column in columns]] if coded else sigma).all():
         raise _not_positive(bandwidth)

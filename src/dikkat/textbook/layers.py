@@ -96,7 +96,7 @@ def _hide(queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | No
 
 
 class _Attention(Score):
-    """A layer that is its own score, and stores the last attention weights."""
+    """A layer that passes itself to `attend` as the score, and stores the last attention weights."""
 
     dropout: nn.Module
     attention_weights: Tensor
@@ -134,10 +134,10 @@ class _Attention(Score):
 
 
 class AdditiveAttention(_Attention, Additive):
-    """Additive attention with the score Σ_h v_h tanh((W_q q)_h + (W_k k)_h) and the layers `W_q`, `W_k`, `w_v`.
+    """Additive attention with the score Σ_i v_i tanh((W_q q)_i + (W_k k)_i) and the layers `W_q`, `W_k`, `w_v`.
 
-    `AdditiveAttention(key_size, query_size, num_hiddens, dropout)` as in edition 0.17; as in 1.0,
-    `AdditiveAttention(num_hiddens, dropout)`, which infers the other sizes from the first call.
+    Edition 0.17: `AdditiveAttention(key_size, query_size, num_hiddens, dropout)`. Edition 1.0:
+    `AdditiveAttention(num_hiddens, dropout)`; the first call infers the other sizes.
 
     Args:
         *args: `key_size` and `query_size`, features of a key and of a query; `num_hiddens`, those of both projections;
@@ -160,10 +160,10 @@ class AdditiveAttention(_Attention, Additive):
         key_size, query_size, num_hiddens, dropout = call_matching(
             args,
             kwargs,
-            lambda key_size, query_size, num_hiddens, dropout: (key_size, query_size, num_hiddens, dropout),
-            lambda num_hiddens, dropout: (None, None, num_hiddens, dropout),
+            lambda key_size, query_size, num_hiddens, dropout: (key_size, query_size, num_hiddens, dropout),  # 0.17
+            lambda num_hiddens, dropout: (None, None, num_hiddens, dropout),  # edition 1.0
         )
-        Score.__init__(self)
+        Score.__init__(self)  # not `Additive.__init__`, which needs all sizes
         self.num_hiddens = num_hiddens
         self.W_k = _linear("key_size", key_size, num_hiddens)
         self.W_q = _linear("query_size", query_size, num_hiddens)
@@ -183,7 +183,7 @@ class AdditiveAttention(_Attention, Additive):
 
 
 def _linear(name: str, size: int | None, num_hiddens: int, bias: bool = False) -> nn.Linear:
-    """Return a linear layer; without a size, it is inferred from the first input."""
+    """Return a linear layer; without a size, the first call infers it."""
     if size is None:
         return nn.LazyLinear(num_hiddens, bias=bias)
     return nn.Linear(check_size(name, size), num_hiddens, bias=bias)
@@ -222,8 +222,8 @@ def transpose_output(X: Tensor, num_heads: int) -> Tensor:
 class MultiHeadAttention(nn.Module):
     """Multi-head scaled dot-product attention; each head uses a part of the projected features.
 
-    `MultiHeadAttention(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False)` as in edition
-    0.17; as in 1.0 without the first three, which are inferred from the first call.
+    Edition 0.17: `MultiHeadAttention(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False)`.
+    Edition 1.0: without the first three sizes, which the first call infers.
 
     Args:
         *args: `key_size`, `query_size`, `value_size`, features of the inputs; `num_hiddens`, features of the
@@ -249,9 +249,9 @@ class MultiHeadAttention(nn.Module):
         sizes, num_hiddens, self.num_heads, dropout, bias = call_matching(
             args,
             kwargs,
-            lambda key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False: (
+            lambda key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False: (  # edition 0.17
                 (query_size, key_size, value_size), num_hiddens, num_heads, dropout, bias,
-            ),
+            ),  # and edition 1.0
             lambda num_hiddens, num_heads, dropout, bias=False: ((None,) * 3, num_hiddens, num_heads, dropout, bias),
         )  # fmt: skip
         check_heads(num_hiddens, self.num_heads)
@@ -274,11 +274,11 @@ class MultiHeadAttention(nn.Module):
         return cast(Tensor, self.W_o(transpose_output(self.attention(*heads, lens), self.num_heads)))
 
     def transpose_qkv(self, X: Tensor) -> Tensor:
-        """The function of this name with this layer's heads."""
+        """Call the function `transpose_qkv` with this layer's heads."""
         return transpose_qkv(X, self.num_heads)
 
     def transpose_output(self, X: Tensor) -> Tensor:
-        """The function of this name with this layer's heads."""
+        """Call the function `transpose_output` with this layer's heads."""
         return transpose_output(X, self.num_heads)
 
 
@@ -364,7 +364,7 @@ class GRU(nn.Module):
 
 
 def _layer_dropout(num_layers: int, dropout: float) -> float:
-    """Return the dropout between layers; the book passes it for a single layer too, where PyTorch warns."""
+    """Return the dropout between layers: 0 for a single layer, where PyTorch would warn about another number."""
     return dropout if num_layers > 1 else 0.0
 
 
@@ -379,11 +379,10 @@ def init_seq2seq(module: nn.Module) -> None:
 
 
 class Seq2SeqEncoder(Encoder):
-    """An embedding and a GRU. With lengths, it reads no padding.
+    """An embedding and a GRU. With lengths, the GRU skips padding.
 
-    `rnn` may be replaced. A recurrent network of PyTorch, in one or both directions, reads no padding either. Another
-    module is called only with (T, B, embed_size), and reads all steps, as in the book. Weights saved with the book's
-    library, of both editions, can be loaded.
+    `rnn` may be replaced. PyTorch's recurrent networks, also bidirectional, skip padding too. As in the book, other
+    modules get only inputs (T, B, embed_size), without lengths. Weights saved with either edition can be loaded.
 
     Args:
         vocab_size: Tokens.
@@ -441,7 +440,7 @@ def _convert_edition_1(module: nn.Module, state_dict: dict[str, Tensor], prefix:
 class Seq2SeqAttentionDecoder(AttentionDecoder):
     """A GRU with additive attention on the encoder's states before every step.
 
-    `attention` may be replaced by another of the chapters' attentions, and `rnn` by an `AttentionalLSTM` of
+    `attention` may be replaced by the chapters' other attention layers, and `rnn` by an `AttentionalLSTM` of
     `dikkat.recurrent`. Weights of the decoder in the chapter's cell can be loaded.
 
     Args:
@@ -488,7 +487,7 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
 
     @property
     def attention(self) -> Score:
-        """The attention of `rnn`, which may be replaced by another of the chapters' attentions."""
+        """The score of `rnn`; assign another of the chapters' attention layers to replace it."""
         return self.rnn.score
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -498,7 +497,7 @@ class Seq2SeqAttentionDecoder(AttentionDecoder):
                 f"{name}: got {type(value).__name__}; expected {' or '.join(kind.__name__ for kind in allowed[name])}. "
                 "For another module define the decoder in a cell, as the chapter does"
             )
-        if name == "attention":
+        if name == "attention":  # not by the property's setter: `nn.Module` would register the module instead
             self.rnn.score, self.rnn.weight_dropout = value, getattr(value.dropout, "p", 0.0)
         else:
             super().__setattr__(name, value)

@@ -112,13 +112,13 @@ def sequence_mask(X: Array, valid_len: Array, value: float = 0) -> Array:
     return _where(inside.reshape(*inside.shape, *[1] * (X.ndim - 2)), X, value)
 
 
-def _visible(valid_lens: Array | None, scores: Sequence[int]) -> Any:
-    """Return the visible pairs, NumPy booleans (B, n or 1, m), for scores of this shape; None for all."""
+def _visible(valid_lens: Array | None, scores_shape: Sequence[int]) -> Any:
+    """Return the visible pairs, NumPy booleans (B, n or 1, m), for scores of a shape; None for all."""
     if valid_lens is None:
         return None
-    if len(scores) != 3:
-        raise ValueError(f"X: got shape {tuple(scores)}; expected (batch, queries, keys)")
-    batch, queries, keys = scores
+    if len(scores_shape) != 3:
+        raise ValueError(f"X: got shape {tuple(scores_shape)}; expected (batch, queries, keys)")
+    batch, queries, keys = scores_shape
     lens = _integers("valid_lens", valid_lens)
     if lens.shape not in ((batch,), (batch, queries)):
         raise ValueError(f"valid_lens: got shape {lens.shape}; expected ({batch},) or ({batch}, {queries})")

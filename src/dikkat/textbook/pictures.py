@@ -79,11 +79,11 @@ def plot(
     Args:
         X: One sequence of x values, or one for each curve; without Y, the y values themselves.
         Y: One sequence of y values, or one for each curve.
-        xlabel: See `set_axes`, as for `ylabel`, `legend`, `xlim`, `ylim`, `xscale` and `yscale`.
+        xlabel: Label of the x axis.
         ylabel: Label of the y axis.
         legend: Names of the curves.
-        xlim: Left and right end.
-        ylim: Lower and upper end.
+        xlim: Left and right end of the x axis.
+        ylim: Lower and upper end of the y axis.
         xscale: `"linear"`, `"log"` ...
         yscale: As `xscale`, for y.
         fmts: matplotlib's formats of the curves, repeated if there are more curves.

@@ -124,13 +124,13 @@ def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
     return tf.where(tf.reshape(inside, (-1, X.shape[1], *[1] * (len(X.shape) - 2))), X, tf.cast(value, X.dtype))
 
 
-def _visible(valid_lens: Tensor | None, scores: Sequence[int]) -> Tensor | None:
-    """Return the visible pairs, booleans (B, n or 1, m), for scores of this shape; None for all."""
+def _visible(valid_lens: Tensor | None, scores_shape: Sequence[int]) -> Tensor | None:
+    """Return the visible pairs, booleans (B, n or 1, m), for scores of a shape; None for all."""
     if valid_lens is None:
         return None
-    if len(scores) != 3:
-        raise ValueError(f"X: got shape {tuple(scores)}; expected (batch, queries, keys)")
-    batch, queries, keys = scores
+    if len(scores_shape) != 3:
+        raise ValueError(f"X: got shape {tuple(scores_shape)}; expected (batch, queries, keys)")
+    batch, queries, keys = scores_shape
     lens = _integers("valid_lens", valid_lens)
     if not (lens.shape.is_compatible_with((batch,)) or lens.shape.is_compatible_with((batch, queries))):
         raise ValueError(f"valid_lens: got shape {tuple(lens.shape)}; expected ({batch},) or ({batch}, {queries})")

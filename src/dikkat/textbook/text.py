@@ -75,7 +75,7 @@ class Vocab:
             return [self.to_tokens(index) for index in indices]
         number = float(indices)  # MXNet's arrays are of floats
         if not number.is_integer():
-            raise ValueError(f"a token's number: got {number}; expected a whole number")
+            raise ValueError(f"indices: got {number}; expected whole numbers")
         return self.idx_to_token[int(number)]
 
 

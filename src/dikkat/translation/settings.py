@@ -174,7 +174,7 @@ class Settings:
             )
         if self.r_drop and not (self.dropout or self.attention_dropout):
             raise SettingsError(
-                f"r_drop: got {self.r_drop:g}; expected 0 without dropout, as both passes would be equal: set dropout"
+                f"r_drop: got {self.r_drop:g} without dropout, so both passes are equal; expected 0. Or set dropout"
             )
 
     @property

@@ -14,7 +14,7 @@ from dikkat._core.arithmetic import farthest
 from dikkat._core.implementations import reference
 from dikkat._core.problem import Problem
 from dikkat._core.restrictions import Hidden
-from dikkat._engine.addresses import many_at_once
+from dikkat._engine.addresses import are_batched
 from dikkat._engine.local_gradients import local_gradients
 
 _through_tanh, _through_clamp = torch.ops.aten.tanh_backward.grad_input, torch.ops.aten.hardtanh_backward
@@ -89,7 +89,7 @@ class _Pairwise(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, weights_grad: Tensor | None = None) -> tuple[Tensor | None, ...]:
         query, key, weight, value, weights, pair_features, used_value = ctx.saved_tensors
         template, hidden = ctx.template, ctx.hidden
-        if torch.is_grad_enabled() or many_at_once(grad, weights_grad):
+        if torch.is_grad_enabled() or are_batched(grad, weights_grad):
             operands, needed = (query, key, weight, value), ctx.needs_input_grad[3:]
             return None, None, None, *_recompute(template, hidden, operands, needed, (grad, weights_grad))
         product, by_row = torch.bmm if len(template.lead) == 1 else torch.matmul, hidden is not None and hidden.by_row

@@ -183,9 +183,9 @@ def fused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, lead: torch.Size, causal: bool, dropout: float,
     scale: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    """Run the fused kernel on operands (..., n, h), (..., m, h), (..., m, d_v) of one dtype, folded and padded.
+    """Fold operands (..., n, h), (..., m, h), (..., m, d_v) of one dtype, run the fused kernel, and unfold the result.
 
-    `mask` is (B, H or 1, n or 1, m), `lead` the leading dimensions of the result; `scale` multiplies products.
+    `mask` is (B, H or 1, n or 1, m). The result has the leading dimensions `lead`. `scale` multiplies ⟨q, k⟩.
     """
     values = value.shape[-1]
     size = width(query, values)

@@ -9,7 +9,7 @@ from dikkat._core.compiled.scoring import SMALL_ROW
 from dikkat._core.compiled.softmax import by_total, normalise, rescale
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp, tanh
-from dikkat._engine.memory import Call, clear, number_at
+from dikkat._engine.memory import Call, clear, read_number
 from dikkat._engine.vectors import (
     Pointer,
     Vector,
@@ -32,8 +32,8 @@ from dikkat.recurrent.fused.record import ADDITIVE, DISTANCE, INNER
 @inlined
 def find_index(call: Call, row: int, t: int) -> int:
     """Return the index of a row's t-th computed step among the steps of all rows."""
-    step = number_at(call.lengths, row) - 1 - t if call.reverse else t
-    return number_at(call.offsets, step) + row
+    step = read_number(call.lengths, row) - 1 - t if call.reverse else t
+    return read_number(call.offsets, step) + row
 
 
 @inlined
@@ -41,7 +41,7 @@ def count_keys(call: Call, b: int) -> int:
     """Return the number of keys of sequence `b`, without padding."""
     if call.key_counts == 0:
         return call.keys
-    return min(call.keys, max(0, number_at(call.key_counts, b)))
+    return min(call.keys, max(0, read_number(call.key_counts, b)))
 
 
 @inlined
@@ -231,8 +231,8 @@ def query_gradient(
 @inlined
 def key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> None:
     """Write the gradients of a row's keys, summed over its steps, and add to the gradient of v."""
-    lanes, size, b = lanes_of(zero), call.features, number_at(call.order, row)
-    length, key_count = number_at(call.lengths, row), count_keys(call, b)
+    lanes, size, b = lanes_of(zero), call.features, read_number(call.order, row)
+    length, key_count = read_number(call.lengths, row), count_keys(call, b)
     one, minus_two = full(1, zero), full(-2, zero)
     queries, exps = pointer(call.queries, zero), pointer(call.query_exp, zero)
     by_scores = pointer(call.score_grad, zero)
@@ -273,8 +273,8 @@ def key_gradients(call: Call, row: int, weight_grad: Pointer, zero: Any) -> None
 @inlined
 def value_gradients(call: Call, row: int, zero: Any) -> None:
     """Write the gradients of a row's values, summed over its steps."""
-    lanes, size, b = lanes_of(zero), call.values, number_at(call.order, row)
-    length, key_count = number_at(call.lengths, row), count_keys(call, b)
+    lanes, size, b = lanes_of(zero), call.values, read_number(call.order, row)
+    length, key_count = read_number(call.lengths, row), count_keys(call, b)
     weights, context_sums = pointer(call.weights, zero), pointer(call.context_sums, zero)
     for j in range(key_count):
         value_grad = at(pointer(call.value_grad, zero), (b * call.keys + j) * size)

@@ -18,7 +18,7 @@ from numba import carray
 
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import tanh
-from dikkat._engine.memory import Call, Work, clear, copy_vectors, number_at, workplace_of
+from dikkat._engine.memory import Call, Work, clear, copy_vectors, read_number, workplace_of
 from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, pointer, store
 from dikkat.recurrent.fused.attending import (
     attend_row,
@@ -54,7 +54,7 @@ def _fill_rows(rows: int, bias: int, offset: int, target: Pointer, size: int, ze
 
 @inlined
 def _count_active(call: Call, task: int, rows: int, t: int) -> int:
-    while rows > 0 and number_at(call.lengths, task + (rows - 1) * call.tasks) <= t:
+    while rows > 0 and read_number(call.lengths, task + (rows - 1) * call.tasks) <= t:
         rows -= 1
     return rows
 
@@ -140,7 +140,7 @@ def _copy_rows(call: Call, task: int, rows: int, in_batch: int, in_work: Pointer
     size = call.hidden
     for layer in range(call.layers):
         for i in range(rows):
-            offset = (layer * call.batch + number_at(call.order, task + i * call.tasks)) * size
+            offset = (layer * call.batch + read_number(call.order, task + i * call.tasks)) * size
             in_call, in_task = at(pointer(in_batch, zero), offset), at(in_work, (layer * call.task_rows + i) * size)
             if back:
                 copy_vectors(in_task, in_call, size, zero)
@@ -191,7 +191,7 @@ def _attend_step(call: Call, work: Work, task: int, active: int, t: int, top: Po
             copy_vectors(query, at(pointer(call.queries, zero), index * size), size, zero)
             if call.pair == ADDITIVE:
                 exps = at(pointer(call.query_exp, zero), index * size)
-        attend_row(call, index, number_at(call.order, row), query, exps, weights, context, zero)
+        attend_row(call, index, read_number(call.order, row), query, exps, weights, context, zero)
         copy_vectors(weights, at(pointer(call.weights, zero), index * call.key_row), call.key_row, zero)
         copy_vectors(context, at(pointer(call.contexts, zero), index * values), values, zero)
 
@@ -230,7 +230,7 @@ def forward(zero: Any) -> Any:
             _copy_rows(call, task, rows, call.state, states, False, zero)
             if call.cell == LSTM:
                 _copy_rows(call, task, rows, call.memory_cell, work.cells, False, zero)
-            for t in range(number_at(call.lengths, task)):
+            for t in range(read_number(call.lengths, task)):
                 active = _count_active(call, task, rows, t)
                 if call.pair != NOTHING:
                     top = at(states, (layers - 1) * task_rows * size)
@@ -294,7 +294,7 @@ def _attend_gradients(call: Call, work: Work, task: int, active: int, t: int, to
     product(active, work.gates, width, pointer(call.context_weight, zero), width, values, contexts, values, zero)
     for i in range(active):
         row = task + i * call.tasks
-        index, b = find_index(call, row, t), number_at(call.order, row)
+        index, b = find_index(call, row, t), read_number(call.order, row)
         query, exps = at(pointer(call.queries, zero), index * size), at(pointer(call.query_exp, zero), index * size)
         context, key_count, query_grad = at(contexts, i * values), count_keys(call, b), at(queries, i * size)
         copy_vectors(context, at(pointer(call.context_sums, zero), index * values), values, zero)
@@ -331,7 +331,7 @@ def backward(zero: Any) -> Any:
             if call.cell == LSTM:
                 _copy_rows(call, task, rows, call.last_cell_grad, work.cell_grads, False, zero)
             top = at(grads, (layers - 1) * task_rows * size)
-            for t in range(number_at(call.lengths, task) - 1, -1, -1):
+            for t in range(read_number(call.lengths, task) - 1, -1, -1):
                 active = _count_active(call, task, rows, t)
                 for i in range(active):
                     index = find_index(call, task + i * call.tasks, t)

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dikkat._core.operators import first_derivatives_only
-from dikkat._engine.addresses import many_at_once
-from dikkat._engine.pytorch_state import saves_by_hook
+from dikkat._engine.addresses import are_batched
+from dikkat._engine.pytorch_state import has_save_hooks
 from dikkat.recurrent.fused.calls import Spec, StackRecord, find_dtype, to_dtype, unpad
 from dikkat.recurrent.fused.stack import Layer, Operands, Results, Rows, check_shapes, split_tensors
 from dikkat.scores import Pair, Profile
@@ -46,7 +46,7 @@ class _Run(torch.autograd.Function):
     def forward(ctx: Any, spec: Spec, *tensors: Tensor | None) -> Any:
         record, results = _forward(spec, tensors)
         ctx.set_materialize_grads(False)
-        hooked = saves_by_hook()  # such hooks cannot see the record's memory, so the backward repeats the forward
+        hooked = has_save_hooks()  # such hooks cannot see the record's memory, so the backward repeats the forward
         ctx.spec, ctx.record = spec, None if hooked else record
         if spec.grads:
             ctx.save_for_backward(tensors[0] if hooked else None, *tensors[1:])
@@ -81,7 +81,7 @@ def compute_grads(
     Raises:
         RuntimeError: `grads` are batched, as with `is_grads_batched`.
     """
-    if many_at_once(*grads):
+    if are_batched(*grads):
         raise RuntimeError("a recurrence takes one gradient at a time; call without is_grads_batched and vectorize")
     if not torch.is_grad_enabled():
         return compute()

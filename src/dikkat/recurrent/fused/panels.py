@@ -35,7 +35,7 @@ def product(
 
 @inlined
 def _pack_line(packing: Any, out: int, column: int, count: int, target: Pointer, step: int, zero: Any) -> None:
-    """Write `count` numbers of a weight's row, from `column` on, `step` apart; zeros past the weight's edges."""
+    """Write `count` numbers of a weight's row `out` from `column` on, `step` apart; zeros past the weight's edges."""
     group, row = out // packing.padded_rows, out % packing.padded_rows
     available = 0
     if row < packing.group_rows:
@@ -49,7 +49,7 @@ def _pack_line(packing: Any, out: int, column: int, count: int, target: Pointer,
 
 @inlined
 def _pack_panel(packing: Any, panel: int, zero: Any) -> None:
-    """Write a panel of a weight (out, in). The weight's rows become the panel's columns, or, transposed, its rows."""
+    """Write a panel of a weight (out, in). Its rows become the panel's columns, or rows if `packing.transposed`."""
     width = PANEL * lanes_of(zero)
     target = at(pointer(packing.target, zero), panel * width * packing.panel_rows)
     if packing.transposed:

@@ -42,7 +42,7 @@ class Rows:
 
 
 class _Gather(torch.autograd.Function):
-    """Select rows of a tensor, no row twice."""
+    """Select rows of a tensor, each at most once."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, index: Tensor) -> Tensor:
@@ -66,19 +66,19 @@ class _Scatter(torch.autograd.Function):
 
 
 def _scatter_rows(tensor: Tensor, index: Tensor, count: int) -> Tensor:
-    """Write rows to these indices of `count` rows; zeros elsewhere."""
+    """Return `count` rows with the tensor's rows at the indices and zeros elsewhere."""
     if len(index) == count:
         return torch.empty_like(tensor).index_copy_(0, index, tensor)
     return tensor.new_zeros(count, *tensor.shape[1:]).index_copy_(0, index, tensor)
 
 
-def take(tensor: Tensor, rows: Rows) -> Tensor:
+def pack_rows(tensor: Tensor, rows: Rows) -> Tensor:
     """Pack (B, T, ...) to (N, ...)."""
     gathered: Tensor = _Gather.apply(tensor.flatten(0, 1), rows.positions)  # type: ignore[no-untyped-call]
     return gathered
 
 
-def put(tensor: Tensor, rows: Rows) -> Tensor:
+def unpack_rows(tensor: Tensor, rows: Rows) -> Tensor:
     """Unpack (N, ...) to (B, T, ...), zeros after a sequence's end."""
     scattered: Tensor = _Scatter.apply(tensor, rows.positions, rows.batch * rows.steps)  # type: ignore[no-untyped-call]
     return scattered.reshape(rows.batch, rows.steps, *tensor.shape[1:])

@@ -104,7 +104,7 @@ class Line:
 
 def runs(tensor: Tensor) -> bool:
     """Return True if the compiled kernels accept the tensor."""
-    return tensor.is_cpu and tensor.dtype in NUMPY and not addresses.without_numba()
+    return tensor.is_cpu and tensor.dtype in NUMPY and not addresses.numba_obstacles()
 
 
 def spatial_order(points: NDArray[Any]) -> NDArray[np.intp]:

@@ -13,12 +13,12 @@ from dikkat.translation.data.corpus import Pair
 from dikkat.translation.text.units import UNIT
 
 _MIN_PAIRS = 20  # in a corpus, and pairs with unrelated words: fewer give no warning
-_MIN_EXCHANGED = 3  # pairs with exchanged sides: fewer may be chance; docs/recipes.md has the trials
+_MIN_EXCHANGED = 3  # pairs with exchanged sides: fewer may be chance; benchmarks/trials.md has the trials
 _MAX_PAIRS = 20_000  # whose words are compared
 _MAX_WORDS = 40  # of a side: longer sides are not compared
 _MIN_COUNT = 3  # occurrences of a known word
 _MIN_KNOWN_WORDS = 8  # of a pair, for a judgement by its words
-_MAX_GAIN = -0.75  # mean gain of a strange pair; docs/recipes.md has the shares of right and wrong pairs below it
+_MAX_GAIN = -0.75  # mean gain of a strange pair; benchmarks/trials.md has the shares of right and wrong pairs below it
 _ITERATIONS = 5
 _UNRELATED = 0.1  # probability that a word translates no word of the other side
 _SIDE_RATIO = 1.4  # a word is typical of a side if it is this many times more frequent there

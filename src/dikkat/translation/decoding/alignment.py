@@ -111,9 +111,9 @@ def links(weights: Tensor, source: Units, target: Units) -> set[Link]:
 def grow_diag_final_and(forward: set[Link], backward: set[Link]) -> set[Link]:
     """Join the links of two directions.
 
-    First come the links that both have; then neighbours, also diagonal, that one of them has, if a word is unlinked;
-    then links whose words are both unlinked. Koehn, Och, Marcu, "Statistical phrase-based translation" (2003),
-    section 3.1, and its later symmetrisation of that name.
+    Start with the links of both directions. Add their neighbours from either direction, also diagonal ones, if one of a
+    neighbour's words is unlinked. Then add links of two unlinked words. Koehn, Och, Marcu, "Statistical phrase-based
+    translation" (2003), section 3.1; Moses has the heuristic under this name.
 
     Example:
         >>> sorted(grow_diag_final_and({(0, 0), (1, 1), (2, 3)}, {(0, 0), (2, 1)}))

@@ -33,7 +33,7 @@ class Evaluation:
 
     Attributes:
         sentences: The number of translations.
-        bleu: From 0 to 100. None if no reference has four words, since BLEU is then undefined.
+        bleu: From 0 to 100. None if no translation or reference has four words, since BLEU is then undefined.
         bleu_line: sacreBLEU's line, `BLEU = …`, with the n-gram precisions and the brevity penalty.
         bleu_signature: sacreBLEU's settings. Scores with different signatures cannot be compared.
         chrf: From 0 to 100.
@@ -122,7 +122,7 @@ def _count_wrong_numbers(source: str, hypothesis: str, reference: str) -> tuple[
 
 
 def words_of(texts: Sequence[str]) -> str:
-    """Return the name of sacreBLEU's tokenizer for the script of most letters.
+    """Return the name of sacreBLEU's tokenizer for the script of most letters. Japanese may be mostly Han.
 
     Example:
         >>> words_of(["Go."]), words_of(["走开。"]), words_of(["ไป"])
@@ -131,9 +131,11 @@ def words_of(texts: Sequence[str]) -> str:
     counts = {name: sum(len(letters.findall(text)) for text in texts) for name, letters in _SCRIPTS.items()}
     if sum(counts.values()) - counts["any"] <= counts["any"] / 2:
         return "13a"
-    if 10 * counts["kana"] > counts["han"]:
+    if counts["other"] >= counts["kana"] + counts["han"]:
+        return "char"
+    if 10 * counts["kana"] > counts["han"]:  # Chinese has less kana, Japanese more
         return "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"
-    return "zh" if counts["han"] > counts["other"] else "char"
+    return "zh"
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ class Bucket:
         least: The fewest words of a source; or the fewest occurrences of its rarest word in training.
         most: The most words, or occurrences. None: any number.
         sentences: The number of sentences.
-        bleu: The corpus score of these sentences, from 0 to 100; None if no reference has four words.
+        bleu: The corpus score of these sentences, from 0 to 100; None as in `Evaluation`.
         chrf: The corpus score of these sentences, from 0 to 100.
     """
 
@@ -217,7 +219,7 @@ class Bucket:
 
 
 def evaluate_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> list[Bucket]:
-    """Compute BLEU and chrF of sentences with 1 to 10 source words, with 11 to 20, and so on.
+    """Compute BLEU and chrF of sentences with up to 10 source words, with 11 to 20, and so on.
 
     Args:
         sources: The source sentences. Punctuation does not count; in scripts without spaces each letter is a word.
@@ -326,7 +328,7 @@ def significance(hypotheses: Sequence[str], others: Sequence[str], references: S
 
 
 def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: int) -> float:
-    r"""Return the textbook's BLEU of a sentence, with n-grams up to k and more weight for longer n-grams.
+    r"""Return the textbook's BLEU of a sentence, with n-grams up to k.
 
     $$ \exp\Big(\min\Big(0, 1 - \frac{l_\mathrm{reference}}{l_\mathrm{hypothesis}}\Big)\Big)
     \prod_{n=1}^{k} p_n^{1/2^n} $$
@@ -351,7 +353,7 @@ def bleu_k(hypothesis: str | Sequence[str], reference: str | Sequence[str], k: i
         0.4317
     """
     if k < 1:
-        raise ValueError(f"k: got {k}; expected at least 1, the words of the longest n-grams")
+        raise ValueError(f"k: got {k}; expected at least 1, as n-grams have up to k words")
     words = hypothesis.split() if isinstance(hypothesis, str) else list(hypothesis)
     reference_words = reference.split() if isinstance(reference, str) else list(reference)
     if not words:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat._engine import cancellation
-from dikkat._engine.addresses import sent
+from dikkat._engine.addresses import to_device
 from dikkat.recurrent import sequence
 from dikkat.recurrent.fused.calls import to_dtype
 from dikkat.recurrent.steps import Keys, project_states, step_layers
@@ -43,10 +43,10 @@ def search_grid(
     beams, device = StepBeams(sentences, search, slot_bits), models[0].output_bias.device
     count, beam = len(sentences), search.beam
     source_tokens, lengths = pad([sentence.tokens for sentence in sentences])
-    grids = [Grid(model.eval(), sent(source_tokens, device), lengths, beam) for model in models]
+    grids = [Grid(model.eval(), to_device(source_tokens, device), lengths, beam) for model in models]
     vocabulary = len(models[0].output_bias)
-    end_bonus = sent(ENDED * F.one_hot(torch.tensor(END), vocabulary), device)
-    first_place = sent(torch.tensor([0.0, *[-torch.inf] * (beam - 1)]), device)
+    end_bonus = to_device(ENDED * F.one_hot(torch.tensor(END), vocabulary), device)
+    first_place = to_device(torch.tensor([0.0, *[-torch.inf] * (beam - 1)]), device)
     origins = torch.arange(count * beam, device=device).view(count, beam)
     parents, tokens = origins.repeat_interleave(beam, 1), torch.full_like(origins, BEGIN)
     totals = first_place.double().repeat(count, 1)
@@ -58,7 +58,7 @@ def search_grid(
         if step <= min_tokens:
             allowed = beams.allowed(step, np.arange(count), np.zeros(count, np.int64))
             special = torch.zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
-            bars = sent(torch.zeros(count, 1, vocabulary).index_copy_(2, beams.limited, special[:, None]), device)
+            bars = to_device(torch.zeros(count, 1, vocabulary).index_copy_(2, beams.limited, special[:, None]), device)
         all_scores, all_weights = zip(*(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True)
         scores = mean_log(all_scores) if len(all_scores) > 1 else all_scores[0].log_softmax(1)
         gains, top_tokens = (scores.unflatten(0, (count, beam)) + bars).topk(beam)
@@ -111,7 +111,7 @@ class Grid:
         self._state: Sequence[Tensor] = states_by_layer[0]
         self._cell: Any = states_by_layer[1] if len(states_by_layer) > 1 else None
         operands = operands._replace(gates=self._words[:1].expand(rows, -1))
-        self._look = Keys(operands, decoder.score.pair, decoder.score.profile).look
+        self._find_weights = Keys(operands, decoder.score.pair, decoder.score.profile).find_weights
         self._query_and_gates = project_states(operands, self._layers[-1])
 
     def step(self, tokens: Tensor, origins: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,7 +119,7 @@ class Grid:
         state = [layer.index_select(0, origins) for layer in self._state]
         cell = [None] * len(state) if self._cell is None else [layer.index_select(0, origins) for layer in self._cell]
         query, recurrent = self._query_and_gates(state[-1])
-        weights = self._look(query)
+        weights = self._find_weights(query)
         words = self._words.index_select(0, tokens).unflatten(0, weights.shape[:2])
         gates, readout, lexical = torch.baddbmm(words, weights, self._values).flatten(0, 1).split(self._sizes, 1)
         cell_steps = step_layers(self._layers, gates, recurrent, state, cell)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dikkat._engine import cancellation
-from dikkat._engine.addresses import sent
+from dikkat._engine.addresses import to_device
 from dikkat.translation.decoding.compiled.beams import StepBeams, Table
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import GREEDY, Search
@@ -42,7 +42,7 @@ def _search(steps: "ModelSteps", beams: StepBeams, choose: Choice) -> list[list[
         cancellation.check()
         scores, weights = steps.step(torch.from_numpy(previous))
         limited, allowed = (
-            sent(tensor, scores.device) for tensor in (beams.limited, beams.allowed(step, sentences, missing))
+            to_device(tensor, scores.device) for tensor in (beams.limited, beams.allowed(step, sentences, missing))
         )
         possible = scores.index_copy(1, limited, scores[:, limited].masked_fill(~allowed, -torch.inf))
         tokens = choose(possible, sentences, step)
@@ -67,7 +67,7 @@ class ModelSteps:
         self._models = [model.eval() for model in models]
         self._device = models[0].output_bias.device
         numbers, lengths = pad(sources)
-        encoded = [model.encode(sent(numbers, self._device), lengths) for model in models]
+        encoded = [model.encode(to_device(numbers, self._device), lengths) for model in models]
         self._memories, self._states = [memory for memory, _ in encoded], [state for _, state in encoded]
 
     def step(self, previous: Tensor) -> tuple[Tensor, Tensor | None]:

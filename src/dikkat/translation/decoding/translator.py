@@ -288,7 +288,7 @@ class Translator(BaseTranslator):
         source_tokenizer: The tokenizer of the source language.
         target_tokenizer: The tokenizer of the target language.
         origin: The record of the model's training, if known.
-        slots: The spans that the model reads and writes as slots.
+        slots: The spans, such as numbers, that translations copy.
 
     Example:
         >>> translation, nothing = translator.translate(["Go.", ""])
@@ -463,7 +463,7 @@ class Ensemble(BaseTranslator):
         models: The networks.
         source_tokenizer: The tokenizer of the source language.
         target_tokenizer: The tokenizer of the target language.
-        slots: The spans that the models read and write as slots.
+        slots: The spans, such as numbers, that translations copy.
         length_penalty: The mean of the models' length penalties, used by a search without one.
     """
 

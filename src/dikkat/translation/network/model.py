@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dikkat import scores
-from dikkat._engine.addresses import sent
+from dikkat._engine.addresses import to_device
 from dikkat.attention import Memory
 from dikkat.recurrent import AttentionalGRU, AttentionalLSTM, GRUEncoder, LSTMEncoder
 from dikkat.translation.errors import SettingsError
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch with its tokens on a device; the lengths stay on the CPU, which reads them."""
-        return self._replace(source=sent(self.source, device), target=sent(self.target, device))
+        return self._replace(source=to_device(self.source, device), target=to_device(self.target, device))
 
 
 def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -163,7 +163,7 @@ class TranslationModel(nn.Module):
         embedded = self._embed(self.source_table, source)
         outputs, final = self.encoder(embedded, lengths)
         states, cells = final if isinstance(final, tuple) else (final, None)
-        attended = (outputs, sent(lengths, source.device)) if self.attends else (states[-1].unsqueeze(1), None)
+        attended = (outputs, to_device(lengths, source.device)) if self.attends else (states[-1].unsqueeze(1), None)
         encoded = self.dropout(attended[0])
         values = torch.cat([encoded, embedded], dim=-1) if self.is_lexical else encoded
         memory = self.decoder.prepare(encoded, attended[1], values)
@@ -301,7 +301,7 @@ def _real_positions(batch: Batch) -> Tensor:
     """Return the positions in (B · T) without padding, (N,) int64, computed on the CPU without synchronisation."""
     lengths = batch.target_lengths.cpu()
     is_real = torch.arange(batch.target.shape[1] - 1, device="cpu") < lengths.unsqueeze(1)
-    return sent(is_real.flatten().nonzero().squeeze(1), batch.target.device)
+    return to_device(is_real.flatten().nonzero().squeeze(1), batch.target.device)
 
 
 def _make_score(settings: Settings) -> scores.Score:

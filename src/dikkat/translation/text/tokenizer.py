@@ -457,22 +457,23 @@ def _check_vocabulary(vocabulary: Any) -> None:
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
         raise ValueError(f"first tokens: got {tokens[: len(SPECIAL_TOKENS)]}; expected {list(SPECIAL_TOKENS)}")
-    if [vocabulary[token] for token in tokens] != list(range(len(tokens))):
-        raise ValueError("vocab: expected token numbers from 0 without a gap")
+    for index, token in enumerate(tokens):
+        if vocabulary[token] != index:
+            raise ValueError(f"vocab: got number {vocabulary[token]} after {index - 1}; expected {index}")
 
 
 def _check_special(tokens: Any) -> None:
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     expected = [{"id": number, "content": token, **plain} for number, token in enumerate(SPECIAL_TOKENS)]
     if not _is_equal(tokens, expected):
-        raise ValueError(f"added_tokens: expected {', '.join(SPECIAL_TOKENS)}")
+        raise ValueError(f"added_tokens: got {reprlib.repr(tokens)}; expected {', '.join(SPECIAL_TOKENS)}")
 
 
 def _check_merges(merges: Any, vocabulary: dict[str, int]) -> None:
     if missing := set(pre_tokenizers.ByteLevel.alphabet()) - vocabulary.keys():
-        raise ValueError(f"vocab: {len(missing)} of the 256 bytes are missing")
+        raise ValueError(f"vocab: no token for {reprlib.repr(missing)}; expected tokens for all 256 bytes")
     if not isinstance(merges, list) or len(merges) > len(vocabulary):
-        raise ValueError("merges: expected a list, with at most as many merges as tokens")
+        raise ValueError(f"merges: got {reprlib.repr(merges)}; expected a list, with at most as many merges as tokens")
 
 
 def _is_equal(a: Any, b: Any) -> bool:

@@ -51,9 +51,10 @@ def device_type() -> str:
 def check_precision(precision: str, device: str) -> None:
     """Raise `SettingsError` for bfloat16 on a device without products in bfloat16."""
     if precision == "bfloat16" and not has_bfloat16(device):
+        processor = "GPU" if device == "cuda" else "CPU"
         raise SettingsError(
-            f"precision: got 'bfloat16'; expected 'float32', as this {device.upper()} has no products in bfloat16, or "
-            "this PyTorch cannot detect them: emulated ones are slower than float32"
+            f"precision: got 'bfloat16'; expected 'float32', as PyTorch finds no bfloat16 products on this {processor} "
+            "(emulated ones are slower)"
         )
 
 

@@ -359,8 +359,9 @@ class Loop:
         except OSError as error:
             newest = None if self.folder is None else self.folder.newest()
             previous = "there is no earlier one" if newest is None else f"{newest} is intact: free space, and resume"
+            folder = "" if self.folder is None else f"{self.folder.path}: "
             raise TrainingStorageError(
-                f"{subject} after step {self.state.step} could not be written ({error.strerror}); {previous}"
+                f"{folder}{subject} after step {self.state.step} could not be written ({error.strerror}); {previous}"
             ) from error
 
     def _restore_random(self) -> None:

@@ -116,7 +116,7 @@ class RunFolder:
         return self._checkpoints / f"step-{step:09}"
 
     def keep_newest(self, best: list[int]) -> None:
-        """Remove older checkpoints, and all saved weights except those of the steps in `best`."""
+        """Remove older checkpoints, and weights of steps that are not in `best`; for a process that writes."""
         newest = self.newest()
         for entry in self._checkpoints.glob("step-*"):
             if entry != newest:
@@ -151,7 +151,9 @@ class RunFolder:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise TrainingFolderError(f"{path}: missing ({error.strerror}). Train again") from error
+            raise TrainingFolderError(
+                f"{path}: cannot be read ({error.strerror}). Restore the file, or train again"
+            ) from error
         if digest(content) != checksum:
             raise TrainingFolderError(f"{path}: damaged: wrong checksum. Copy it again, or train again")
         return load_tensors(content)
@@ -160,7 +162,7 @@ class RunFolder:
         return self._best / f"step-{step:09}.safetensors"
 
 
-# Settings that may change on resume: no earlier step depended on them, except by a schedule that falls to 0.
+# Settings that may change on resume. Earlier steps used them only for a learning rate that falls to 0 at the end.
 CHANGEABLE = ("checkpoint_steps", "epochs", "max_minutes", "patience", "length_penalty")
 
 

@@ -23,7 +23,7 @@ from dikkat.translation.text.units import UNIT, UNSPACED
 from dikkat.translation.training.distributed import device_type, has_bfloat16, processes
 from dikkat.translation.training.train import evenly
 
-# docs/recipes.md has the trials behind these numbers.
+# benchmarks/trials.md has the trials behind these numbers.
 _LARGE_PAIRS = 10_000  # pairs of a large corpus, which uses the larger network
 _RARE_SHARE = 0.06  # share of words that occur once, above which bpe is better
 _SINGLE_WORDS = 1.5  # words and marks per side, below which a corpus has mostly single words

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dikkat._engine.pytorch_state import fast_products
+from dikkat._engine.pytorch_state import allow_tf32
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus, keeps_duplicates
 from dikkat.translation.data.doubts import doubts
@@ -163,7 +163,7 @@ def _restore_threads(precision: str) -> Iterator[None]:
     threads, is_bfloat16 = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
     try:
         # The remaining float32 products, such as those of recurrent steps, may have fewer digits.
-        with fast_products() if is_bfloat16 else nullcontext():
+        with allow_tf32() if is_bfloat16 else nullcontext():
             yield
     finally:
         if torch.get_num_threads() != threads:
@@ -190,6 +190,8 @@ def _make_loop(
             checked = (sample, interval) if corpus is training else evenly(corpus, _VOCABULARY_PAIRS)
             for doubt in doubts(str(corpus), *checked, str(validation), validation or ()):
                 warnings.warn(doubt, UserWarning, stacklevel=4)
+        if not sample:
+            raise CorpusError(f"training: got no pairs ({training}); expected at least one")
         source, target, slots = _learn_texts(settings, sample)
         pairs = sample if interval == 1 else None
     model = TranslationModel(settings, len(source), len(target))
@@ -298,8 +300,6 @@ def _make_display(settings: Settings, progress: bool | None, batches: int) -> Di
 
 
 def _learn_texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
-    if not sample:
-        raise CorpusError("training: got no pairs; expected at least one")
     slots = Slots.learn(sample)
     sources, targets = (
         [side.text for side in sides] for sides in zip(*(slots.mask(*pair) for pair in sample), strict=True)

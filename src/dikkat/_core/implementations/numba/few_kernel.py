@@ -77,9 +77,8 @@ def _begin_weight(call: Call, work: Work, zero: Any) -> float:
 
 @inlined
 def _divisor(query: Pointer, key: Pointer, c: int, size: int, limit: Vector, zero: Any) -> Vector:
-    """Return 1 + e^{min(2x, limit)}; NaN stays NaN."""
-    k = load_part(key, c, size, zero)
-    x = load(query, c) + k  # doubled as a sum: 2q and 2k can overflow even if q + k is finite
+    """Return a = 1 + e^{min(2x, limit)} with x = q + k, for a vector of features from c on; NaN stays NaN."""
+    x = load(query, c) + load_part(key, c, size, zero)  # before doubling: 2q and 2k can overflow if q + k does not
     x += x
     return full(1, zero) + exp(where(limit < x, limit, x))
 
@@ -231,7 +230,7 @@ def _product(x: Pointer, y: Pointer, size: int, zero: Any) -> Vector:
 
 @inlined
 def _score_gradients(call: Call, b: int, row: int, limit: int, inverse_total: float, work: Work, zero: Any) -> None:
-    """Turn a row's scores into weights, and write the scores' gradients: weight · (gradient − Σ weight · gradient)."""
+    """Write a row's weights to `work.shares`, and the scores' gradients weight · (gradient − Σ weight · gradient)."""
     lanes, size = lanes_of(zero), call.values
     values = at(pointer(call.value, zero), b * call.keys * size)
     mean_grad = at(pointer(call.mean_grad, zero), row * size)
@@ -292,11 +291,11 @@ def _pair_gradients(
 
 @inlined
 def _value_gradient(
-    call: Call, work: Work, mean_grad: Pointer, value_grad: Pointer, share: Vector, alone: bool, zero: Any
+    call: Call, work: Work, mean_grad: Pointer, value_grad: Pointer, weight: Vector, alone: bool, zero: Any
 ) -> None:
     size = call.values
     for c in range(0, size, lanes_of(zero)):
-        value_term = share * load_part(mean_grad, c, size, zero)
+        value_term = weight * load_part(mean_grad, c, size, zero)
         if not alone:
             value_term += load_part(value_grad, c, size, zero)
         _write(value_grad, c, size, value_term, work.spare, zero)
@@ -336,11 +335,11 @@ def backward(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
                 clear(work.query_sums, call.padded, zero)
                 mean_grad = at(pointer(call.mean_grad, zero), row * values)
                 for j in range(limit):
-                    by_score, share = spread(work.by_score, j), spread(work.shares, j)
+                    by_score, weight = spread(work.by_score, j), spread(work.shares, j)
                     _pair_gradients(
                         call, work, at(key, j * size), at(key_grad, j * size), by_score, alone, zero, additive, distance
                     )
-                    _value_gradient(call, work, mean_grad, at(value_grad, j * values), share, alone, zero)
+                    _value_gradient(call, work, mean_grad, at(value_grad, j * values), weight, alone, zero)
                 query_grad = at(pointer(call.query_grad, zero), row * size)
                 for c in range(0, size, lanes_of(zero)):
                     _write(query_grad, c, size, load(work.query_sums, c) * full(call.scale, zero), work.spare, zero)

@@ -1,8 +1,8 @@
 """The forward pass of attention in tiles, for the three pair functions, compiled by Numba.
 
 The lanes of a vector are keys. Keys and values are packed into blocks of as many keys as a vector has lanes, feature by
-feature: `key[block][feature][lane]`. A task is some rows of one batch element; it walks over the tiles of keys that its
-rows may see. Threads claim tasks from a counter.
+feature: `key[block][feature][lane]`. A task is some rows of one batch element, with all tiles of keys that they may
+see. Threads claim tasks from a counter.
 
 Additive scores come from Σ v tanh(q + k) = Σ v − 2 Σ v r with r = 1/(1 + p), p = e^{2q} e^{2k}. Eight features share
 one division: with a_c = s(1 + p_c),
@@ -37,16 +37,16 @@ from dikkat._engine.vectors import Pointer, at, claim, full, lanes_of, load, poi
 def _add_weighted_narrow(
     scores: Pointer, weights: Pointer, value: Pointer, blocks: int, size: int, exact: bool, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add weights · values to the mean of one row with few features: the lanes are keys."""
+    """Add weights · values of few features to a row's mean, with keys as lanes."""
     lanes = lanes_of(zero)
     hidden, nothing = full(-np.inf, zero), full(0, zero)
     for c in range(size):
         acc = load(mean, c * lanes)
         for block in range(blocks):
-            share = load(weights, block * lanes) * load(value, (block * size + c) * lanes)
+            term = load(weights, block * lanes) * load(value, (block * size + c) * lanes)
             if exact:
-                share = where(load(scores, block * lanes) == hidden, nothing, share)
-            acc += share
+                term = where(load(scores, block * lanes) == hidden, nothing, term)
+            acc += term
         store(mean, c * lanes, acc)
 
 
@@ -54,7 +54,7 @@ def _add_weighted_narrow(
 def _add_weighted_visible(
     scores: Pointer, weights: Pointer, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any,
 ) -> None:  # fmt: skip
-    """Add weights · values of only the visible keys to the mean of one row, since 0 · NaN is NaN."""
+    """Add weights · values of only the visible keys to a row's mean, since 0 · NaN is NaN."""
     for j in range(keys):
         if scores[j] != -np.inf:
             weight = spread(weights, j)
@@ -64,7 +64,7 @@ def _add_weighted_visible(
 
 @inlined
 def _add_weighted_row(weights: Pointer, value: Pointer, keys: int, stride: int, mean: Pointer, zero: Any) -> None:
-    """Add weights · values to the mean of one row with many features: the lanes are features."""
+    """Add weights · values of many features to a row's mean, with features as lanes."""
     lanes = lanes_of(zero)
     for c in range(0, stride, lanes):
         acc = load(mean, c)
@@ -234,10 +234,10 @@ def _write_weights(
     for block in range(blocks):
         score = load(scores, block * lanes)
         # A hidden key has weight 0, also in a row of NaN.
-        share = where(score == hidden, nothing, exp(score - base) * inverse_total)
+        weight = where(score == hidden, nothing, exp(score - base) * inverse_total)
         if j0 + (block + 1) * lanes <= call.keys:
-            store(out, block * lanes, share)
+            store(out, block * lanes, weight)
         else:
-            store(scores, block * lanes, share)
+            store(scores, block * lanes, weight)
             for j in range(block * lanes, call.keys - j0):
                 out[j] = scores[j]

@@ -39,7 +39,7 @@ def examine(problem: Problem) -> Examined:
         reasons.append(f"it runs on the CPU; the tensors are on {device}, where 'chunked' and 'reference' run")
     if problem.has_tangents:
         reasons.append("it has no forward-mode derivative; 'reference' has")
-    return Examined(reasons or addresses.without_numba())
+    return Examined(reasons or addresses.numba_obstacles())
 
 
 class ProblemRecord(CallRecord):
@@ -204,12 +204,12 @@ def _pad_features(tensor: Tensor, size: int) -> Tensor:
 
 def can_pack(pair: Pair, key: Tensor) -> bool:
     """Return whether packing keys once saves time in later calls: only additive keys need exponentials."""
-    return pair == "additive" and key.device.type == "cpu" and not (is_transformed() or addresses.without_numba())
+    return pair == "additive" and key.device.type == "cpu" and not (is_transformed() or addresses.numba_obstacles())
 
 
 @torch.library.custom_op("dikkat::numba_pack", mutates_args=())
 def pack(key: Tensor) -> Tensor:
-    """Return projected keys (..., m, h) for `Problem.packed` of additive scores, (..., blocks, h, lanes)."""
+    """Pack an additive score's projected keys (..., m, h) into `Problem.packed`, (..., blocks, padded h, lanes)."""
     lead, count = key.shape[:-2], key.shape[-2]
     restrictions = Restrictions(1, count, key.device)
     no_values = key.new_empty((*lead, count, 0))
@@ -394,7 +394,7 @@ def summarise(problem: Problem, request: Asked, *, pools: bool = False) -> Summa
     cells = call.zeros("cells_of_task", tasks, *request.cells) if request.cells else None
     tiles, top = -(-keys // width) if keeps else 1, rows * request.top
     call.run(
-        summaries.summarise, tasks, scores=rows * width, weights=tiles * rows * width, key_sums=width,
+        summaries.summarise, tasks, scores=rows * width, shares=tiles * rows * width, key_sums=width,
         weight=fields["padded"], query=rows * fields["padded"], mean=rows * fields["value_stride"], peaks=rows,
         sums=rows, drifts=rows, factors=rows, limits=rows, top_scores=top, top_indices=top, tile_peaks=tiles * rows,
     )  # fmt: skip

@@ -29,8 +29,9 @@ CALL = Record(
     """,
     real="kept_scale scale limit highest softcap",
     regions="""
-        scores weights by_score in_fast drop_factors upstream reciprocals weight weight_sums query query_peak query_sums
-        query_exact mean peaks sums totals drifts factors score_sums value_sums key_sums top_scores tile_peaks
+        scores shares weights by_score in_fast drop_factors upstream reciprocals weight weight_sums query query_peak
+        query_sums query_exact mean peaks sums totals drifts factors score_sums value_sums key_sums top_scores
+        tile_peaks
     """,
     integer_regions="limits beyond sweeps exact_rows top_indices",
 )

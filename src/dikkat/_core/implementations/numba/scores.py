@@ -45,7 +45,7 @@ def _denominator(query: Pointer, key: Pointer, c: int, s: Vector, zero: Any) -> 
 
 @inlined
 def _fold_eight(query: Pointer, key: Pointer, c: int, weight: Pointer, s: Vector, zero: Any) -> tuple[Vector, Vector]:
-    """Return numerator and denominator of Σ v/a over eight features. Calls for two rows load a key once."""
+    """Return the numerator and denominator of Σ v/a over eight features. Calls for two rows load a key once."""
     a0, a1 = _denominator(query, key, c, s, zero), _denominator(query, key, c + 1, s, zero)
     a2, a3 = _denominator(query, key, c + 2, s, zero), _denominator(query, key, c + 3, s, zero)
     a4, a5 = _denominator(query, key, c + 4, s, zero), _denominator(query, key, c + 5, s, zero)
@@ -92,10 +92,7 @@ def _additive_rows(
 
 @inlined
 def _additive_exact(call: Call, b: int, i: int, j: int, weight: Pointer, zero: Any) -> Vector:
-    """Return Σ v/a over the features for a row and each key of a block, without overflow for any finite input.
-
-    The symbols are those of the module's docstring.
-    """
+    """Return Σ v/a of a row with each key of a block, without overflow for any finite input."""
     query, key = raw_row(call, b, i, zero), raw_keys(call, b, j, zero)
     one, acc = full(1, zero), full(0, zero)
     for c in range(call.features):
@@ -105,13 +102,13 @@ def _additive_exact(call: Call, b: int, i: int, j: int, weight: Pointer, zero: A
 
 
 @inlined
-def _add_scores(scores: Pointer, index: int, share: Vector, plain: bool, zero: Any) -> None:
+def _add_scores(scores: Pointer, index: int, term: Vector, plain: bool, zero: Any) -> None:
     """Add a term to the visible scores of a block, or write it if the tile is plain (see `begin_scores`)."""
     if plain:
-        store(scores, index, share)
+        store(scores, index, term)
     else:
         begin, hidden = load(scores, index), full(-np.inf, zero)
-        store(scores, index, where(begin == hidden, begin, begin + share))
+        store(scores, index, where(begin == hidden, begin, begin + term))
 
 
 @inlined
@@ -124,7 +121,7 @@ def _add_additive(
     call: Call, b: int, i: int, j: int, acc: Vector, peak: Vector, scores: Pointer, index: int, weight: Pointer,
     factor: Vector, constant: Vector, plain: bool, zero: Any,
 ) -> None:  # fmt: skip
-    """Add a row's scores with a block of keys, recomputed directly if a visible score left the range."""
+    """Add constant + factor · Σ v/a to a row's block of scores; recompute the sum if a visible one is out of range."""
     hidden, begin = full(-np.inf, zero), full(0, zero)
     if not plain:
         begin = load(scores, index)
@@ -139,7 +136,7 @@ def _additive_scores(
     call: Call, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, query: Pointer, key: Pointer,
     weight: Pointer, power: float, constant: float, scores: Pointer, plain: bool, zero: Any,
 ) -> None:  # fmt: skip
-    """Add Σ v − 2 Σ v r to a tile of scores."""
+    """Add Σ v tanh(q + k) to a tile of scores, as constant − 2 · power · Σ v'/a with the packed v' = v s / power."""
     lanes, padded = lanes_of(zero), call.padded
     s, factor, base = full(call.scale, zero), full(-2 * power, zero), full(constant, zero)
     for block in range(blocks):
@@ -235,7 +232,7 @@ def inner_scores(
     call: Call, rows: int, blocks: int, width: int, query: Pointer, key: Pointer, scores: Pointer, plain: bool,
     zero: Any,
 ) -> None:  # fmt: skip
-    """Add ⟨q, k⟩, or its soft cap, to a tile of scores."""
+    """Add ⟨q, k⟩, with the call's soft cap, to a tile of scores."""
     lanes, size = lanes_of(zero), call.features
     for block in range(blocks):
         keys, i = at(key, block * size * lanes), 0
@@ -263,7 +260,10 @@ def tile_scores(
     call: Call, work: Work, b: int, i0: int, rows: int, j0: int, blocks: int, width: int, power: float,
     constant: float, zero: Any, inner: Any, additive: Any, distance: Any,
 ) -> None:  # fmt: skip
-    """Write a tile's scores, −∞ for hidden pairs: rows from i0 on, blocks of keys from j0 on."""
+    """Write the scores of a tile (rows from i0, blocks of keys from j0), −∞ for hidden pairs.
+
+    `power` and `constant` are the results of `pack_weight`. Two of `inner`, `additive` and `distance` are None.
+    """
     query, weight, scores = work.query, work.weight, work.scores
     plain = begin_scores(call, b, i0, rows, j0, blocks, width, work.limits, scores, zero)
     key = packed_key(call, b, j0, zero)

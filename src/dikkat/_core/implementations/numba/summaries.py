@@ -1,17 +1,18 @@
 """Summaries of the weights in tiles, for the three pair functions, compiled by Numba, without the map in memory.
 
-A pair's share is e^(score − peak): its weight before the division by the row's total.
+A pair's *share* is e^(score − peak), and its *weight* is the share divided by the row's total, the sum of its shares.
 
 A task is every `element_tasks`-th group of rows of one batch element, so that tasks are equally long even if later rows
-see more keys. One pass over the tiles of keys finds each row's peak, total, largest scores and the sum behind its
-entropy; and with values their mean, so that the pass is also the forward. When a running peak p grows to p', earlier
-sums shrink by e^(p − p'), and
+see more keys. The first pass over the tiles of keys finds each row's peak, total, largest scores, and for its entropy
+the `drift` Σ e^(s − p) (s − p); and with values their weighted mean, the forward's output. When a running peak p grows
+to p', earlier sums shrink by e^(p − p'), and
 
     Σ e^(s − p') (s − p') = e^(p − p') (Σ e^(s − p) (s − p) + (p − p') Σ e^(s − p)).
 
-Sums over rows, by key and by cell of a coarse map, need each row's final total. If the shares e^(score − peak so far)
-of a group's rows with all keys fit into the scratch, they are kept and multiplied by each row's factor at the end. If
-not, a second pass recomputes the scores. These sums are float64, because they add up tens of thousands of rows.
+Sums over rows, by key and by cell of a coarse map, need each row's final total, so they have a second pass. If a
+group's shares fit into the scratch, the first pass keeps them, relative to the peaks so far, and the second multiplies
+them by factors. If not, the second recomputes the scores, and writes weights. The sums over rows are float64, because
+they add up tens of thousands of rows. Two of `inner`, `additive` and `distance` are None, as in `kernel`.
 """
 
 import math
@@ -63,17 +64,13 @@ def _share_and_drift(
 
 
 @inlined
-def _weigh(scores: Pointer, weights: Pointer, blocks: int, peak: float, inverse_total: float, zero: Any) -> float:
-    """Write a row's weights e^(score − peak) / total in a tile; return Σ weight · (score − peak)."""
+def _write_weights(scores: Pointer, terms: Pointer, blocks: int, peak: float, inverse_total: float, zero: Any) -> None:
+    """Write a row's weights e^(score − peak) / total in a tile; 0 for a hidden key, also in a row of NaN."""
     lanes, hidden, nothing = lanes_of(zero), full(-np.inf, zero), full(0, zero)
-    base, factor, drift = full(base_of(peak, zero), zero), full(inverse_total, zero), full(0, zero)
+    base, factor = full(base_of(peak, zero), zero), full(inverse_total, zero)
     for block in range(blocks):
         away = load(scores, block * lanes) - base
-        visible = away != hidden  # in a row of NaN, too, a hidden key weighs nothing
-        weight = where(visible, exp(away) * factor, nothing)
-        store(weights, block * lanes, weight)
-        drift += weight * where(visible, away, nothing)
-    return total(drift)
+        store(terms, block * lanes, where(away != hidden, exp(away) * factor, nothing))
 
 
 @inlined
@@ -95,14 +92,14 @@ def _keep_largest(scores: Pointer, blocks: int, j0: int, top: int, largest: Poin
 
 @inlined
 def _add_to_keys(
-    call: Call, task: int, rows: int, j0: int, blocks: int, width: int, shares: Pointer, work: Work, zero: Any
+    call: Call, task: int, rows: int, j0: int, blocks: int, width: int, terms: Pointer, work: Work, zero: Any
 ) -> None:
-    """Add a tile's weights, `shares` · the rows' factors, to the sums of its keys, four rows at a time."""
+    """Add a tile's weights, `terms` times each row's factor, to the sums of its keys, four rows at a time."""
     lanes, factors, sums = lanes_of(zero), work.factors, work.key_sums
     clear(sums, blocks * lanes, zero)
     i = 0
     while i < rows:
-        r0, f0 = at(shares, i * width), spread(factors, i)
+        r0, f0 = at(terms, i * width), spread(factors, i)
         if i + 4 > rows:
             for index in range(0, blocks * lanes, lanes):
                 store(sums, index, load(sums, index) + f0 * load(r0, index))
@@ -120,10 +117,8 @@ def _add_to_keys(
 
 
 @inlined
-def _add_to_cells(
-    call: Call, task: int, i: int, j0: int, count: int, shares: Pointer, factor: float, zero: Any
-) -> None:
-    """Add a row's weights in a tile to the cells of the map, or write the largest weight."""
+def _add_to_cells(call: Call, task: int, i: int, j0: int, count: int, terms: Pointer, factor: float, zero: Any) -> None:
+    """Add a row's weights in a tile, `terms` times `factor`, to the cells of the map, or keep their largest."""
     keys, cols = call.keys, call.cell_cols
     row = task * call.cell_rows + i * call.cell_rows // call.queries
     cells = at(pointer(call.cells_of_task, np.float64(0)), row * cols)
@@ -134,26 +129,13 @@ def _add_to_cells(
         acc = zero
         if call.by_largest:
             for k in range(j, stop):
-                acc = max(acc, shares[k - j0])
+                acc = max(acc, terms[k - j0])
             cells[col] = max(cells[col], acc * factor)
         else:
             for k in range(j, stop):
-                acc += shares[k - j0]
+                acc += terms[k - j0]
             cells[col] += acc * factor
         j = stop
-
-
-@inlined
-def _add_tile(
-    call: Call, task: int, i0: int, rows: int, j0: int, blocks: int, width: int, shares: Pointer, work: Work, zero: Any
-) -> None:
-    """Add a tile's weights, its shares times each row's factor, to the sums over rows."""
-    if call.cells_of_task != 0:
-        for i in range(rows):
-            row_shares, factor = at(shares, i * width), work.factors[i]
-            _add_to_cells(call, task, i0 + i, j0, blocks * lanes_of(zero), row_shares, factor, zero)
-    if call.key_sums_of_task != 0:
-        _add_to_keys(call, task, rows, j0, blocks, width, shares, work, zero)
 
 
 @inlined
@@ -182,7 +164,7 @@ def _grow(call: Call, i: int, higher: float, work: Work, zero: Any) -> None:
 def _add_to_row(
     call: Call, i: int, j0: int, blocks: int, scores: Pointer, shares: Pointer, lowest: float, work: Work, zero: Any
 ) -> None:
-    """Write a row's shares of one tile; update the row's peak, total, largest scores, and the sum for its entropy."""
+    """Write a row's shares in a tile; update the row's peak, total, drift and largest scores."""
     highest = largest_of(scores, blocks, zero)
     _grow(call, i, max(work.peaks[i], highest), work, zero)
     if call.entropy != 0:
@@ -198,7 +180,7 @@ def _add_to_row(
 
 @inlined
 def _find_factors(call: Call, tile: int, rows: int, work: Work, zero: Any) -> None:
-    """Write the factors that turn a tile's kept shares into weights."""
+    """Write the rows' factors, which turn a tile's kept shares into weights."""
     for i in range(rows):
         tile_peak, factor = work.tile_peaks[tile * call.rows + i], zero
         if tile_peak > -np.inf:
@@ -220,11 +202,56 @@ def _finish_row(call: Call, row: int, i: int, work: Work, zero: Any) -> None:
             pointer(call.entropy, zero)[row] = math.log(row_total) - work.drifts[i] * inverse_total
     for rank in range(call.top):
         score = work.top_scores[i * call.top + rank]
-        share = inverse_total * zero  # NaN in a row of NaN
+        weight = inverse_total * zero  # NaN in a row of NaN
         if score > -np.inf:
-            share = math.exp(score - base) * inverse_total
-        pointer(call.top_weights, zero)[row * call.top + rank] = share
+            weight = math.exp(score - base) * inverse_total
+        pointer(call.top_weights, zero)[row * call.top + rank] = weight
         pointer(call.top_keys, np.int64(0))[row * call.top + rank] = work.top_indices[i * call.top + rank]
+
+
+@inlined
+def _first_pass(
+    call: Call, b: int, i0: int, rows: int, begin: int, end: int, width: int, power: float, constant: float,
+    lowest: float, work: Work, zero: Any, inner: Any, additive: Any, distance: Any,
+) -> None:  # fmt: skip
+    """Find the peaks, totals, drifts, largest scores and means of rows from i0 on."""
+    lanes = lanes_of(zero)
+    for j0 in range(begin, end, width):
+        blocks, tile = min(TILE, (end - j0 + lanes - 1) // lanes), j0 // width
+        shares = at(work.shares, tile * call.rows * width * call.keeps)  # without `keeps` all tiles use the same memory
+        tile_scores(call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive, distance)
+        for i in range(rows):
+            _add_to_row(call, i, j0, blocks, at(work.scores, i * width), at(shares, i * width), lowest, work, zero)
+            if call.keeps:
+                work.tile_peaks[tile * call.rows + i] = work.peaks[i]
+        if call.mean != 0:
+            average(call, b, rows, j0, blocks, width, work.scores, shares, work.mean, zero)
+
+
+@inlined
+def _second_pass(
+    call: Call, task: int, b: int, i0: int, rows: int, begin: int, end: int, width: int, power: float, constant: float,
+    work: Work, zero: Any, inner: Any, additive: Any, distance: Any,
+) -> None:  # fmt: skip
+    """Add the weights of rows from i0 on to the sums over rows, from kept shares if possible."""
+    lanes, reuses_shares = lanes_of(zero), call.keeps != 0
+    for i in range(rows):  # a row of NaN has the factor NaN, and NaN · 0 would be a hidden key's weight
+        reuses_shares = reuses_shares and work.sums[i] == work.sums[i]
+    for j0 in range(begin, end, width):
+        blocks, tile = min(TILE, (end - j0 + lanes - 1) // lanes), j0 // width
+        terms = at(work.shares, tile * call.rows * width * call.keeps)
+        if reuses_shares:
+            _find_factors(call, tile, rows, work, zero)
+        else:
+            tile_scores(call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive, distance)
+            for i in range(rows):  # these terms are weights, so the factors stay 1, as in `_begin_row`
+                row_scores, inverse_total = at(work.scores, i * width), by_total(work.sums[i], zero)
+                _write_weights(row_scores, at(terms, i * width), blocks, work.peaks[i], inverse_total, zero)
+        if call.cells_of_task != 0:
+            for i in range(rows):
+                _add_to_cells(call, task, i0 + i, j0, blocks * lanes, at(terms, i * width), work.factors[i], zero)
+        if call.key_sums_of_task != 0:
+            _add_to_keys(call, task, rows, j0, blocks, width, terms, work, zero)
 
 
 _workplace = workplace_of(CALL)
@@ -237,10 +264,7 @@ def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
 
     def summarise(record: Any) -> None:
         call = carray(record, 1, layout)[0]
-        lanes = lanes_of(zero)
-        width, work = TILE * lanes, _workplace(call, zero)
-        scores, size = work.scores, call.rows * width
-        adds = call.key_sums_of_task != 0 or call.cells_of_task != 0
+        width, work = TILE * lanes_of(zero), _workplace(call, zero)
         packed_weight, power, constant = 0, 1.0, zero
         while True:
             task = claim(call.counters)
@@ -253,43 +277,19 @@ def summarise(zero: Any, inner: Any, additive: Any, distance: Any) -> Any:
             for i0 in range(first, call.queries, call.element_tasks * call.rows):
                 rows, row = min(call.rows, call.queries - i0), b * call.queries + i0
                 pack_rows(call, b, i0, rows, work.query, zero, additive, distance)
-                begin, reach = first_of(call, b, i0, rows, width), limits_of(call, b, i0, rows, work.limits)
+                begin, end = first_of(call, b, i0, rows, width), limits_of(call, b, i0, rows, work.limits)
                 for i in range(rows):
                     _begin_row(call, i, work, zero)
                 if call.mean != 0:
                     clear(work.mean, rows * call.value_stride, zero)
-                for j0 in range(begin, reach, width):
-                    blocks, tile = min(TILE, (reach - j0 + lanes - 1) // lanes), j0 // width
-                    shares = at(work.weights, tile * size * call.keeps)
-                    tile_scores(
-                        call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive, distance
-                    )
-                    for i in range(rows):
-                        _add_to_row(
-                            call, i, j0, blocks, at(scores, i * width), at(shares, i * width), lowest, work, zero
-                        )
-                        if call.keeps:
-                            work.tile_peaks[tile * call.rows + i] = work.peaks[i]
-                    if call.mean != 0:
-                        average(call, b, rows, j0, blocks, width, scores, shares, work.mean, zero)
-                if adds:
-                    reuses_shares = call.keeps != 0
-                    for i in range(rows):  # 0 · NaN is NaN: a hidden key must not have a row's NaN
-                        reuses_shares = reuses_shares and work.sums[i] == work.sums[i]
-                    for j0 in range(begin, reach, width):
-                        blocks, tile = min(TILE, (reach - j0 + lanes - 1) // lanes), j0 // width
-                        shares = at(work.weights, tile * size * call.keeps)
-                        if reuses_shares:
-                            _find_factors(call, tile, rows, work, zero)
-                        else:
-                            tile_scores(
-                                call, work, b, i0, rows, j0, blocks, width, power, constant, zero, inner, additive,
-                                distance,
-                            )  # fmt: skip
-                            for i in range(rows):
-                                inverse_total, row_weights = by_total(work.sums[i], zero), at(shares, i * width)
-                                _weigh(at(scores, i * width), row_weights, blocks, work.peaks[i], inverse_total, zero)
-                        _add_tile(call, task, i0, rows, j0, blocks, width, shares, work, zero)
+                _first_pass(
+                    call, b, i0, rows, begin, end, width, power, constant, lowest, work, zero, inner, additive, distance
+                )
+                if call.key_sums_of_task != 0 or call.cells_of_task != 0:
+                    _second_pass(
+                        call, task, b, i0, rows, begin, end, width, power, constant, work, zero, inner, additive,
+                        distance,
+                    )  # fmt: skip
                 for i in range(rows):
                     _finish_row(call, row + i, i, work, zero)
 

@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 
 from dikkat._engine.compile import inlined
-from dikkat._engine.memory import Call, flags_at, number_at
+from dikkat._engine.memory import Call, flags_at, read_number
 from dikkat._engine.vectors import Pointer, at, full, gather, lane_numbers, lanes_of, load, pointer, store, where
 
 
 @inlined
 def owner(step: int, table: int, b: int) -> int:
-    """Return the index of the element that batch element b uses, of an operand that elements may share."""
+    """Return which element of an operand batch element b uses, since batch elements may share operands."""
     if table != 0:
-        return number_at(table, b)
+        return read_number(table, b)
     return step * b
 
 
@@ -26,7 +26,7 @@ def limit_of(call: Call, b: int, i: int) -> int:
     if call.lens != 0:
         element = owner(call.lens_step, call.lens_table, b)
         element = element * (call.queries if call.lens_row else 1) + i * call.lens_row
-        limit = min(limit, max(0, number_at(call.lens, element)))
+        limit = min(limit, max(0, read_number(call.lens, element)))
     return limit
 
 
@@ -35,7 +35,7 @@ def start_of(call: Call, b: int, i: int) -> int:
     if call.starts == 0:
         return 0
     element = owner(call.starts_step, call.starts_table, b)
-    return number_at(call.starts, element * (call.queries if call.starts_row else 1) + i * call.starts_row)
+    return read_number(call.starts, element * (call.queries if call.starts_row else 1) + i * call.starts_row)
 
 
 @inlined
@@ -52,7 +52,7 @@ def first_of(call: Call, b: int, i0: int, rows: int, step: int) -> int:
 @inlined
 def excluded_of(call: Call, b: int, i: int) -> int:
     element = owner(call.exclude_step, call.exclude_table, b)
-    return number_at(call.exclude, element * (call.queries if call.exclude_row else 1) + i * call.exclude_row)
+    return read_number(call.exclude, element * (call.queries if call.exclude_row else 1) + i * call.exclude_row)
 
 
 @inlined
@@ -66,15 +66,15 @@ def mask_of(call: Call, b: int, i: int) -> Pointer:
 @inlined
 def bias_of(call: Call, b: int, i: int, zero: Any) -> Pointer:
     """Return row i's bias; key j's number is at j · `bias_col`."""
-    return at(pointer(call.bias, zero), number_at(call.bias_offsets, b) + i * call.bias_row)
+    return at(pointer(call.bias, zero), read_number(call.bias_offsets, b) + i * call.bias_row)
 
 
 @inlined
 def turn_of(call: Call, task: int) -> int:
-    """Return the task of a claimed number; the batch elements of one turn share no bias gradient."""
+    """Return the task of a claimed number. Batch elements of one turn share no bias gradient."""
     if call.turns == 0:
         return task
-    return number_at(call.turns, task // call.element_tasks) * call.element_tasks + task % call.element_tasks
+    return read_number(call.turns, task // call.element_tasks) * call.element_tasks + task % call.element_tasks
 
 
 @inlined

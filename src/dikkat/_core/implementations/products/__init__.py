@@ -28,7 +28,7 @@ from dikkat._core.operators import Gradients, Operator, Output
 from dikkat._core.problem import Examined, Problem
 from dikkat._core.restrictions import largest_magnitude, pairs_of
 from dikkat._core.softmax import softmax
-from dikkat._engine.pytorch_state import products_are_fast
+from dikkat._engine.pytorch_state import uses_tf32
 from dikkat.state import Pooled, join
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def examine(problem: Problem) -> Examined:
     reasons, dtypes = [], {problem.query.dtype, problem.key.dtype}
     if torch.float64 in {*dtypes, problem.value.dtype}:
         reasons.append("its factors are float16; 'chunked' and 'reference' take float64")
-    elif not dtypes <= set(_HALVES) and not products_are_fast():
+    elif not dtypes <= set(_HALVES) and not uses_tf32():
         reasons.append(
             "its factors are float16, and products of float32 are exact; after "
             "torch.set_float32_matmul_precision('high'), or in bfloat16, float16 or autocast, it runs"

@@ -136,7 +136,7 @@ class StepBeams(Beams):
     """Hypotheses of an engine in PyTorch: `stepwise` calls `take` after each step, `grid` calls `take_chosen`."""
 
     def __init__(self, sentences: Sequence[Sentence], search: Search, slot_bits: Tensor) -> None:
-        if reasons := addresses.without_numba():
+        if reasons := addresses.numba_obstacles():
             raise InputError(f"translation needs compiled code: {reasons[0]}. Install or repair numba")
         call = CallRecord(HYPOTHESES, torch.float64)
         call.alone = True  # runs on this thread only

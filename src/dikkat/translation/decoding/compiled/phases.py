@@ -16,7 +16,7 @@ from numba import carray
 
 from dikkat._engine.compile import Kernel, inlined
 from dikkat._engine.elementary import exp, tanh
-from dikkat._engine.memory import Call, clear, copy_vectors, number_at, workplace_of
+from dikkat._engine.memory import Call, clear, copy_vectors, read_number, workplace_of
 from dikkat._engine.order import added, publish, seen, wait_a_little
 from dikkat._engine.panels import int8_blocks, narrow_blocks
 from dikkat._engine.vectors import (
@@ -63,7 +63,7 @@ _BYTE, _HALF, _PAIR = np.int8(0), np.int16(0), np.int32(0)
 
 @inlined
 def _buffer(call: Call, number: int, layer: int, zero: Any) -> Pointer:
-    return at(pointer(number_at(call.buffers, number), zero), layer * number_at(call.strides, number))
+    return at(pointer(read_number(call.buffers, number), zero), layer * read_number(call.strides, number))
 
 
 @inlined
@@ -74,7 +74,7 @@ def _count_rows(call: Call, state: State, phase: Phase) -> int:
         return call.positions
     rows = call.sentences
     if phase.kind == record.ENCODE:
-        while number_at(call.lengths, rows - 1) <= state.encoded:
+        while read_number(call.lengths, rows - 1) <= state.encoded:
             rows -= 1
     return rows
 
@@ -89,7 +89,7 @@ def _count_chunks(call: Call, phase: Phase, rows: int) -> int:
 @inlined
 def _find_chunk(call: Call, phase: Phase, rows: int, chunk: int) -> tuple[int, int]:
     if phase.rows == record.POSITIONS:
-        return number_at(call.chunk_first, chunk), number_at(call.chunk_rows, chunk)
+        return read_number(call.chunk_first, chunk), read_number(call.chunk_rows, chunk)
     return chunk * record.CHUNK, min(record.CHUNK, rows - chunk * record.CHUNK)
 
 
@@ -122,7 +122,7 @@ def _start(call: Call, state: State, phase: Phase, block: int, first: int, rows:
 def _position(call: Call, state: State, b: int, direction: int) -> int:
     if direction == 0:
         return b * call.longest + state.encoded
-    return b * call.longest + number_at(call.lengths, b) - 1 - state.encoded
+    return b * call.longest + read_number(call.lengths, b) - 1 - state.encoded
 
 
 @inlined
@@ -263,7 +263,7 @@ def _step_encoder(
         )  # fmt: skip
         column = direction * size + c
         store(outputs, _position(call, state, b, direction) * width + column, load(new_state, 0))
-        if state.encoded == number_at(call.lengths, b) - 1:
+        if state.encoded == read_number(call.lengths, b) - 1:
             store(_buffer(call, _FINAL, phase.layer, zero), b * width + column, load(new_state, 0))
             if call.lstm:
                 store(_buffer(call, _FINAL_CELL, phase.layer, zero), b * width + column, load(new_cell, 0))
@@ -299,10 +299,10 @@ def _embed(call: Call, table: int, scales: int, token: int, target: Pointer, int
 
 @inlined
 def _embed_sources(call: Call, chunk: int, int8: Any, zero: Any) -> None:
-    first = number_at(call.chunk_first, chunk)
+    first = read_number(call.chunk_first, chunk)
     target = _buffer(call, _EMBEDDED_SOURCE, 0, zero)
-    for position in range(first, first + number_at(call.chunk_rows, chunk)):
-        token = number_at(call.sources, position)
+    for position in range(first, first + read_number(call.chunk_rows, chunk)):
+        token = read_number(call.sources, position)
         _embed(call, call.source_table, call.source_scales, token, at(target, position * call.embedded), int8, zero)
 
 
@@ -310,7 +310,7 @@ def _embed_sources(call: Call, chunk: int, int8: Any, zero: Any) -> None:
 def _write_exponentials(call: Call, b: int, zero: Any) -> None:
     """Write e^{2k} of a sentence's keys, and their largest |k|."""
     size, peak = call.features, full(0, zero)
-    for j in range(number_at(call.key_counts, b) if call.key_counts != 0 else call.keys):
+    for j in range(read_number(call.key_counts, b) if call.key_counts != 0 else call.keys):
         offset = (b * call.keys + j) * size
         for c in range(0, size, lanes_of(zero)):
             values = load(pointer(call.key, zero), offset + c)
@@ -321,9 +321,9 @@ def _write_exponentials(call: Call, b: int, zero: Any) -> None:
 
 @inlined
 def _gather(call: Call, row: int, int8: Any, zero: Any) -> None:
-    size, source = call.hidden, number_at(call.next_rows, row)
+    size, source = call.hidden, read_number(call.next_rows, row)
     target = at(_buffer(call, _EMBEDDING, 0, zero), row * call.embedded)
-    _embed(call, call.target_table, call.target_scales, number_at(call.next_tokens, row), target, int8, zero)
+    _embed(call, call.target_table, call.target_scales, read_number(call.next_tokens, row), target, int8, zero)
     for layer in range(call.layers):
         after, before = _buffer(call, _AFTER, layer, zero), _buffer(call, _BEFORE, layer, zero)
         copy_vectors(at(after, source * size), at(before, row * size), size, zero)
@@ -338,7 +338,7 @@ def _attend(call: Call, state: State, row: int, exps: Pointer, zero: Any) -> Non
     step = state.step if call.key_counts != 0 else 0  # without attention, weights are not returned
     offset = (step * call.capacity + row) * call.key_row
     weights, context = at(pointer(call.weights, zero), offset), at(_buffer(call, _CONTEXT, 0, zero), row * call.values)
-    b = number_at(call.next_sentences, row)
+    b = read_number(call.next_sentences, row)
     attend_row(call, 0, b, query, exps, weights, context, zero)
     if call.lexical != 0:
         _average_embeddings(call, b, weights, at(_buffer(call, _ATTENDED, 0, zero), row * call.embedded), zero)
@@ -350,7 +350,7 @@ def _average_embeddings(call: Call, b: int, weights: Pointer, target: Pointer, z
     embedded = at(_buffer(call, _EMBEDDED_SOURCE, 0, zero), b * call.longest * size)
     for c in range(0, size, 2 * lanes):
         low, high = full(0, zero), full(0, zero)
-        for j in range(number_at(call.key_counts, b)):
+        for j in range(read_number(call.key_counts, b)):
             low += spread(weights, j) * load(embedded, j * size + c)
             high += spread(weights, j) * load(embedded, j * size + c + lanes)
         store(target, c, low)

@@ -7,7 +7,7 @@ import numpy as np
 
 from dikkat._engine.compile import inlined
 from dikkat._engine.elementary import exp
-from dikkat._engine.memory import Call, doubles_at, flags_at, number_at, numbers_at
+from dikkat._engine.memory import Call, doubles_at, numbers_at, read_flag, read_number
 from dikkat._engine.vectors import Pointer, at, full, lanes_of, largest_lane, load, maximum, pointer, some, total
 from dikkat.translation.decoding.compiled.rules import State, may_be_next
 from dikkat.translation.text.special_tokens import SPECIAL
@@ -37,9 +37,9 @@ def rank(
     width = phase.panels * lanes
     for i in range(rows):
         scores, index = at(results, i * width), (first + i) * call.blocks + block
-        b = number_at(call.next_sentences, first + i)
-        may_copy, min_length = flags_at(call.copies, b)[0] != 0, number_at(call.fewest, b)
-        missing = number_at(call.next_missing, first + i)
+        b = read_number(call.next_sentences, first + i)
+        may_copy, min_length = read_flag(call.copies, b) != 0, read_number(call.fewest, b)
+        missing = read_number(call.next_missing, first + i)
         gains, tokens = at(pointer(call.block_gains, zero), index * count), numbers_at(call.block_tokens, index * count)
         for k in range(count):
             gains[k], tokens[k] = -np.inf, 0
@@ -51,7 +51,7 @@ def rank(
                 for k in range(lanes):
                     better = scores[c + k] > gains[count - 1]
                     if better and _allowed(
-                        token + k, number_at(call.slot_bits, token + k), missing, may_copy, min_length, state.step
+                        token + k, read_number(call.slot_bits, token + k), missing, may_copy, min_length, state.step
                     ):
                         _insert(gains, tokens, count, scores[c + k], token + k)
         peak = largest_lane(top)
@@ -79,7 +79,7 @@ def merge(call: Call, row: int, zero: Any) -> None:
             gain = pointer(call.block_gains, zero)[index]
             if not gain > gains[count - 1]:
                 break
-            _insert(gains, tokens, count, gain, number_at(call.block_tokens, index))
+            _insert(gains, tokens, count, gain, read_number(call.block_tokens, index))
     total_weight = 0.0
     for block in range(call.blocks):
         if peaks[block] > -np.inf or sums[block] != 0:

@@ -24,7 +24,7 @@ _FIRST_BUDGET, _SMALLEST_BUDGET = 1 << 28, 1 << 26
 _ONE_THREAD_BYTES = 1 << 19
 # The steps that new tables have memory for.
 _STEPS = 64
-# Finished searches keep their memory for the next search of their shape, if it is at most this many bytes and shapes:
+# Buffers up to this many bytes are kept for the next search of the same shape, for up to this many shapes, because
 # allocation may take longer than the search.
 _IDLE_BYTES, _IDLE_SHAPES = 1 << 18, 64
 
@@ -57,7 +57,7 @@ def search(
 
 
 class Run:
-    """The record and the memory, of `nbytes`, for searches of one shape, one after another."""
+    """A search's record and `nbytes` of buffers; later searches of the same sizes (the constructor's) reuse them."""
 
     def __init__(self, panels: Panels, count: int, longest: int, beam: int, n_best: int, steps: int) -> None:
         self._count, self._longest = count, longest

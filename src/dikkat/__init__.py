@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Requesting,
         Trace,
         change,
+        compare,
         effects,
         inspect,
         record,
@@ -53,8 +54,8 @@ __all__ = [
     "Implementation", "Inspection", "KernelAttention", "LengthBatchSampler", "Memory", "MultiHeadAttention",
     "PooledBags", "Requesting", "Restricting", "SelfAttention", "State", "Trace", "as_torch_attention", "attend",
     "attend_memory", "attend_ragged", "attention_state", "attention_weights", "attentions", "change", "check_values",
-    "collate_bags", "distributed", "effects", "implementations", "inspect", "masked_softmax", "merge", "prepare",
-    "ragged_state", "record", "register_transformers", "relevance", "scores", "self_attention", "show",
+    "collate_bags", "compare", "distributed", "effects", "implementations", "inspect", "masked_softmax", "merge",
+    "prepare", "ragged_state", "record", "register_transformers", "relevance", "scores", "self_attention", "show",
 ]  # fmt: skip
 
 _SUBMODULES = (

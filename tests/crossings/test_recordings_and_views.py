@@ -1,4 +1,4 @@
-"""Every request of a recording × every choice of what is recorded × every view of that: 1,321 cells.
+"""Every request of a recording × every choice of what is recorded × every view of that: 1,629 cells.
 
 A cell shows what the weights in float64 say (`weights_of`, by the formula), or is refused in the words that `REFUSALS`
 has for it. What a page has no map of, though it was recorded, is named in `EMPTY`.
@@ -8,8 +8,10 @@ A new request, choice or view is one more name in `REQUESTS`, `CHOICES` or `VIEW
 
 import base64
 import copy
+import dataclasses
 import html
 import json
+import math
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -370,12 +373,86 @@ def entropies(trace: dikkat.Trace, right: Expected, path: Path) -> None:
     assert_near(panels_of(figure)[0], [seen["entropy"].mean((0, 2)).tolist() for seen in right.values()])
 
 
+def real_queries(which: tuple[str, int], seen: dict[str, Tensor]) -> Tensor:
+    """Which queries (B, n) are no padding: of the second module, if no queries were chosen, the first two of a text."""
+    lengths = torch.tensor([QUERIES, 2 if which[0] == "second" and "queries" not in seen else QUERIES])
+    return torch.arange(len(seen.get("queries", torch.arange(QUERIES)))) < lengths[:, None]
+
+
+def own_patterns(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    """The mean weight of two keys, where all weights are known."""
+    mask, row = torch.arange(QUERIES) % 2 == 1, 0
+    table = trace.scores(patterns={"odd": mask}, element=1)
+    for which, seen in right.items():
+        heads = len(seen.get("heads", range(HEADS)))
+        if "weights" in seen:
+            weights = seen["weights"][1][:, real_queries(which, seen)[1]]
+            assert_near(table["odd"][row : row + heads], weights[..., mask].sum(-1).mean(-1))
+        row += heads
+    assert row == len(table)
+
+
+def difference(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    """Of two recordings, the second with the elements of the batch in the other order; and its views."""
+    other, changes = dikkat.Trace(), []
+    for call, seen in trace.calls():
+        tensors = {name: each.flip(0) for name, each in seen.tensors().items() if name not in ("heads", "queries")}
+        other.add(dataclasses.replace(seen, **tensors), call)
+    came = trace - other
+    came.save(path / "difference")
+    for each in (came, dikkat.Trace.load(path / "difference")):
+        for (which, seen), record in zip(right.items(), [record for _, record in each.calls()], strict=True):
+            assert_near(record.weights, seen["weights"] - seen["weights"].flip(0))
+            real = real_queries(which, seen).all(0)
+            change = (seen["weights"] - seen["weights"].flip(0)).abs().sum(-1) / 2
+            assert_near(record.change[..., real], change[..., real])
+            assert record.change[..., ~real].isnan().all()
+            changes += change[1][:, real].mean(-1).tolist()
+    assert_near(dikkat.compare(trace, other, element=1)["change"], sorted(changes[: len(changes) // 2], reverse=True))
+    came.to_html(path / "page.html")
+    (view,) = content_of((path / "page.html").read_text(encoding="utf-8"))["views"]
+    for layer, seen in zip(view["layers"], right.values(), strict=True):
+        codes = np.frombuffer(base64.b64decode(layer["map"]), "<u2").astype(int)
+        sizes = np.where(codes == 2**16 - 1, 0, 2.0 ** (-(codes % 2**15) / 2048))
+        expected = (seen["weights"][0] - seen["weights"][1]).numpy().ravel()
+        np.testing.assert_allclose(np.where(codes >= 2**15, -sizes, sizes), expected, rtol=1e-3, atol=2e-5)
+
+
+def page_with_effects(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    """An effect for each head of a module, in any order; a module that ran twice has the effects once."""
+    layers = {call.name: call.layer for call, _ in trace.calls()}
+    heads = {which[0]: seen.get("heads", torch.arange(HEADS)).tolist() for which, seen in right.items()}
+    rows = [(layers[name], name, head, len(name) - head, math.nan) for name in heads for head in heads[name]]
+    table = pd.DataFrame(rows[::-1], columns=["layer", "module", "head", "effect", "estimate"])
+    trace.to_html(path / "page.html", effects=table)
+    (view,) = content_of((path / "page.html").read_text(encoding="utf-8"))["views"]
+    for layer, (name, _) in zip(view["layers"], right, strict=True):
+        assert layer["shares"]["effect"] == [len(name) - head for head in heads[name]]
+    with pytest.raises(ValueError, match=r"effects: got head 1 of layer -1 .* twice|effects: got .* which is not in"):
+        trace.to_html(path / "page.html", effects=pd.concat([table, table.assign(head=1)]))
+
+
+def figure(trace: dikkat.Trace, right: Expected, path: Path) -> None:
+    """A map of the known weights of the last layer's last head, and its lines."""
+    seen, number = list(right.values())[-1], len(right) - 1
+    head = seen["heads"].tolist()[-1] if "heads" in seen else HEADS - 1
+    drawn = trace.figure(number, head, kind="map", element=1)
+    known = seen.get("weights")
+    if known is None:
+        known = torch.zeros(*seen["top_keys"].shape[:-1], QUERIES, dtype=torch.float64)
+        known.scatter_add_(-1, seen["top_keys"].clamp(min=0), seen["top_weights"].double())
+    assert_near(panels_of(drawn)[0], known[1, -1])
+    (lines,) = trace.figure(number, head, element=1).axes[0].collections
+    assert len(lines.get_segments()) == int((known[1, -1] >= 0.01).sum())
+
+
 VIEWS: dict[str, Callable[[dikkat.Trace, Expected, Path], None]] = {
     "trace[name, call]": index, "iteration": iteration, "of_element": element, "attentions": attentions,
     "rollout": rollout, "save and load": saved, "a copy": copied, "repr": said, "to_html": page,
     "to_html with tokens": page_with_tokens, "to_html of elements": page_of_elements, "a notebook": notebook,
     "scores": head_scores, "frame": weights_frame, "show.heatmaps": heatmaps, "show.key_sums": key_sums,
-    "show.entropies": entropies,
+    "show.entropies": entropies, "scores of patterns": own_patterns, "a difference": difference,
+    "to_html with effects": page_with_effects, "figure": figure,
 }  # fmt: skip
 # A view that wants what was not recorded: what it needs at the least, the error, and its words.
 REFUSALS: dict[str, tuple[list[set[str]], str]] = {
@@ -388,9 +465,11 @@ REFUSALS: dict[str, tuple[list[set[str]], str]] = {
         (DRAWN, r"trace\['.*'\]: got only .*; expected a recording with weights=True"),
     ),
     **dict.fromkeys(
-        ("scores", "frame"),
+        ("scores", "frame", "scores of patterns", "figure"),
         ([{"weights"}, {"top_weights"}], r"trace\['\w+'\]: got .*; expected a recording with weights=True or top_k"),
     ),
+    "to_html with effects": ([{"weights"}, {"top_weights"}], "effects: got a recording without weights or top_k"),
+    "a difference": ([{"weights"}], r"trace\['\w+'\]: got .*; expected two recordings with weights=True"),
     "show.key_sums": ([{"sums"}], r"sums: got None; expected .*sums=True"),
     "show.entropies": ([{"entropy"}], r"by_layer\['\w+ 0'\]: got None; expected .*entropy=True"),
 }

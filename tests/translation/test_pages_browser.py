@@ -4,6 +4,7 @@ import json
 import math
 from types import SimpleNamespace
 
+import pandas
 import pytest
 import torch
 from chromium import names, needs_chromium, outcomes_of
@@ -88,6 +89,23 @@ def batch(folder):
     show.attention(model, torch.randn(2, 5, 6), tokens=tokens, element=[0, 1], path=folder / "batch.html")
 
 
+def changed(folder):
+    """The difference of two runs of two layers and three heads; and effects of heads, of which one is not known."""
+    first, second = torch.full((2, 3, 4, 4), 0.25), torch.full((2, 3, 4, 4), 0.25)
+    first[1, 2] = torch.tensor([0.75, 0.25, 0, 0])  # 50 % more for the first token, 25 % less for the last two
+    words = ["a", "red", "rose", "falls"]
+    difference = show.weights(list(first), tokens=words) - show.weights(list(second), tokens=words)
+    difference.to_html(folder / "difference.html")
+    names = ("layer", "module", "head", "effect", "estimate")
+    rows = [(1, "layers.1", 0, -9.25, 1.0), (0, "layers.0", 2, 0.5, 1.0), (0, "layers.0", 1, 0.0, 1.0),
+            (1, "layers.1", 1, 4.0, 1.0), (1, "layers.1", 2, -0.015, 1.0)]  # fmt: skip
+    table = pandas.DataFrame(rows, columns=names)
+    recorded = looks()
+    recorded._calls = [(call._replace(layer=layer), seen) for layer, (call, seen) in enumerate(recorded.calls())]
+    recorded.to_html(folder / "effects.html", effects=table)
+    recorded.to_html(folder / "estimates.html", effects=table.assign(effect=math.nan))
+
+
 @pytest.fixture(scope="session")
 def outcomes(translator, tmp_path_factory):
     def prepare(folder):
@@ -101,6 +119,7 @@ def outcomes(translator, tmp_path_factory):
         long_text(folder)
         mixed_text(folder)
         batch(folder)
+        changed(folder)
         return [folder]
 
     return outcomes_of("pages.mjs", tmp_path_factory, prepare)

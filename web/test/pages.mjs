@@ -1,6 +1,6 @@
 // Pages of sentences and of calls in a real browser, with the network cut off, as a reader uses them.
 //   node pages.mjs FOLDER CHROMIUM [NAME …]      prints {name: null, or what went wrong}
-// FOLDER: sentences.html, alive.html (with the model), calls.html, looks.html, long.html, mixed.html, batch.html; tests/translation/test_pages_browser.py makes them.
+// FOLDER: sentences.html, alive.html (with the model), calls.html, looks.html, long.html, mixed.html, batch.html, difference.html, effects.html, estimates.html; tests/translation/test_pages_browser.py makes them.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
@@ -256,7 +256,7 @@ const scenarios = {
 
   async "nothing is wider than a phone of 320 pixels"() {
     for (const lang of ["en", "tr", "zh"]) {
-      for (const name of ["sentences", "calls", "alive", "looks", "long", "mixed"]) {
+      for (const name of ["sentences", "calls", "alive", "looks", "long", "mixed", "difference", "effects"]) {
         const { page, close } = await opened(name, `#lang=${lang}`, { viewport: { width: 320, height: 640 } });
         await unfold(page);
         assert.ok((await wide(page)) <= 320, `${lang} ${name}`);
@@ -267,7 +267,7 @@ const scenarios = {
 
   async "axe finds nothing serious, in light and dark"() {
     for (const theme of ["light", "dark"]) {
-      for (const name of ["sentences", "calls", "looks", "long"]) {
+      for (const name of ["sentences", "calls", "looks", "long", "difference", "effects"]) {
         const { page, close } = await opened(name, `#theme=${theme}`);
         await unfold(page);
         assert.deepEqual(await serious(page), [], `${theme} ${name}`);
@@ -535,6 +535,69 @@ const scenarios = {
     assert.equal(Number(key), weights[300].indexOf(best));
     assert.ok(Math.abs(shown - 100 * best) < 0.07, `${shown} ${best}`);
     await close();
+  },
+
+  async "a difference of two runs: more weight is blue, less is orange, and both have their sign"() {
+    const { page, close } = await opened("difference");
+    await says(page.locator(".views .lead"), "Layer 1, head 2: its weights changed by 0.50 (total variation).");
+    assert.deepEqual(await page.locator(".chip").allTextContents(), ["0 · 0.00", "1 · 0.00", "2 · 0.50"]);
+    assert.deepEqual(await page.locator(".thumb span").evaluateAll((all) => all.slice(0, 2).map((each) => each.textContent)), ["1·2: 0.50", "0·0: 0.00"]);
+    assert.deepEqual(await page.locator(".swatch").first().locator("xpath=../..").locator("span").allTextContents(), [" more weight in the first run", " less weight in the first run"]);
+    // Points of the canvases that are more blue than red, and more red than blue.
+    const tints = (selector) => page.locator(selector).first().evaluate((each) => {
+      const copy = new OffscreenCanvas(each.width, each.height).getContext("2d", { willReadFrequently: true });
+      copy.drawImage(each, 0, 0);
+      const { data } = copy.getImageData(0, 0, each.width, each.height);
+      const found = { blue: 0, orange: 0 };
+      for (let k = 0; k < data.length; k += 4) if (data[k + 3] > 40) found[data[k + 2] > data[k] ? "blue" : "orange"]++;
+      return found;
+    });
+    assert.deepEqual(await tints(".thumb canvas"), { blue: 4, orange: 8 });
+    const lines = await tints(".stage canvas");
+    assert.ok(lines.blue > 100 && lines.orange > 100, JSON.stringify(lines));
+    await token(page, 0, 1).hover();
+    await says(page.locator(".says"), "“red (1)” looked at: a (0) +50.0%, rose (2) -25.0%, falls (3) -25.0%");
+    await token(page, 0, 1).click();
+    for (const [key, weight, colour] of [[0, "+50.0%", "20 130 200"], [2, "-25.0%", "222 106 16"]]) {
+      await token(page, 1, key).click();
+      const cell = page.locator("table.pairs tbody tr").nth(1).locator("td").nth(2);
+      assert.equal(await cell.textContent(), weight);
+      assert.ok((await cell.getAttribute("style")).includes(colour));
+    }
+    await page.locator(".titled summary").click();
+    const [, csv] = await saved(page, page.locator(".titled").getByRole("button", { name: "CSV" }));
+    assert.deepEqual(csv.toString().split("\n").slice(1, 4).map((row) => row.split(",")[4]), ["0.500", "-0.250", "-0.250"]);
+    await page.locator(".titled summary").click();
+    const [, svg] = await saved(page, page.locator(".titled").getByRole("button", { name: "SVG" }));
+    assert.equal(svg.toString().match(/stroke="rgb\(222,? 106,? 16\)"/g).length, 4, "a line to the kept key from each query");
+    await close();
+  },
+
+  async "effects of heads: they are in the order of their effects, in two colours, and said with the pattern"() {
+    const { page, close } = await opened("effects");
+    const lead = page.locator(".views .lead");
+    assert.match(await lead.textContent(), /^Layer 1, head 0 (looks|has no clear pattern).*\(score 0\.\d\d\)\. If this head is cut, the result changes by -9\.3\.$/);
+    const shown = async () => (await page.locator(".thumb span").allTextContents()).join(" ");
+    assert.equal(await shown(), "1·0: -9.3 1·1: +4 0·2: +0.5 1·2: -0.015 0·0: – 0·1: 0");
+    const colours = await page.locator(".thumb").evaluateAll((all) => all.slice(0, 3).map((each) => {
+      const [red, , blue] = getComputedStyle(each).backgroundColor.match(/[\d.]+/g).map(Number);
+      return red > blue ? "orange" : "blue";
+    }));
+    assert.deepEqual(colours, ["orange", "blue", "blue"]);
+    assert.deepEqual(await page.locator(".chip").allTextContents(), ["0 · -9.3", "1 · +4", "2 · -0.015"]);
+    await page.getByRole("button", { name: "layer 0, head 0" }).click();
+    assert.doesNotMatch(await lead.textContent(), /is cut/);
+    await page.getByRole("combobox", { name: "Order" }).selectOption("");
+    assert.match(await shown(), /^0 .*1 .*2 /);
+    await close();
+    for (const [language, words] of [["tr", "Bu kafa kesilirse sonuç -9,3 değişir."], ["zh", "若切除此头，结果变化 -9.3。"]]) {
+      const other = await opened("effects", `#lang=${language}`);
+      assert.ok((await other.page.locator(".views .lead").textContent()).includes(words));
+      await other.close();
+    }
+    const estimates = await opened("estimates");
+    assert.match(await estimates.page.locator(".views .lead").textContent(), /the result changes by about \+1 \(an estimate\)\.$/);
+    await estimates.close();
   },
 
   async "a model's heads: headings name layers and elements, and a model without a pattern has none"() {

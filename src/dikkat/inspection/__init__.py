@@ -2,6 +2,7 @@
 
 from dikkat.inspection.calls import Attentions
 from dikkat.inspection.changing import Changed, change
+from dikkat.inspection.comparing import compare
 from dikkat.inspection.effects import effects
 from dikkat.inspection.output_attentions import attentions
 from dikkat.inspection.recording import record
@@ -12,6 +13,6 @@ from dikkat.inspection.trace import Trace
 from dikkat.show.views import Token
 
 __all__ = [
-    "Attentions", "Changed", "Inspection", "Requesting", "Token", "Trace", "attentions", "change", "effects", "inspect",
-    "record", "relevance",
+    "Attentions", "Changed", "Inspection", "Requesting", "Token", "Trace", "attentions", "change", "compare", "effects",
+    "inspect", "record", "relevance",
 ]  # fmt: skip

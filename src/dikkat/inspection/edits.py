@@ -249,7 +249,8 @@ class GivenTrace(Edit):
             raise ValueError(
                 f"weights: got a trace without call {call} of {name!r}; expected the same calls"
             ) from error
-        if inspection.weights is None or inspection.queries is not None or inspection.heads is not None:
+        partial = inspection.queries is not None or inspection.heads is not None
+        if inspection.weights is None or partial or inspection.change is not None:
             raise ValueError("weights: got a trace without all weights; expected one of record(model, weights=True)")
         return Given(self.heads, inspection.weights)
 

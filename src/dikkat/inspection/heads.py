@@ -45,8 +45,13 @@ class Scores(NamedTuple):
     query_counts: list[int]
 
 
-def compute_scores(known: KnownWeights, tokens: Sequence[Token]) -> Scores:
-    """Return the scores of `Trace.scores`; the unknown weights of a query count as equal (`guess`)."""
+def compute_scores(
+    known: KnownWeights, tokens: Sequence[Token], key_masks: Mapping[str, Tensor] | None = None
+) -> Scores:
+    """Return the scores of `Trace.scores`; the unknown weights of a query count as equal (`guess`).
+
+    `key_masks` (n, m) or (m,) add the mean shares of further keys, without a comparison with uniform weights.
+    """
     weights, keys = known.weights, known.keys
     (heads, count, _), positions = weights.shape, known.queries[None, :, None]
     is_known = (weights > 0) & (keys >= 0)
@@ -68,13 +73,17 @@ def compute_scores(known: KnownWeights, tokens: Sequence[Token]) -> Scores:
     valid = (known_count > 0) & (visible > 1) & real
     query_counts = dict[str, Tensor]()
 
+    def shares_of(key_mask: Tensor, key_counts: Tensor) -> Tensor:
+        """Return the shares (H, n) of the keys in `key_mask` (H, n, k), which has `key_counts` of each query's keys."""
+        is_target = key_mask & is_known
+        missing = (key_counts - is_target.sum(-1)).clamp(min=0)
+        return ((weights * is_target).sum(-1) + guess * missing).clamp(max=1)
+
     def add_share(name: str, key_mask: Tensor, query_mask: Tensor, key_counts: Tensor | None = None) -> None:
-        """Set the mean share of the keys in `key_mask` (H, n, k), which contain `key_counts` (1) of a query's keys."""
-        known_share = (weights * (key_mask & is_known)).sum(-1)
+        """Set the mean excess of the shares of these keys (one key by default) over uniform weights."""
         target_count = torch.ones_like(known_count) if key_counts is None else key_counts
-        missing = (target_count - (key_mask & is_known).sum(-1)).clamp(min=0)
         uniform = target_count / visible.clamp(min=1)
-        excess = ((known_share + guess * missing).clamp(max=1) - uniform) / (1 - uniform).clamp(min=1e-9)
+        excess = (shares_of(key_mask, target_count) - uniform) / (1 - uniform).clamp(min=1e-9)
         query_counts[name] = (query_mask & valid & (uniform < 1)).sum(-1)
         shares[name] = _mean(excess, query_mask & valid & (uniform < 1)).clamp(0, 1)
 
@@ -87,12 +96,15 @@ def compute_scores(known: KnownWeights, tokens: Sequence[Token]) -> Scores:
         if not causal:
             add_share("next", keys == positions + 1, all_queries & (known.queries < last))
         add_share("itself", keys == positions, all_queries)
+    key_index, columns, rows = keys.clamp(min=0), torch.arange(known.key_count), torch.arange(count)[None, :, None]
+    reach = columns <= positions[0] if causal else torch.ones(count, known.key_count, dtype=torch.bool)  # (n, m)
+    reach = reach & (columns >= begin) & (columns <= last)
+    for name, mask in (key_masks or {}).items():
+        key_counts = (mask & reach).sum(-1).expand(heads, count)
+        shares[name] = _mean(shares_of((mask & reach)[rows, key_index], key_counts), valid & (key_counts > 0))
     key_tokens = tokens[known.first_key : known.first_key + known.key_count]
     texts, special = [token.text for token in key_tokens], [token.special for token in key_tokens]
     if len(texts) == known.key_count:
-        key_index, columns = keys.clamp(min=0), torch.arange(known.key_count)
-        reach = columns <= positions[0] if causal else torch.ones(count, known.key_count, dtype=torch.bool)  # (n, m)
-        reach = reach & (columns >= begin) & (columns <= last)
         separators = torch.tensor([is_special and index > begin for index, is_special in enumerate(special)])
         is_text = ~torch.tensor(special)[known.queries] if known.is_self else torch.ones(count, dtype=torch.bool)
         masks = {"separator": separators & reach & is_text[:, None]}
@@ -105,7 +117,7 @@ def compute_scores(known: KnownWeights, tokens: Sequence[Token]) -> Scores:
             follows_same[:, 1:] = (same_text & (columns >= begin) & (columns < known.queries[:, None]))[:, :-1]
             masks |= {"same": same_text & ~on_diagonal & reach, "induction": follows_same & ~on_diagonal}
         for name, mask in masks.items():
-            key_counts, rows = mask.sum(-1).expand(heads, count), torch.arange(count)[None, :, None]
+            key_counts = mask.sum(-1).expand(heads, count)
             add_share(name, mask[rows, key_index], key_counts > 0, key_counts)
     uniform = 1 / visible.clamp(min=1).to(weights.dtype)
     overlap = torch.minimum(weights * is_known, uniform[..., None]).sum(-1) + unknown * torch.minimum(guess, uniform)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from dikkat.inspection.calls import Call
 from dikkat.inspection.request import Inspection, Request
@@ -15,14 +16,27 @@ def drawable(record: Inspection) -> Inspection | None:
     """Return the largest weights (H, n, k), their keys and the map (H, a, b) of a call; None if not recorded."""
     summary = record
     if record.weights is not None:
-        request = Request(top_k=TOP, overview=CELLS, pool="max")
-        summary = summarise_weights(record.weights[..., 0], record.weights, request)
+        weights, request = record.weights, Request(top_k=TOP, overview=CELLS, pool="max")
+        summary = summarise_weights(weights[..., 0], weights.abs(), request)
+        if record.change is not None:
+            summary = _add_signs(summary, weights, request)
     if summary.top_weights is None or summary.top_keys is None:
         return None
     return Inspection(
         top_weights=summary.top_weights, top_keys=summary.top_keys, overview=summary.overview, heads=record.heads,
         queries=record.queries, shape=record.shape, positions=record.positions, hidden=record.hidden,
+        change=record.change,
     )  # fmt: skip
+
+
+def _add_signs(summary: Inspection, weights: Tensor, request: Request) -> Inspection:
+    """Return the summary of a difference, from the summary of its absolute weights."""
+    decrease = summarise_weights(weights[..., 0], -weights.clamp(max=0), request)
+    assert summary.top_keys is not None
+    assert summary.overview is not None
+    assert decrease.overview is not None
+    overview = torch.where(decrease.overview == summary.overview, -decrease.overview, summary.overview)
+    return replace(summary, top_weights=weights.gather(-1, summary.top_keys.clamp(min=0)), overview=overview)
 
 
 def shift_to_text(record: Inspection) -> Inspection:
@@ -61,12 +75,14 @@ def _append_run(earlier: Inspection, later: Inspection, start: int) -> Inspectio
     before, after = shift_to_text(earlier), shift_to_text(later)
     tops = {field: torch.cat([before.tensors()[field][:, :start], after.tensors()[field]], -2)
             for field in ("top_weights", "top_keys")}  # fmt: skip
-    hidden = later.hidden
+    hidden, change = later.hidden, later.change
+    if change is not None and earlier.change is not None:
+        change = torch.cat([earlier.change[:, :start], change], -1)
     if first_key >= 0 and hidden is not None and earlier.hidden is not None:
         later_hidden = hidden[:, first - first_key :][:, :count]
         hidden = torch.cat([earlier.hidden[:, :first], later_hidden], -1)
         keys = first + count
     return Inspection(
-        **tops, hidden=hidden, heads=later.heads, shape=(1, heads, start + count, keys),
+        **tops, hidden=hidden, change=change, heads=later.heads, shape=(1, heads, start + count, keys),
         positions=(earlier.positions[0], min(first_key, 0)),
     )  # fmt: skip

@@ -68,6 +68,8 @@ class Inspection:
         overview: (..., a, b), the weights pooled to cells.
         span_mass: (..., n, s), the total weight of each span, in the order of `spans`.
         max_score: (..., n), the largest score of each query; −∞ for a query that sees no key.
+        change: (..., n), only in a difference of two recordings: half the sum of the absolute differences of a query's
+            weights; NaN for padding.
         output: (..., n, d_v), the weighted mean of the values if `inspect` got values.
         hidden: (..., m), True for a key that no query sees, such as padding; with `weights` or `top_k`.
         heads: (h,) int64, the selected heads.
@@ -88,6 +90,7 @@ class Inspection:
     overview: Tensor | None = None
     span_mass: Tensor | None = None
     max_score: Tensor | None = None
+    change: Tensor | None = None
     output: Tensor | None = None
     hidden: Tensor | None = None
     heads: Tensor | None = None
@@ -155,7 +158,7 @@ class Inspection:
 # The number of dimensions after the leading ones.
 _TRAILING = {
     "lse": 1, "weights": 2, "rows": 2, "top_weights": 2, "top_keys": 2, "sums": 1, "entropy": 1, "argmax": 1,
-    "overview": 2, "span_mass": 2, "max_score": 1, "output": 2, "hidden": 1,
+    "overview": 2, "span_mass": 2, "max_score": 1, "change": 1, "output": 2, "hidden": 1,
 }  # fmt: skip
 
 

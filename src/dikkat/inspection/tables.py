@@ -1,17 +1,25 @@
 """Tables of a recording: scores of each head, and all known weights."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from dikkat.inspection.heads import KnownWeights, compute_scores
+from dikkat.inspection.heads import PATTERNS, KnownWeights, compute_scores
 from dikkat.inspection.request import Inspection
-from dikkat.show.views import Token, labels_of
+from dikkat.show.views import Token, axis_labels, labels_of
 
 Calls = Iterable[tuple[Any, Inspection]]  # `Call` and record
+_COLUMNS = ("layer", "module", "kind", "head", "looks", *PATTERNS, "information", "queries")  # of the scores
+
+
+def heads_of(record: Inspection) -> list[int]:
+    """Return the numbers of the recorded heads."""
+    return list(range(record.sizes[0])) if record.heads is None else record.heads.tolist()
 
 
 def known_weights(record: Inspection, kind: str) -> KnownWeights:
@@ -35,25 +43,66 @@ def key_tokens(known: KnownWeights, kind: str, tokens: Mapping[str, list[Token]]
     return labels_of(tokens, kind, end, end)[1]
 
 
-def scores_columns(calls: Calls, element: int, tokens: Mapping[str, list[Token]]) -> dict[str, Any]:
+def scores_columns(
+    calls: Calls, element: int, tokens: Mapping[str, list[Token]], patterns: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the columns of a table with a row for each head: its scores and its main pattern."""
     table: dict[str, list[Any]] = {}
+    masks, sizes, fitted = _check_masks(patterns or {}), (0, 0), set[str]()
     for call, known, heads in _known_calls(calls, element):
-        scores = compute_scores(known, key_tokens(known, call.kind, tokens))
+        sizes = len(known.queries), known.key_count
+        fitting = {name: mask for name, mask in masks.items() if mask.shape in (sizes, sizes[1:])}
+        fitted |= fitting.keys()
+        scores = compute_scores(known, key_tokens(known, call.kind, tokens), fitting)
         for index, head in enumerate(heads.tolist()):
             shares = {pattern: float(shares[index]) for pattern, shares in scores.shares.items()}
             row = {"layer": call.layer, "module": call.name, "kind": call.kind, "head": head,
-                   "looks": scores.patterns[index], **shares, "queries": scores.query_counts[index]}  # fmt: skip
+                   "looks": scores.patterns[index], **dict.fromkeys(masks, np.nan), **shares,
+                   "queries": scores.query_counts[index]}  # fmt: skip
             for column, value in row.items():
                 table.setdefault(column, []).append(value)
+    for name in masks.keys() - fitted:
+        raise ValueError(f"patterns: got {name!r} of shape {tuple(masks[name].shape)}; expected (n, m) or (m,), the "
+                         f"queries and keys of a call, such as {sizes}")  # fmt: skip
     return {name: np.asarray(values) for name, values in table.items()}
 
 
+def _check_masks(patterns: Mapping[str, Any]) -> dict[str, Tensor]:
+    if not isinstance(patterns, Mapping):
+        raise TypeError(f"patterns: got {type(patterns).__name__}; expected boolean masks by name")
+    masks = {name: torch.as_tensor(mask, device="cpu") for name, mask in patterns.items()}
+    for name, mask in masks.items():
+        if not isinstance(name, str) or name in _COLUMNS:
+            raise ValueError(f"patterns: got the name {name!r}; expected strings except {', '.join(_COLUMNS)}")
+        if mask.dtype != torch.bool:
+            raise TypeError(f"patterns: got {mask.dtype} for {name!r}; expected a mask of booleans")
+    return masks
+
+
+def effects_by_head(table: Any, calls: Calls) -> tuple[str, dict[tuple[int, str, int], float]]:
+    """Return "effect" or "estimate", and its value for each layer, module and head in a table of `dikkat.effects`."""
+    names = "layer", "module", "head", "effect", "estimate"
+    try:
+        layers, modules, heads, effects, estimates = (np.asarray(table[name]).tolist() for name in names)
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"effects: got {type(table).__name__} without columns {', '.join(names)}; expected the table "
+                         "of dikkat.effects") from error  # fmt: skip
+    is_exact = any(effect == effect for effect in effects)
+    rows = list(zip(layers, modules, heads, strict=True))
+    recorded = {(call.layer, call.name, head) for call, record in calls for head in heads_of(record)}
+    for row, count in Counter(rows).items():
+        if row not in recorded or count > 1:
+            problem = "twice" if row in recorded else "which is not in the trace"
+            raise ValueError(f"effects: got head {row[2]} of layer {row[0]} ({row[1]!r}) {problem}; expected each head "
+                             "of the trace once, at most")  # fmt: skip
+    return "effect" if is_exact else "estimate", dict(zip(rows, effects if is_exact else estimates, strict=True))
+
+
 def weights_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]]) -> Any:
-    """Return a table with a row for each known weight above 0."""
+    """Return a table with a row for each known weight except 0."""
     chunks: dict[str, list[Any]] = {}
     for call, known, heads in _known_calls(calls, element):
-        head, query, rank = np.nonzero((known.weights > 0).numpy() & (known.keys >= 0).numpy())
+        head, query, rank = np.nonzero((known.weights != 0).numpy() & (known.keys >= 0).numpy())
         keys = known.keys.numpy()[head, query, rank] + known.first_key
         queries = known.queries.numpy()[query] + known.first_key
         columns = {
@@ -61,8 +110,7 @@ def weights_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]])
             "head": heads.numpy()[head], "query": queries, "key": keys,
             "weight": known.weights.numpy()[head, query, rank].astype(np.float32),
         }  # fmt: skip
-        end = known.first_key + known.key_count
-        labels = labels_of(tokens, call.kind, end if known.is_self else int(known.queries.max()) + 1, end)
+        labels = _labels_of_axes(known, call.kind, tokens)
         labelled = zip(("query_token", "key_token"), labels, (queries, keys), strict=True)
         for column, axis_tokens, indices in labelled if tokens else ():
             words = np.array([token.text for token in axis_tokens] + [""])
@@ -70,6 +118,27 @@ def weights_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]])
         for column, values in columns.items():
             chunks.setdefault(column, []).append(values)
     return make_frame({name: np.concatenate(values) for name, values in chunks.items()})
+
+
+def head_weights(
+    call: Any, record: Inspection, index: int, element: int, tokens: Mapping[str, list[Token]]
+) -> tuple[NDArray[np.float64], list[str], list[str]]:
+    """Return the known weights (n, m) of the head with this index, 0 for others, and the labels of both axes."""
+    known = next((known for _, known, _ in _known_calls([(call, record)], element)), None)
+    if known is None:
+        raise ValueError(f"trace[{call.name!r}]: got an empty sequence; expected at least one query and key")
+    weights = known.weights.new_zeros(len(known.queries), known.key_count)
+    weights.scatter_add_(1, known.keys[index].clamp(min=0), known.weights[index])
+    axes = zip(_labels_of_axes(known, call.kind, tokens), (known.queries, torch.arange(known.key_count)), strict=True)
+    labels = [axis_labels(axis_tokens, (known.first_key + positions).tolist()) for axis_tokens, positions in axes]
+    return weights.numpy(), [token.text for token in labels[0]], [token.text for token in labels[1]]
+
+
+def _labels_of_axes(
+    known: KnownWeights, kind: str, tokens: Mapping[str, list[Token]]
+) -> tuple[list[Token], list[Token]]:
+    end = known.first_key + known.key_count
+    return labels_of(tokens, kind, end if known.is_self else int(known.queries.max()) + 1, end)
 
 
 def _known_calls(calls: Calls, element: int) -> Iterator[tuple[Any, KnownWeights, Tensor]]:
@@ -82,7 +151,7 @@ def _known_calls(calls: Calls, element: int) -> Iterator[tuple[Any, KnownWeights
         if 0 in batch.shape:  # an empty sequence
             continue
         known = known_weights(record, call.kind)
-        yield call, known, torch.arange(len(known.weights)) if record.heads is None else record.heads
+        yield call, known, torch.tensor(heads_of(record))
 
 
 def make_frame(columns: Mapping[str, Any]) -> Any:

@@ -8,18 +8,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from dikkat.extras import require_extra
+from dikkat.inspection import tables
 from dikkat.inspection.calls import OWN_SOFTMAX, Attentions, Call
+from dikkat.inspection.comparing import head_changes, merge_tokens, subtract
 from dikkat.inspection.heads import compute_scores
 from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection
-from dikkat.inspection.tables import key_tokens, known_weights, make_frame, scores_columns, weights_table
 from dikkat.show.views import Layer, Token, Tokens, tokens_of, views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
@@ -27,6 +28,7 @@ from dikkat.storage.headers import check_header, header
 _FORMAT, _VERSION = "dikkat trace", 4
 _MAX_BYTES = 2**36  # of a file
 _FIELDS = {field.name for field in fields(Inspection)} - {"shape", "positions"}
+_DIFFERENCE = "got a difference of two runs; expected one run"
 
 
 class Trace:
@@ -34,7 +36,8 @@ class Trace:
 
     `trace[name]` is the `Inspection` of the only call of a module. If the module was called several times,
     `trace[name, 0]` is the first call and `trace[name, -1]` the last. `trace[10]` is layer 10, and `trace[10, 5]` is
-    its head 5. A layer that ran twelve times counts as twelve layers. A notebook shows a trace as its page.
+    its head 5. A layer that ran twelve times counts as twelve layers. A notebook shows a trace as its page. The
+    difference of two recordings, `trace - other`, is a trace with signed weights (`dikkat.compare`).
 
     Attributes:
         spans: The names of the recorded spans, in the order of `Inspection.span_mass`.
@@ -157,11 +160,11 @@ class Trace:
             ValueError: A module or layer has several calls, and no index was passed.
         """
         if isinstance(key, int):
-            return self._layer(key)
+            return self._layer(key)[1]
         if isinstance(key, tuple):
             name, index = key
             if isinstance(name, int):
-                return self._layer(name).of_head(index)
+                return self._layer(name)[1].of_head(index)
             calls = self._records_of(name)
             if not -len(calls) <= index < len(calls):
                 raise IndexError(f"trace[{name!r}, {index}]: got call {index}; expected {-len(calls)} to "
@@ -181,8 +184,8 @@ class Trace:
             raise KeyError(f"trace[{name!r}]: unknown module; expected one of {', '.join(map(repr, self.names))}")
         return records
 
-    def _layer(self, number: int) -> Inspection:
-        """Return the only call of a layer. In a model without lists of modules, each call is a layer."""
+    def _layer(self, number: int) -> tuple[Call, Inspection]:
+        """Return the only call of a layer and its record. In a model without lists of modules, each call is a layer."""
         numbered = [call.layer for call, _ in self._calls]
         layers = numbered if max(numbered, default=-1) >= 0 else list(range(len(numbered)))
         index = number if number >= 0 else max(layers, default=-1) + 1 + number
@@ -194,7 +197,21 @@ class Trace:
             names = ", ".join(dict.fromkeys(repr(call.name) for call, _ in matches))
             raise ValueError(f"trace[{number}]: got a layer with {len(matches)} calls; expected trace[name, call], "
                              f"with one of the modules {names}")  # fmt: skip
-        return matches[0][1]
+        return matches[0]
+
+    def __sub__(self, subtrahend: "Trace") -> "Trace":
+        """Return the difference of the weights of two recordings, as `dikkat.compare` aligns them."""
+        if not isinstance(subtrahend, Trace):
+            return NotImplemented
+        difference, runs = Trace(), (self._calls, subtrahend._calls)
+        difference._calls = subtract(runs, (self._tokens_of(0), subtrahend._tokens_of(0)))
+        aligned = any(first.sizes != second.sizes for (_, first), (_, second) in zip(*runs, strict=True))
+        difference._tokens = {
+            element: merge_tokens(tokens, subtrahend._tokens_of(element or 0), aligned=aligned)
+            for element, tokens in self._tokens.items()
+        }
+        difference.withheld = _DIFFERENCE
+        return difference
 
     def __repr__(self) -> str:
         rows = [("layer", "kind", "heads × queries × keys", "recorded", f"module (Trace of {len(self)} calls)")]
@@ -232,7 +249,7 @@ class Trace:
         source = OWN_SOFTMAX if any(call.source for call, _ in self._calls) else ""
         return Attentions(_by_run(by_kind["self"]), encoder, _by_run(by_kind["cross"]), by_name, source)
 
-    def scores(self, *, element: int = 0) -> Any:
+    def scores(self, *, patterns: Mapping[str, Any] | None = None, element: int = 0) -> Any:
         r"""Return a table with a row for each head: scores from 0 to 1 for kinds of keys that the head attends to.
 
         $$ s = \max\Big(0, \operatorname{mean}_i \frac{\sum_{j \in J_i} w_{ij} - u_i}{1 - u_i}\Big), \qquad
@@ -259,6 +276,9 @@ class Trace:
         if all rows are equal. If only the largest weights were recorded, a query's other weights count as equal.
 
         Args:
+            patterns: Boolean masks (n, m) or (m,) of further keys by name. Each becomes a column after `looks`: the
+                mean weight of these keys, over the queries that see one of them and more than one key. It is NaN for
+                calls with other numbers of queries and keys.
             element: The element of the batch.
 
         Returns:
@@ -266,15 +286,19 @@ class Trace:
             looks, the shares, information. NaN for unknown shares: without tokens, or in cross attention.
 
         Raises:
-            ValueError: Neither `weights` nor `top_k` was recorded, or `element` is out of range.
+            TypeError: A mask is not boolean.
+            ValueError: Neither `weights` nor `top_k` was recorded, the trace is a difference, a mask has the name of
+                another column or fits no call, or `element` is out of range.
 
         Source:
             Previous, first and same: Clark et al. 2019, section 3; induction: Olsson et al. 2022.
         """
-        return make_frame(scores_columns(self._calls, element, self._tokens_of(element)))
+        if self.withheld == _DIFFERENCE:
+            raise ValueError(f"scores: {_DIFFERENCE}. dikkat.compare ranks the heads of two runs")
+        return tables.make_frame(tables.scores_columns(self._calls, element, self._tokens_of(element), patterns))
 
     def frame(self, *, element: int = 0) -> Any:
-        """Return a table of all recorded weights above 0.
+        """Return a table of all recorded weights except 0.
 
         Args:
             element: The element of the batch.
@@ -286,7 +310,34 @@ class Trace:
         Raises:
             ValueError: Neither `weights` nor `top_k` was recorded, or `element` is out of range.
         """
-        return weights_table(self._calls, element, self._tokens_of(element))
+        return tables.weights_table(self._calls, element, self._tokens_of(element))
+
+    def figure(self, layer: int, head: int, *, kind: Literal["lines", "map"] = "lines", element: int = 0) -> Any:
+        """Return a figure of a head, in the width of a column of a paper.
+
+        Weights that were not recorded count as 0. In a difference, blue is more weight, orange is less, and the largest
+        difference is opaque.
+
+        Args:
+            layer: The layer, as in `trace[layer, head]`.
+            head: The head.
+            kind: "lines" for two columns of tokens with lines whose opacity is the weight, "map" for a heat map.
+            element: The element of the batch.
+
+        Returns:
+            A `matplotlib.figure.Figure`, which `dikkat.show.save` writes.
+
+        Raises:
+            IndexError: The layer or head was not recorded.
+            ValueError: `kind` is unknown, there are more than 100 tokens for lines, or as in `frame`.
+            ModuleNotFoundError: matplotlib is not installed.
+        """
+        from dikkat.show.figures import draw_head
+
+        call, record = self._layer(layer)
+        record.of_head(head)  # raises IndexError
+        index = head if head < 0 else tables.heads_of(record).index(head)
+        return draw_head(*tables.head_weights(call, record, index, element, self._tokens_of(element)), kind=kind)
 
     def rollout(self) -> Tensor:
         r"""Return the (B, n, n) share of each input position in each output position, if only weights mixed positions.
@@ -395,6 +446,7 @@ class Trace:
         tokens: Tokens | Sequence[Tokens] | None = None,
         element: int | Sequence[int] = 0,
         title: str = "What the model looks at",
+        effects: Any = None,
     ) -> None:
         """Write one self-contained page with pictures of all calls.
 
@@ -407,30 +459,39 @@ class Trace:
                 elements. None for the tokens of the trace.
             element: The element of the batch on the page, or several to choose from, negative from the end.
             title: The heading.
+            effects: A table of `dikkat.effects`, by which the page ranks and colours the heads. If it has only
+                estimates, the page shows these.
 
         Raises:
             ValueError: The trace has nothing to draw (the message names the argument to add), tokens have another
-                length, or `element` is out of range.
+                length, `element` is out of range, or `effects` lacks a column or has heads that the trace lacks.
             TypeError: Tokens are not strings.
             OSError: The system could not write; an existing file is unchanged.
         """
-        write_whole(path, self._page(title, element, tokens))
+        write_whole(path, self._page(title, element, tokens, effects))
 
     def _repr_html_(self) -> str:
         page = html.escape(self._page("What the model looks at", 0, None), quote=True)
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 46rem; border: 0"></iframe>'
 
-    def _page(self, title: str, element: int | Sequence[int], tokens: Any) -> str:
+    def _page(self, title: str, element: int | Sequence[int], tokens: Any, effects: Any = None) -> str:
         from dikkat.show.calls import calls_page
 
+        if effects is not None and self.withheld == _DIFFERENCE:
+            raise ValueError(f"effects: {_DIFFERENCE}")
+        measured = None if effects is None else tables.effects_by_head(effects, self._calls)
         cards, views = list[tuple[str, Any]](), list[dict[str, Any]]()
         for number, element_tokens in self._by_element(tokens, element):
-            element_cards, layers = self._pictures(number, element_tokens)
+            element_cards, layers = self._pictures(number, element_tokens, measured)
             cards = cards or element_cards
             views += views_of(layers, element_tokens, None if isinstance(element, int) else number)
+        if effects is not None and not views:
+            raise ValueError("effects: got a recording without weights or top_k; expected weights=True or top_k=8")
         return calls_page(cards, title=title, count=len(self), views=views)
 
-    def _pictures(self, element: int, tokens: Mapping[str, list[Token]]) -> tuple[list[tuple[str, Any]], list[Layer]]:
+    def _pictures(
+        self, element: int, tokens: Mapping[str, list[Token]], effects: tuple[str, Mapping[Any, float]] | None
+    ) -> tuple[list[tuple[str, Any]], list[Layer]]:
         groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), list[tuple[str, Any]]()
         counts, in_run = Counter[str](), Counter[tuple[str, int]]()
         total = Counter(call.name for call, _ in self._calls)
@@ -448,10 +509,19 @@ class Trace:
             in_run[call.name, call.run] += 1
         layers = []
         for call, label, record in (run for group in groups.values() for run in join_runs(group)):
-            known = known_weights(record, call.kind)
-            scores, moved = compute_scores(known, key_tokens(known, call.kind, tokens)), shift_to_text(record)
-            patterns = [*zip(scores.patterns, scores.query_counts, strict=True)]
-            layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), scores.shares, patterns))
+            shares, patterns, lead = dict[str, Tensor](), [("", 0)] * record.sizes[0], ""
+            if record.change is not None:
+                shares, lead = {"change": head_changes(record)}, "change"
+            else:
+                known = tables.known_weights(record, call.kind)
+                scores = compute_scores(known, tables.key_tokens(known, call.kind, tokens))
+                shares, patterns = {**scores.shares}, [*zip(scores.patterns, scores.query_counts, strict=True)]
+            if effects is not None:
+                lead, values = effects
+                rows = ((call.layer, call.name, head) for head in tables.heads_of(record))
+                shares[lead] = torch.tensor([values.get(row, math.nan) for row in rows])
+            moved = shift_to_text(record)
+            layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), shares, patterns, lead))
         return cards, layers
 
 

@@ -42,6 +42,7 @@ class Layer(NamedTuple):
     tensors: Mapping[str, Tensor]
     shares: Mapping[str, Tensor]  # the (H,) shares of each pattern
     patterns: Sequence[tuple[str, int]]  # the main pattern of each head, and how many queries its share is the mean of
+    lead: str = ""  # the share that ranks the heads: "effect", "estimate", or "change" of signed weights
 
 
 def tokens_of(tokens: object) -> dict[str, list[Token]]:
@@ -88,8 +89,9 @@ def views_of(
             "kind": kind,
             "element": element,
             "title": "" if kind and is_only_view else calls[0].name,
-            "queries": _axis_labels(axis_tokens[0], range(queries) if chosen is None else chosen),
-            "keys": _axis_labels(axis_tokens[1], range(keys)),
+            "lead": calls[0].lead,
+            "queries": axis_labels(axis_tokens[0], range(queries) if chosen is None else chosen),
+            "keys": axis_labels(axis_tokens[1], range(keys)),
             "layers": [_layer_data(call, max_keys) for call in calls],
         }
         for (kind, queries, keys, chosen), calls in groups.items()
@@ -113,7 +115,7 @@ def labels_of(tokens: Mapping[str, list[Token]], kind: str, queries: int, keys: 
     return axis_tokens[0], axis_tokens[1]
 
 
-def _axis_labels(tokens: list[Token], positions: Sequence[int]) -> list[Token]:
+def axis_labels(tokens: list[Token], positions: Sequence[int]) -> list[Token]:
     """Return the labels of an axis, with numbers for missing tokens such as generated ones."""
     return [tokens[position] if position < len(tokens) else Token(str(position)) for position in positions]
 
@@ -127,42 +129,51 @@ def _layer_data(layer: Layer, max_keys: int) -> dict[str, Any]:
         raise ValueError(f"trace[{layer.name!r}]: got {keys.max() + 1} keys; expected at most {2**16}")
     heads = tensors["heads"].tolist() if "heads" in tensors else list(range(len(weights)))
     overview = tensors["overview"].numpy() if "overview" in tensors else _map_of_largest(tensors, layer.sizes[2])
+    signed = layer.lead == "change"
     return {
         "name": "" if layer.name == f"layer {layer.number}" else layer.name,  # from `dikkat.show.weights`
         "number": layer.number,
         "heads": heads,
         "shares": {
-            name: [None if share != share else round(share, 3) for share in values.tolist()]
+            name: [None if share != share else float(f"{share:.4g}") for share in values.tolist()]
             for name, values in layer.shares.items()
         },
         "looks": [pattern for pattern, _ in layer.patterns],
         "asked": [queries for _, queries in layer.patterns],
         "top": weights.shape[-1],
         "keys": _pack(np.maximum(keys, 0).astype("<u2")),
-        "weights": _pack(_encode_weights(weights)),
+        "weights": _pack(_encode_weights(weights, signed)),
         "cells": list(overview.shape[-2:]),
         "whole": "overview" in tensors,
-        "map": _pack(_encode_weights(overview)),
+        "map": _pack(_encode_weights(overview, signed)),
     }
 
 
 def _map_of_largest(tensors: Mapping[str, Tensor], count: int) -> NDArray[Any]:
-    """Return a map (H, a, b) of only the largest weights, max-pooled to cells."""
+    """Return a map (H, a, b) of only the largest weights: in each cell, the weight with the largest absolute value."""
     weights, keys = tensors["top_weights"].numpy(), tensors["top_keys"].numpy()
     (heads, queries, _), cells = weights.shape, (min(CELLS, weights.shape[1]), min(CELLS, count))
     cells_map = np.zeros((heads, *cells), weights.dtype)
     head, query, rank = np.nonzero(keys >= 0)
     columns = keys[head, query, rank] * cells[1] // count
-    np.maximum.at(cells_map, (head, query * cells[0] // queries, columns), weights[head, query, rank])
+    values = weights[head, query, rank]
+    order = np.argsort(np.abs(values), kind="stable")  # the last write to a cell remains
+    index = (head, query * cells[0] // queries, columns)
+    cells_map[tuple(numbers[order] for numbers in index)] = values[order]
     return cells_map
 
 
-def _encode_weights(weights: NDArray[Any]) -> NDArray[np.uint16]:
-    """Return minus the base-2 logarithms of weights in steps, and the largest uint16 for tiny weights and 0."""
+def _encode_weights(weights: NDArray[Any], signed: bool) -> NDArray[np.uint16]:
+    """Return minus the base-2 logarithms of weights in steps, and the largest uint16 for tiny weights and 0.
+
+    In signed weights, the first bit of a code is 1 for negative weights.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.rint(-np.log2(weights.astype(np.float64)) * _STEPS)
-    largest = np.iinfo(np.uint16).max
+        logs = np.rint(-np.log2(np.abs(weights.astype(np.float64))) * _STEPS)
+    largest, sign = np.iinfo(np.uint16).max, 2**15
     codes: NDArray[np.uint16] = np.nan_to_num(logs, nan=largest, posinf=largest).clip(0, largest).astype(np.uint16)
+    if signed:
+        codes = np.where(codes < sign - 1, codes + sign * (weights < 0), largest).astype(np.uint16)
     return codes
 
 

@@ -209,6 +209,13 @@ const TABLE = {
     "Katman {}, kafa {} belirgin bir örüntü göstermiyor. En yakını: bakıyor {} (skor {}).",
     "第 {} 层头 {}没有明显的模式。最接近的是：看{}（分数 {}）。",
   ],
+  "view-change": ["Layer {}, head {}: its weights changed by {} (total variation).", "Katman {}, kafa {}: ağırlıkları {} değişti (toplam değişim uzaklığı).", "第 {} 层头 {}：权重变化了 {}（全变差）。"],
+  "view-effect": ["If this head is cut, the result changes by {}.", "Bu kafa kesilirse sonuç {} değişir.", "若切除此头，结果变化 {}。"],
+  "view-estimate": ["If this head is cut, the result changes by about {} (an estimate).", "Bu kafa kesilirse sonuç yaklaşık {} değişir (tahmin).", "若切除此头，结果约变化 {}（估计值）。"],
+  "view-more": ["more weight in the first run", "ilk çalıştırmada daha çok ağırlık", "第一次运行中权重更大"],
+  "view-less": ["less weight in the first run", "ilk çalıştırmada daha az ağırlık", "第一次运行中权重更小"],
+  "view-rises": ["the result rises if the head is cut", "kafa kesilirse sonuç artar", "切除该头后结果上升"],
+  "view-falls": ["the result falls if the head is cut", "kafa kesilirse sonuç azalır", "切除该头后结果下降"],
   "view-nothing": ["No head has a clear pattern.", "Hiçbir kafada belirgin bir örüntü yok.", "没有哪个头有明显的模式。"],
   "view-layer": ["Layer {}", "Katman {}", "第 {} 层"],
   "view-order": ["Order", "Sıra", "排序"],
@@ -222,6 +229,9 @@ const TABLE = {
   "looks-separator": ["at separators", "ayırıcılara", "分隔符"],
   "looks-evenly": ["evenly at all tokens", "bütün parçalara eşit", "全部词元（均匀）"],
   "looks-information": ["by how much its weights differ between queries", "ağırlıkları sorgular arasında ne kadar değişiyor", "按权重在查询之间的差异"],
+  "looks-change": ["by the change of their weights", "ağırlıklarının değişimine göre", "按权重的变化"],
+  "looks-effect": ["by their effect on the result", "sonuca etkilerine göre", "按对结果的影响"],
+  "looks-estimate": ["by their estimated effect on the result", "sonuca tahmini etkilerine göre", "按对结果的估计影响"],
   save: ["Save", "Kaydet", "保存"],
   "save-table": ["Table (CSV)", "Tablo (CSV)", "表格 (CSV)"],
   "view-all": ["All heads", "Bütün kafalar", "全部头"],
@@ -231,6 +241,11 @@ const TABLE = {
     "Each map has queries from top to bottom and keys from left to right. In long texts a cell shows the largest weight of several pairs. The sign below a map is the head’s pattern, and the bar is its score. Click a map to see its lines.",
     "Her haritada sorgular yukarıdan aşağıya, anahtarlar soldan sağadır. Uzun metinlerde bir hücre birkaç çiftin en büyük ağırlığını gösterir. Haritanın altındaki işaret kafanın örüntüsü, çubuk skorudur. Çizgilerini görmek için bir haritaya tıklayın.",
     "每幅图自上而下为查询，自左而右为键；长文本中一格取多对中最大的权重。图下的符号是该头的模式，色条是其分数。单击一幅图可看它的线。",
+  ],
+  "view-lead-help": [
+    "Each map has queries from top to bottom and keys from left to right. Below it are the layer, the head and the number that ranks the heads. Click a map to see its lines.",
+    "Her haritada sorgular yukarıdan aşağıya, anahtarlar soldan sağadır. Altında katman, kafa ve kafaların sıralandığı sayı vardır. Çizgilerini görmek için bir haritaya tıklayın.",
+    "每幅图自上而下为查询，自左而右为键；图下是层、头以及各头排序所依据的数。单击一幅图可看它的线。",
   ],
   "view-head": ["Layer {}, head {}", "Katman {}, kafa {}", "第 {} 层，头 {}"],
   "view-pair": ["One query and key", "Bir sorgu ve bir anahtar", "一个查询与一个键"],
@@ -412,6 +427,9 @@ export const brief = (value: number): string =>
   value === 0 || (Math.abs(value) >= 0.001 && Math.abs(value) < 100)
     ? value.toLocaleString(language, { maximumFractionDigits: Math.abs(value) < 1 ? 3 : 1 })
     : value.toExponential(0);
+
+/** A short number with its sign. */
+export const signed = (value: number): string => (value > 0 ? "+" : "") + brief(value);
 
 /** The first of the browser's languages that the page has, or English. */
 export function preferred(languages: readonly string[]): Language {

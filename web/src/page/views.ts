@@ -2,7 +2,7 @@
 import { h, isolated, menu, s } from "./dom";
 import { Columns, ROW, written, type Side, type Spot, type Token } from "./columns";
 import { printAlone, savePng, saveSvg, saveText } from "./save";
-import { number, percent, t } from "./strings";
+import { number, percent, signed, t } from "./strings";
 
 const THUMB = 96; // most side of a small map
 const WIDE = 720; // of a drawing that is saved
@@ -16,12 +16,14 @@ const CLEAR = 0.3; // least share of a head's weight that says what the head doe
 const SIGNS = { previous: "←", next: "→", itself: "=", first: "⇤", same: "≡", induction: "↻", separator: "¶", evenly: "≈" } as const;
 type Doing = keyof typeof SIGNS;
 const DOING = Object.keys(SIGNS) as Doing[];
+/** What a page may rank heads by: the change of their weights, or what cutting them does to a result. */
+type Lead = "change" | "effect" | "estimate";
 
 interface Layer {
   readonly name: string;
   readonly number: number;
   readonly heads: readonly number[];
-  readonly shares: { readonly [doing in Doing | "information"]?: readonly (number | null)[] };
+  readonly shares: { readonly [doing in Doing | "information" | Lead]?: readonly (number | null)[] };
   /** What each head does; "" if that is not known. */
   readonly looks: readonly (Doing | "")[];
   readonly top: number;
@@ -39,6 +41,8 @@ export interface View {
   /** Which element of a batch; null on a page of one. */
   readonly element: number | null;
   readonly title: string;
+  /** By what heads are ranked; "" for what they do. Weights are signed where it is "change". */
+  readonly lead: Lead | "";
   readonly queries: readonly Token[];
   readonly keys: readonly Token[];
   readonly layers: readonly Layer[];
@@ -51,8 +55,13 @@ const SHADES = 6; // of lines: those of one shade are drawn at once
 const unpacked = (text: string): Uint16Array => new Uint16Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
 const decoded = (layer: Layer) => ({ ...layer, keys: unpacked(layer.keys), weights: unpacked(layer.weights), map: unpacked(layer.map) });
 const NONE = 65535; // the code of 0
-const weightOf = (code: number): number => (code === NONE ? 0 : 2 ** (-code / STEPS));
-const SHADOWS = Uint8Array.from({ length: NONE + 1 }, (_, code) => 255 * Math.sqrt(weightOf(code))); // opacity in a small map, by code
+const MINUS = 32768; // added to the code of a weight below 0
+const valuesOf = (signed: boolean): Float32Array => Float32Array.from({ length: NONE + 1 }, (_, code) =>
+  code === NONE ? 0 : signed && code >= MINUS ? -(2 ** ((MINUS - code) / STEPS)) : 2 ** (-code / STEPS));
+/** Red, green and blue of what is above 0 and of what is below, in the order of their names. */
+const TINTS = [[20, 130, 200], [222, 106, 16]] as const;
+const tint = (value: number): string => `rgb(${TINTS[value < 0 ? 1 : 0].join(" ")})`;
+const largest = ([, one]: Edge, [, other]: Edge): number => Math.abs(other) - Math.abs(one);
 /** The colour of a head: none near that of controls. */
 const colour = (head: number, of: number): string => `hsl(${(215 + (head * 290) / Math.max(of, 3)) % 360} 62% 47%)`;
 const button = (label: string, click: () => void): HTMLButtonElement => h("button", { type: "button", click }, label);
@@ -88,6 +97,8 @@ class Views {
   private readonly chosen: [query: number | null, key: number | null] = [null, null];
   private last: Side = 0; // of the chosen tokens
   private readonly data: readonly ReturnType<typeof decoded>[];
+  private readonly values: Float32Array; // by code
+  private readonly signed: boolean;
   private readonly found = new Map<string, Edge[][]>();
   // Controls are made once: one that is replaced while it is used loses the focus.
   private readonly heads: HTMLElement;
@@ -119,8 +130,10 @@ class Views {
   private readonly pairs = h("div", { class: "wide", tabindex: 0 });
 
   constructor(private readonly view: View) {
-    const { layers, queries, keys } = view;
+    const { layers, queries, keys, lead } = view;
     this.data = layers.map(decoded);
+    this.signed = lead === "change";
+    this.values = valuesOf(this.signed);
     const most = this.everyHead().reduce((best, each) => (this.worth(...each) > this.worth(...best) ? each : best));
     this.layer = most[0];
     this.shown.add(most[1]);
@@ -128,6 +141,7 @@ class Views {
     this.layers = h("select", { "aria-label": t("layers"), change: () => this.showLayer(Number(this.layers.value)) },
       ...layers.map(({ name }, k) => h("option", { value: k }, [t("view-layer", this.numberOf(k)), name].filter(Boolean).join(" · "))));
     this.order = h("select", { "aria-label": t("view-order"), change: () => this.drawAll() }, h("option", { value: "" }, t("view-by-layer")),
+      lead && h("option", { value: lead, selected: true }, t(`looks-${lead}`)),
       ...(["information", ...DOING] as const).filter((each) => this.everyHead().some((head) => this.measure(...head, each) >= 0))
         .map((each) => h("option", { value: each }, t(`looks-${each}`))));
     this.thumbs = layers.map(({ heads }, l) => heads.map((_, k) => this.thumb(l, k)));
@@ -137,12 +151,12 @@ class Views {
     this.pickers = ([0, 1] as const).map((side) => this.picker(side));
     const saving = (["svg", "png", "pdf", "csv"] as const).map((kind) => button(kind === "csv" ? t("save-table") : kind.toUpperCase(), () => this.save(kind)));
     this.heads = h("article", { class: "card" },
-      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, h("p", { class: "help" }, t("view-heads-help")),
+      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, this.signed && this.swatches(), h("p", { class: "help" }, t("view-heads-help")),
       h("div", { class: "choices" }, this.layers, [...queries, ...keys].some(([, special]) => special) && h("label", {}, this.special, " ", t("view-special")),
         view.kind !== "cross" && queries.length === keys.length && h("label", {}, this.mean, " ", t("view-mean"))),
       this.chipGroup, this.says, this.columns.element);
-    const all = h("article", { class: "card" }, h("h2", {}, t("view-model")), h("p", { class: "help" }, t("view-model-help")),
-      h("div", { class: "choices" }, h("label", {}, `${t("view-order")} `, this.order)), this.legend, h("div", { class: "wide", tabindex: 0 }, this.grid));
+    const all = h("article", { class: "card" }, h("h2", {}, t("view-model")), h("p", { class: "help" }, t(lead ? "view-lead-help" : "view-model-help")),
+      h("div", { class: "choices" }, h("label", {}, `${t("view-order")} `, this.order)), lead && this.swatches(), this.legend, h("div", { class: "wide", tabindex: 0 }, this.grid));
     const pair = h("article", { class: "card" }, h("h2", {}, t("view-pair")), h("p", { class: "help" }, t("view-pair-help")),
       h("div", { class: "choices" }, ...this.pickers.map((input, side) => h("label", {}, t(side ? "view-key" : "view-query"), " ", input, " ", h("b", { dir: "auto" })))), this.pairs);
     this.elements = [this.heads, all, pair];
@@ -156,12 +170,32 @@ class Views {
     return this.view.layers.flatMap(({ heads }, l) => heads.map((_, k) => [l, k] as const));
   }
 
+  /** The colours of what is above 0, and below. */
+  private swatches(): HTMLElement {
+    return h("p", { class: "legend" }, ...([1, -1] as const).map((sign) => {
+      const swatch = h("b", { class: "swatch" });
+      swatch.style.backgroundColor = tint(sign);
+      return h("span", {}, swatch, ` ${t(this.signed ? (sign > 0 ? "view-more" : "view-less") : sign > 0 ? "view-rises" : "view-falls")}`);
+    }));
+  }
+
+  /** What heads are ranked by; null if it is not known of a head. */
+  private led(layer: number, k: number): number | null {
+    const { lead, layers } = this.view;
+    return lead ? layers[layer]!.shares[lead]?.[k] ?? null : null;
+  }
+
+  private ledText(led: number | null): string {
+    return led === null ? "–" : this.signed ? number(led) : signed(led);
+  }
+
   private measure(layer: number, k: number, of: Doing | "information"): number {
     return this.view.layers[layer]!.shares[of]?.[k] ?? -1;
   }
 
   /** How much a head says: heads that go by what tokens are come before those that go by where they stand. */
   private worth(layer: number, k: number): number {
+    if (this.view.lead) return Math.abs(this.led(layer, k) ?? 0);
     const [doing, share] = doingOf(this.view.layers[layer]!, k);
     const told = this.measure(layer, k, "information") * share;
     return doing === "evenly" ? told / 2 : share >= CLEAR && (doing === "same" || doing === "induction") ? 1 + told : told;
@@ -182,7 +216,7 @@ class Views {
     const rows = queries.map((_, i) => {
       const row: Edge[] = [];
       const from = (k * queries.length + i) * top;
-      for (let at = from; at < from + top && weights[at] !== NONE; at++) row.push([keys[at]!, weightOf(weights[at]!)]);
+      for (let at = from; at < from + top && weights[at] !== NONE; at++) row.push([keys[at]!, this.values[weights[at]!]!]);
       return row;
     });
     if (!this.mean.checked) return this.found.set(name, rows).get(name)!;
@@ -191,7 +225,7 @@ class Views {
       both[i]!.set(j, (both[i]!.get(j) ?? 0) + weight / 2);
       both[j]?.set(i, (both[j].get(i) ?? 0) + weight / 2);
     }));
-    return this.found.set(name, both.map((row) => [...row].sort((one, other) => other[1] - one[1]))).get(name)!;
+    return this.found.set(name, both.map((row) => [...row].sort(largest))).get(name)!;
   }
 
   private drawTokens(): void {
@@ -208,13 +242,14 @@ class Views {
 
   private chip(head: number, k: number, of: number): HTMLButtonElement {
     const [doing, share] = doingOf(this.view.layers[this.layer]!, k);
-    const chip = button(share >= CLEAR ? `${head} · ${t(`looks-${doing}`)} ${number(share)}` : String(head), () => {
+    const led = this.led(this.layer, k);
+    const chip = button(led !== null ? `${head} · ${this.ledText(led)}` : share >= CLEAR ? `${head} · ${t(`looks-${doing}`)} ${number(share)}` : String(head), () => {
       if (!this.several) this.shown.clear();
       if (!this.shown.delete(k)) this.shown.add(k);
       this.drawHeads();
     });
     chip.className = "chip";
-    chip.style.setProperty("--chip", colour(k, of));
+    chip.style.setProperty("--chip", this.signed ? "var(--accent)" : colour(k, of));
     return chip;
   }
 
@@ -236,9 +271,10 @@ class Views {
     const layer = this.view.layers[this.layer]!;
     const [k] = this.shown;
     const [doing, share] = doingOf(layer, k!);
-    if (share < 0) return "";
-    if (this.nothing) return t("view-nothing");
-    return t(share >= CLEAR ? "view-says" : "view-unclear", this.numberOf(this.layer), layer.heads[k!]!, t(`looks-${doing}`), number(share));
+    const [name, led, { lead }] = [[this.numberOf(this.layer), layer.heads[k!]!] as const, this.led(this.layer, k!), this.view];
+    if (lead === "change") return led === null ? "" : t("view-change", ...name, this.ledText(led));
+    const looks = share < 0 ? "" : this.nothing ? t("view-nothing") : t(share >= CLEAR ? "view-says" : "view-unclear", ...name, t(`looks-${doing}`), number(share));
+    return lead && led !== null ? `${looks} ${t(`view-${lead}`, signed(led))}` : looks;
   }
 
   /** The largest weights of a token, of the heads that are shown: of what it looks at, or of who looks at it. */
@@ -246,11 +282,15 @@ class Views {
     const weights = new Map<number, number>();
     for (const k of this.shown) this.edges(k).forEach((row, i) => row.forEach(([j, weight]) => {
       const [own, other] = side ? [j, i] : [i, j];
-      if (own === at) weights.set(other, Math.max(weights.get(other) ?? 0, weight));
+      if (own === at && Math.abs(weight) > Math.abs(weights.get(other) ?? 0)) weights.set(other, weight);
     }));
     const name = (of: Side, token: number): string => `${isolated(written((of ? this.view.keys : this.view.queries)[token]!))} (${token})`;
-    const most = [...weights].sort((one, other) => other[1] - one[1]).slice(0, 5).map(([token, weight]) => `${name(side ? 0 : 1, token)} ${percent(weight, 1)}`);
+    const most = [...weights].sort(largest).slice(0, 5).map(([token, weight]) => `${name(side ? 0 : 1, token)} ${this.percent(weight)}`);
     return t(side ? "looked-by" : "looked-most", name(side, at), most.join(", ") || "—");
+  }
+
+  private percent(weight: number): string {
+    return `${this.signed && weight > 0 ? "+" : ""}${percent(weight, 1)}`;
   }
 
   /** The token whose lines are shown while no other one is pointed at. */
@@ -266,17 +306,26 @@ class Views {
     for (const [i, row] of this.edges(k).entries()) {
       if (rows[i]! < 0 || (spot?.[0] === 0 && spot[1] !== i)) continue;
       for (const [j, weight] of row) {
-        if (weight < (spot ? FAINT : LEAST)) break;
+        if (Math.abs(weight) < (spot ? FAINT : LEAST)) break;
         if (columns[j]! >= 0 && !(spot?.[0] === 1 && spot[1] !== j)) yield [rows[i]!, columns[j]!, weight];
       }
     }
+  }
+
+  /** The colour of a line: of its head, or of its sign. */
+  private ink(k: number, weight: number): string {
+    return this.signed ? tint(weight) : colour(k, this.view.layers[this.layer]!.heads.length);
+  }
+
+  /** Of a line: differences are small. */
+  private opacity(weight: number): number {
+    return this.signed ? Math.sqrt(Math.abs(weight)) : weight;
   }
 
   private drawLines(over: Spot | null = null): void {
     const spot = over ?? this.kept;
     this.says.textContent = spot ? this.said(spot) : "";
     const { box: { scrollTop }, canvas, height } = this.columns;
-    const { heads } = this.view.layers[this.layer]!;
     const width = canvas.clientWidth;
     const ratio = window.devicePixelRatio || 1;
     canvas.width = width * ratio;
@@ -286,16 +335,20 @@ class Views {
     brush.scale(ratio, ratio);
     brush.lineWidth = 1.6;
     const y = (row: number): number => row * ROW - scrollTop + ROW / 2;
+    const inks = new Map<string, Path2D[]>();
     for (const k of this.shown) {
-      const shades = Array.from({ length: SHADES }, () => new Path2D());
       for (const [row, column, weight] of this.lines(k, spot)) {
         const [from, to] = [y(row), y(column)];
         if (Math.max(from, to) < 0 || Math.min(from, to) > height || (!spot && (from < 0 || from > height))) continue;
-        const path = shades[Math.min(SHADES - 1, Math.floor(weight * SHADES))]!;
+        const ink = this.ink(k, weight);
+        if (!inks.has(ink)) inks.set(ink, Array.from({ length: SHADES }, () => new Path2D()));
+        const path = inks.get(ink)![Math.min(SHADES - 1, Math.floor(this.opacity(weight) * SHADES))]!;
         path.moveTo(0, from);
         path.lineTo(width, to);
       }
-      brush.strokeStyle = colour(k, heads.length);
+    }
+    for (const [ink, shades] of inks) {
+      brush.strokeStyle = ink;
       shades.forEach((path, shade) => {
         brush.globalAlpha = (shade + 0.6) / SHADES;
         brush.stroke(path);
@@ -321,7 +374,7 @@ class Views {
       s("text", { x, y: row * ROW + ROW * 0.7, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, written(token));
     const drawing = s("svg", { viewBox: `0 0 ${WIDE} ${tall}` },
       ...[...this.shown].flatMap((k) => [...this.lines(k, this.kept)].map(([row, column, weight]) => s("line", {
-        x1: WIDE * 0.36, x2: WIDE * 0.64, y1: row * ROW + ROW / 2, y2: column * ROW + ROW / 2, stroke: colour(k, layer.heads.length), "stroke-width": 1.6, "stroke-opacity": weight.toFixed(3),
+        x1: WIDE * 0.36, x2: WIDE * 0.64, y1: row * ROW + ROW / 2, y2: column * ROW + ROW / 2, stroke: this.ink(k, weight), "stroke-width": 1.6, "stroke-opacity": this.opacity(weight).toFixed(3),
       }))),
       ...from.map((i, row) => word(queries[i]!, row, WIDE * 0.35, "end")), ...to.map((j, row) => word(keys[j]!, row, WIDE * 0.65, "start")));
     drawing.classList.add("unseen");
@@ -344,10 +397,15 @@ class Views {
   private thumb(layer: number, k: number): HTMLButtonElement {
     const { cells: [rows, columns], heads, map } = this.data[layer]!;
     const [doing, share] = doingOf(this.view.layers[layer]!, k);
-    const label = `${t("view-head", this.numberOf(layer), heads[k]!)}${share >= 0 ? ` · ${t(`looks-${doing}`)} ${number(share)}` : ""}`;
-    const canvas = h("canvas", { width: columns, height: rows });
+    const [led, { lead }] = [this.led(layer, k), this.view];
+    const label = [t("view-head", this.numberOf(layer), heads[k]!), share >= 0 && `${t(`looks-${doing}`)} ${number(share)}`, lead && led !== null && `${t(`looks-${lead}`)} ${this.ledText(led)}`].filter(Boolean).join(" · ");
+    const canvas = h("canvas", { width: columns, height: rows, class: this.signed && "signed" });
     const image = new ImageData(columns, rows);
-    for (let cell = 0; cell < rows * columns; cell++) image.data[4 * cell + 3] = SHADOWS[map[k * rows * columns + cell]!]!;
+    for (let cell = 0; cell < rows * columns; cell++) {
+      const weight = this.values[map[k * rows * columns + cell]!]!;
+      if (this.signed) image.data.set(TINTS[weight < 0 ? 1 : 0], 4 * cell);
+      image.data[4 * cell + 3] = 255 * Math.sqrt(Math.abs(weight));
+    }
     canvas.getContext("2d")!.putImageData(image, 0, 0);
     return h("button", { type: "button", class: "thumb", title: label, "aria-label": label, click: () => {
       this.several = false;
@@ -358,17 +416,25 @@ class Views {
 
   /** Every head as a small map: by layer, or the most of something first. */
   private drawAll(): void {
-    const { layers } = this.view;
-    const by = this.order.value as Doing | "information" | "";
+    const { layers, lead } = this.view;
+    const by = this.order.value as Doing | "information" | Lead | "";
     const heads = this.everyHead();
-    if (by) heads.sort((one, other) => this.measure(...other, by) - this.measure(...one, by));
+    const sizeOf = (l: number, k: number): number => (by === lead ? this.worth(l, k) : this.measure(l, k, by as Doing));
+    if (by) heads.sort((one, other) => sizeOf(...other) - sizeOf(...one));
+    const full = Math.max(...heads.map((head) => this.worth(...head))) || 1;
     for (const [l, k] of heads) {
       const [doing, share] = doingOf(layers[l]!, k);
-      const [strength, caption] = by ? [this.measure(l, k, by), `${this.numberOf(l)}·${layers[l]!.heads[k]}: ${number(Math.max(0, this.measure(l, k, by)))}`]
+      const led = this.led(l, k);
+      const value = by === lead ? this.ledText(led) : number(Math.max(0, sizeOf(l, k)));
+      const [strength, caption] = by ? [sizeOf(l, k), `${this.numberOf(l)}·${layers[l]!.heads[k]}: ${value}`]
         : share < CLEAR ? [0, String(layers[l]!.heads[k])] : [share, `${layers[l]!.heads[k]} ${SIGNS[doing]}`];
-      this.thumbs[l]![k]!.lastElementChild!.textContent = caption;
-      this.thumbs[l]![k]!.style.setProperty("--share", String(Math.max(0, strength)));
+      const thumb = this.thumbs[l]![k]!;
+      thumb.lastElementChild!.textContent = caption;
+      thumb.setAttribute("aria-label", by ? `${thumb.title} · ${caption}` : thumb.title);
+      thumb.style.setProperty("--share", String(Math.max(0, lead ? this.worth(l, k) / full : strength)));
+      if (lead && !this.signed) thumb.style.setProperty("--bar", tint(led ?? 0));
     }
+    this.grid.classList.toggle("tinted", lead !== "" && !this.signed);
     const most = Math.max(...this.thumbs.map(({ length }) => length));
     this.legend.hidden = by !== "";
     this.grid.classList.toggle("sorted", by !== "");
@@ -382,10 +448,10 @@ class Views {
   private weight(layer: number, k: number, i: number, j: number): readonly [number, boolean] {
     const { queries, keys: names } = this.view;
     const { top, whole, cells: [rows, columns], keys, weights, map } = this.data[layer]!;
-    if (whole && rows === queries.length && columns === names.length) return [weightOf(map[(k * rows + i) * columns + j]!), false];
+    if (whole && rows === queries.length && columns === names.length) return [this.values[map[(k * rows + i) * columns + j]!]!, false];
     const from = (k * queries.length + i) * top;
-    for (let at = from; at < from + top; at++) if (keys[at] === j && weights[at] !== NONE) return [weightOf(weights[at]!), false];
-    const least = weightOf(weights[from + top - 1]!);
+    for (let at = from; at < from + top; at++) if (keys[at] === j && weights[at] !== NONE) return [this.values[weights[at]!]!, false];
+    const least = Math.abs(this.values[weights[from + top - 1]!]!);
     return least ? [Math.ceil(least * 1000) / 1000, true] : [0, false]; // rounded up to the tenth of a percent that is shown
   }
 
@@ -414,8 +480,9 @@ class Views {
       h("thead", {}, h("tr", {}, h("th"), ...widest.map((head) => h("th", { scope: "col" }, String(head))))),
       h("tbody", {}, ...layers.map(({ name, heads }, l) => h("tr", {}, h("th", { scope: "row", title: name }, String(this.numberOf(l))), ...heads.map((_, k) => {
         const [weight, below] = this.weight(l, k, query, key);
-        const cell = h("td", {}, `${below ? "< " : ""}${percent(weight, 1)}`);
-        if (!below) cell.style.setProperty("--weight", weight.toFixed(3));
+        const cell = h("td", {}, below ? `< ${percent(weight, 1)}` : this.percent(weight));
+        if (!below) cell.style.setProperty("--weight", Math.abs(weight).toFixed(3));
+        if (this.signed) cell.style.setProperty("--glow", `color-mix(in srgb, ${tint(weight)} 60%, transparent)`);
         return cell;
       }))))));
   }

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         inspect,
         record,
         relevance,
+        watch,
     )
     from dikkat.inspection.output_attentions import attentions
     from dikkat.layers import (
@@ -54,7 +55,7 @@ __all__ = [
     "PooledBags", "Requesting", "Restricting", "SelfAttention", "State", "Trace", "as_torch_attention", "attend",
     "attend_memory", "attend_ragged", "attention_state", "attention_weights", "attentions", "change", "check_values",
     "collate_bags", "distributed", "effects", "implementations", "inspect", "masked_softmax", "merge", "prepare",
-    "ragged_state", "record", "register_transformers", "relevance", "scores", "self_attention", "show",
+    "ragged_state", "record", "register_transformers", "relevance", "scores", "self_attention", "show", "watch",
 ]  # fmt: skip
 
 _SUBMODULES = (

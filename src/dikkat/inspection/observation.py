@@ -22,6 +22,7 @@ from dikkat._core import recording_hooks
 from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
+from dikkat.errors import InputError
 from dikkat.inspection.calls import OWN_SOFTMAX
 from dikkat.inspection.dataflow import Dataflow, Streams
 from dikkat.inspection.edits import BoundEdit, Edits, edit_result, edit_weights
@@ -415,7 +416,7 @@ class Observation(Dataflow):
         return edited
 
 
-class NotSeenError(ValueError):
+class NotSeenError(InputError):
     """No call of attention was recorded or changed."""
 
 

@@ -3,7 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Literal, Unpack
 
@@ -27,7 +27,6 @@ from dikkat.inspection.totals import Totals
 from dikkat.inspection.trace import Trace
 
 
-@contextmanager
 def record(
     model: nn.Module,
     *,
@@ -35,7 +34,7 @@ def record(
     sum_over: Literal["calls"] | None = None,
     decay: float = 1.0,
     **request: Unpack[Requesting],
-) -> Iterator[Trace]:
+) -> AbstractContextManager[Trace]:
     """Record the attention weights of each layer of a model while it runs.
 
     `record` sees these calls inside the model's modules:
@@ -104,6 +103,14 @@ def record(
             "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax, overview, spans or "
             "max_score"
         )
+    return recording(model, checked, layers, sum_over, decay)
+
+
+@contextmanager
+def recording(
+    model: nn.Module, checked: Request, layers: Layers | None = None, sum_over: object = None, decay: float = 1.0
+) -> Iterator[Trace]:
+    """Record the checked request of `record`."""
     choices, trace = select_layers(model, layers), Trace()
     totals = None if sum_over is None and decay == 1.0 else Totals(trace, checked, sum_over, decay)
     trace.spans = tuple(checked.spans.names if checked.spans else ())

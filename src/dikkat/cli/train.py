@@ -110,6 +110,8 @@ def train(
         check_path("--watch", watch)
     folder = output.with_name(f"{output.name}{_RUN_SUFFIX}")
     plan = _load_plan(recipe, values, folder, resume=resume)
+    if watch is not None and plan.settings.score == "none":
+        raise InputError("--watch has no effect with --score none: remove one of them")
     from dikkat.translation.training.suited import fitted
 
     with _interruptible(output, folder), naming_options():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,6 @@ from dikkat._core import recording_hooks
 from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
-from dikkat.errors import InputError
 from dikkat.inspection.calls import OWN_SOFTMAX
 from dikkat.inspection.dataflow import Dataflow, Streams
 from dikkat.inspection.edits import BoundEdit, Edits, edit_result, edit_weights
@@ -95,7 +94,8 @@ class Watcher:
             yield
 
     def _hooks(self, name: str, module: nn.Module) -> Iterator[RemovableHandle]:
-        def enter(_: nn.Module, arguments: Any, keywords: Any) -> None:
+        # PyTorch may call a hook once more after its removal, and then without keywords.
+        def enter(_: nn.Module, arguments: Any, keywords: Any = MappingProxyType({})) -> None:
             if threading.get_ident() == self._thread:
                 layer, cached = self._numbering.enter(name), _cached_length(module, (*arguments, *keywords.values()))
                 if self.running:
@@ -416,7 +416,7 @@ class Observation(Dataflow):
         return edited
 
 
-class NotSeenError(InputError):
+class NotSeenError(ValueError):
     """No call of attention was recorded or changed."""
 
 

@@ -221,17 +221,21 @@ class watch:  # noqa: N801 - reads as the function it is used as
         head, name = row[1:4], f"head {row.head} of {row.module!r}"
         if keys >= _FEW_KEYS:
             self._low_steps[head] = self._low_steps[head] + 1 if row.entropy < self._min_entropy else 0
-        faults = {
-            f"{name} attends to single keys: up to step {row.step}, its mean entropy was below {self._min_entropy:g} "
-            f"nats in {self._patience} watched steps": self._low_steps[head] >= self._patience,
-            f"{name} has a score of {row.max_score:.4g} in step {row.step}, above {self._max_score:g}. Lower the "
-            "learning rate, normalise queries and keys, or clip their weights (QK-clip)":
-            row.max_score > self._max_score,
-        }  # fmt: skip
-        for number, (message, is_due) in enumerate(faults.items()):
-            if is_due and (head, number) not in self._warnings:
-                self._warnings[head, number] = message
-                yield message
+        faults = dict[str, str]()
+        if self._low_steps[head] >= self._patience:
+            faults["entropy"] = (
+                f"{name} attends to single keys: its mean entropy was below {self._min_entropy:g} nats in "
+                f"{self._patience} watched steps, up to step {row.step}"
+            )
+        if row.max_score > self._max_score:
+            faults["score"] = (
+                f"{name} has a score of {row.max_score:.4g} in step {row.step}, above {self._max_score:g}. Lower the "
+                "learning rate, normalise queries and keys, or clip their weights (QK-clip)"
+            )
+        for kind, fault in faults.items():
+            if (head, kind) not in self._warnings:
+                self._warnings[head, kind] = fault
+                yield fault
 
     def _write(self) -> None:
         if self._path is not None and self._rows:
@@ -267,7 +271,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
                 watched._trainer_step = state.global_step
 
             def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                if watched._log is watched._path is None and watched._step == watched._trainer_step:
+                if (watched._log, watched._path, watched._step) == (None, None, watched._trainer_step):
                     state.log_history.append({"step": watched._step, **_values(watched.latest)})
 
             def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -191,7 +191,7 @@ def test_a_model_that_is_an_attention_itself() -> None:
 
 
 def test_a_recurrence_has_no_scores_and_its_ended_queries_do_not_count(tmp_path: Path) -> None:
-    layer = AttentionalGRU(6, 3, 4, dikkat.scores.Additive(3, 4, 5))
+    layer = AttentionalGRU(6, 3, 4, dikkat.scores.Additive(4, 3, 5))
     inputs, lengths = torch.randn(2, 5, 6), torch.tensor([5, 2])
     memory = layer.prepare(torch.randn(2, 7, 4), torch.tensor([7, 4]))
     state = torch.zeros(1, 2, 3)
@@ -208,7 +208,8 @@ def test_a_recurrence_has_no_scores_and_its_ended_queries_do_not_count(tmp_path:
     with dikkat.watch(layer, log=tmp_path / "gru.csv"):
         layer(inputs, memory, state, lengths=lengths)
     (line,) = table_of(tmp_path / "gru.csv")
-    assert line["max_score"] == "" and float(line["entropy"]) == pytest.approx(row.entropy, rel=1e-5)
+    assert line["max_score"] == ""
+    assert float(line["entropy"]) == pytest.approx(row.entropy, rel=1e-5)
     with dikkat.watch(layer, log=tmp_path / "gru.html"):  # without a picture of scores
         layer(inputs, memory, state, lengths=lengths)
     assert "Largest score" not in (tmp_path / "gru.html").read_text()
@@ -315,7 +316,8 @@ def scaled(model: Model, factor: float) -> Model:
 def test_a_head_that_runs_away_warns_once() -> None:
     model, largest = scaled(Model(), 20), statistics_of(scaled(Model(), 20), batch())[HEADS + 1][2][0]
     assert largest > 100
-    with pytest.warns(UserWarning) as caught, dikkat.watch(model, every=1, min_entropy=0):
+    with warnings.catch_warnings(record=True) as caught, dikkat.watch(model, every=1, min_entropy=0):
+        warnings.simplefilter("always")
         for _ in range(3):
             model(batch())
     (warning,) = caught
@@ -550,9 +552,9 @@ def test_a_model_without_attention_fails_in_its_first_step() -> None:
 
 def test_a_training_that_never_ran_is_reported() -> None:
     model = Model()
-    with pytest.warns(UserWarning, match="no forward pass was watched; expected calls of the model in training mode"):
-        with dikkat.watch(model):
-            model.eval()(batch())
+    message = "no forward pass was watched; expected calls of the model in training mode"
+    with pytest.warns(UserWarning, match=message), dikkat.watch(model):
+        model.eval()(batch())
     with pytest.raises(ZeroDivisionError), dikkat.watch(model):  # its own error is enough
         raise ZeroDivisionError
 

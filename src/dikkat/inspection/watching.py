@@ -149,7 +149,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
 
     def _hooks(self, model: nn.Module) -> tuple[Callable[..., None], Callable[..., None]]:
         """Return hooks that are closures: a deep copy of the model shares them, and they ignore the copy."""
-        from torch._dynamo.eval_frame import set_eval_frame
+        from torch._C._dynamo.eval_frame import set_eval_frame
 
         def begin(module: nn.Module, arguments: Any, keywords: Any) -> None:
             if module is not model:
@@ -172,7 +172,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
 
         def end(module: nn.Module, *_: Any) -> None:
             if module is model and self._thread.watched is not None:
-                (_, compiler, earlier_error), error = self._thread.watched, sys.exc_info()[1]
+                compiler, earlier_error, error = *self._thread.watched[1:], sys.exc_info()[1]
                 try:
                     self._stop(None if error is earlier_error else error)
                 finally:
@@ -191,7 +191,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
     def _stop(self, error: BaseException | None) -> None:
         """End the watched pass of this thread, if any; an error discards its statistics."""
         if self._thread.watched is not None:
-            (watched, *_), self._thread.watched = self._thread.watched, None
+            watched, self._thread.watched = self._thread.watched[0], None
             watched.__exit__(None if error is None else type(error), error, None)
 
     def _find_step(self) -> int | None:

@@ -382,7 +382,7 @@ def _page(rows: Sequence[HeadStatistics], messages: Iterable[str]) -> str:
     values = np.full((3, len(heads), len(steps)), math.nan)
     values[:, [heads[row[1:4]] for row in rows], columns] = np.array([row[4:] for row in rows]).T
     known = [pair for pair in zip(_TITLES, values, strict=True) if np.isfinite(pair[1]).any()]
-    figure = figure_class()(figsize=(4 * len(known) + 1, min(30, 1.5 + 0.16 * len(heads))), layout="constrained")
+    figure = figure_class()(figsize=(4 * len(known) + 1, min(30, 2.2 + 0.15 * len(heads))), layout="constrained")
     edges = [*steps, 2 * steps[-1] - steps[-2] if len(steps) > 1 else steps[-1] + 1]
     for axes, (title, map_) in zip(figure.subplots(1, len(known), sharey=True, squeeze=False)[0], known, strict=True):
         drawn = axes.pcolormesh(edges, range(len(heads) + 1), map_, rasterized=True)
@@ -394,6 +394,6 @@ def _page(rows: Sequence[HeadStatistics], messages: Iterable[str]) -> str:
         save(figure, f"{folder}/heads.svg")
         picture = Path(folder, "heads.svg").read_text(encoding="utf-8")
     return (
-        f"{_PAGE}<p>{len(heads)} heads, steps {steps[0]} to {steps[-1]}. Each row is a head.</p>"
+        f"{_PAGE}<p>{len(heads)} head{'s' * (len(heads) > 1)}, steps {steps[0]} to {steps[-1]}. Each row is a head.</p>"
         f"{picture[picture.index('<svg') :]}<ul>{''.join(f'<li>{html.escape(text)}</li>' for text in messages)}</ul>"
     )

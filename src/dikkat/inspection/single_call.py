@@ -121,17 +121,19 @@ def inspect_problem(
         )
         mean = _mean(full_problem, impl) if pools else None
         return replace(result, output=mean, heads=heads, queries=query_indices, shape=shape)
-    masses = None
+    spans = None
     if request.spans:  # the mass of a span is the weighted mean of its indicator
         members = request.span_members(keys, problem.value).expand(*problem.lead, -1, -1)
-        masses = dispatch.run_problem(replace(problem, value=members, wants_weights=False), impl)
-    if masses is not None and spec == Asked() and not pools:
-        summary = Summary(masses.lse)
+        spans = replace(problem, value=members)
+    summary = _summarise(problem, spec, impl, full_problem if pools else spans)
+    masses = summary.mean
+    if pools:
+        masses = None if spans is None else _mean(spans, impl)
     else:
-        summary = _summarise(problem, spec, impl, full_problem if pools else None)
+        summary = summary._replace(mean=None)
     if row_indices is not None:
         rows = compute_rows(lambda block: _compute_few(select_rows(problem, block), impl)[1], row_indices, row_size)
-    result = replace(make_inspection(summary, request, rows), span_mass=None if masses is None else masses.mean)
+    result = replace(make_inspection(summary, request, rows), span_mass=masses)
     return replace(result, heads=heads, queries=query_indices, shape=shape)
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         inspect,
         record,
         relevance,
+        watch,
     )
     from dikkat.inspection.output_attentions import attentions
     from dikkat.layers import (
@@ -56,6 +57,7 @@ __all__ = [
     "attend_memory", "attend_ragged", "attention_state", "attention_weights", "attentions", "change", "check_values",
     "collate_bags", "compare", "distributed", "effects", "implementations", "inspect", "masked_softmax", "merge",
     "prepare", "ragged_state", "record", "register_transformers", "relevance", "scores", "self_attention", "show",
+    "watch",
 ]  # fmt: skip
 
 _SUBMODULES = (

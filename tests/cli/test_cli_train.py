@@ -103,6 +103,25 @@ def test_what_is_read_and_found_is_said_before_the_training(run, pairs, tmp_path
     ]
 
 
+def test_a_watched_training_is_the_same_and_writes_the_decoders_attention(run, pairs, tmp_path):
+    options, table = ["--corpus", pairs, "--validation", "none", *QUICK, "--epochs", 21], tmp_path / "attention.csv"
+    made(run("train", *options, "-o", tmp_path / "plain"))
+    made(run("train", *options, "-o", tmp_path / "watched", "--watch", table))
+    plain, watched = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "watched"))
+    assert all(torch.equal(plain[name], watched[name]) for name in plain)
+    head, *lines = (line.split(",") for line in table.read_text().splitlines())
+    assert head == ["step", "layer", "module", "head", "max_score", "entropy", "first_mass"]
+    assert [line[:5] for line in lines] == [[step, "-1", "model.decoder", "0", ""] for step in ("0", "20")]
+    assert all(0 < float(number) < 3 for line in lines for number in line[5:])
+
+
+def test_a_watch_that_cannot_work_is_named(run, pairs, tmp_path):
+    options = ["--corpus", pairs, "--validation", "none", *QUICK, "-o", tmp_path / "model", "--watch"]
+    refused(run("train", *options, "a.txt"), "--watch: got 'a.txt'; expected a path that ends in .csv or .html")
+    refused(run("train", *options, tmp_path / "no-folder" / "a.csv"), "no-folder' does not exist")
+    refused(run("train", *options, tmp_path / "a.csv", "--score", "none"), "--watch has no effect with --score none")
+
+
 def test_early_stopping_is_said(run, tmp_path):
     options = [*QUICK, "--epochs", 9, "--patience", 2, "--learning-rate", 1, "--schedule", "constant"]
     _, err = made(run("train", *BOOK, *options, "--warmup-steps", 0, "-o", tmp_path / "model"))

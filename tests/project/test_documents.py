@@ -67,7 +67,9 @@ def copied(things, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:enable_nested_tensor is True:UserWarning", "ignore:'pin_memory' argument:UserWarning"
+)
 def test_programs_run_as_they_are_copied(name, copied):
     scope = {}
     if name == "docs/page.md":  # which begins where a translator is loaded

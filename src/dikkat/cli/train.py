@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _RUN_SUFFIX = ".training"  # of the run folder next to the model folder, for --resume
 _RECIPE = "recipe.toml"  # in the run folder
+_WATCHED = 20  # batches from one watched one to the next
 _MOST_PAIRS = 1_000  # validation pairs to select the examples from
 _RESUME = "To resume: dikkat train --resume --output "
 
@@ -79,6 +81,16 @@ def train(
             panel="Result",
         ),
     ] = False,
+    watch: Annotated[
+        Path | None,
+        option(
+            "A .csv file for the attention's entropy and its weight of the first word, every 20 batches; or an .html "
+            "file, for a picture. A warning says if the attention collapses.",
+            "FILE",
+            "--watch",
+            panel="Result",
+        ),
+    ] = None,
     corpus: CorpusOption = None,
     validation: ValidationOption = None,
     test: TestOption = None,
@@ -92,14 +104,22 @@ def train(
     values = read_options({"corpus": corpus, "validation": validation, "test": test, **options})
     check_conflicts(values)
     check_writable(output)  # before the work
+    if watch is not None:
+        from dikkat.inspection.watching import check_path
+
+        check_path("--watch", watch)
     folder = output.with_name(f"{output.name}{_RUN_SUFFIX}")
     plan = _load_plan(recipe, values, folder, resume=resume)
+    if watch is not None and plan.settings.score == "none":
+        raise InputError("--watch has no effect with --score none: remove one of them")
     from dikkat.translation.training.suited import fitted
 
     with _interruptible(output, folder), naming_options():
         training_pairs, validation_pairs = plan.data()
         plan, sample = fitted(plan, training_pairs, validated=validation_pairs is not None)
-        result = _train(plan, training_pairs, validation_pairs, output, folder, resume=resume, sample=sample)
+        result = _train(
+            plan, training_pairs, validation_pairs, output, folder, resume=resume, sample=sample, watch=watch
+        )
         _finish(result, plan, validation_pairs, output)
 
 
@@ -150,8 +170,9 @@ def _has_pairs(path: Path) -> bool:
 
 def _train(
     plan: "Recipe", training_pairs: Any, validation_pairs: Any, output: Path, folder: Path, *, resume: bool,
-    sample: "Sample | None",
+    sample: "Sample | None", watch: Path | None,
 ) -> "Training":  # fmt: skip
+    from dikkat.inspection import watch as watch_model
     from dikkat.translation.training.results import TrainingError
     from dikkat.translation.training.suited import reason
     from dikkat.translation.training.train import train as train_translator
@@ -164,7 +185,7 @@ def _train(
     try:
         return train_translator(
             plan.settings, training_pairs, validation_pairs, folder=folder, resume=resume, on_begin=on_begin,
-            tell=_report,
+            tell=_report, watch=None if watch is None else partial(watch_model, every=_WATCHED, log=watch),
         )  # fmt: skip
     except TrainingError as error:
         if error.training is not None and _is_main_process():

@@ -10,9 +10,10 @@ from dikkat.inspection.relevance import relevance
 from dikkat.inspection.request import Inspection, Requesting
 from dikkat.inspection.single_call import inspect
 from dikkat.inspection.trace import Trace
+from dikkat.inspection.watching import HeadStatistics, watch
 from dikkat.show.views import Token
 
 __all__ = [
-    "Attentions", "Changed", "Inspection", "Requesting", "Token", "Trace", "attentions", "change", "compare", "effects",
-    "inspect", "record", "relevance",
+    "Attentions", "Changed", "HeadStatistics", "Inspection", "Requesting", "Token", "Trace", "attentions", "change",
+    "compare", "effects", "inspect", "record", "relevance", "watch",
 ]  # fmt: skip

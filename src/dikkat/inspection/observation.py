@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -123,7 +123,8 @@ class Watcher:
             yield
 
     def _hooks(self, name: str, module: nn.Module) -> Iterator[RemovableHandle]:
-        def enter(_: nn.Module, arguments: Any, keywords: Any) -> None:
+        # PyTorch may call a hook once more after its removal, and then without keywords.
+        def enter(_: nn.Module, arguments: Any, keywords: Any = MappingProxyType({})) -> None:
             if threading.get_ident() == self._thread:
                 layer, cached = self._numbering.enter(name), _cached_length(module, (*arguments, *keywords.values()))
                 if self.running:

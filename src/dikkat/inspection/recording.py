@@ -3,7 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Literal, Unpack
@@ -28,7 +28,6 @@ from dikkat.inspection.totals import Totals
 from dikkat.inspection.trace import Trace
 
 
-@contextmanager
 def record(
     model: nn.Module,
     *,
@@ -36,7 +35,7 @@ def record(
     sum_over: Literal["calls"] | None = None,
     decay: float = 1.0,
     **request: Unpack[Requesting],
-) -> Iterator[Trace]:
+) -> AbstractContextManager[Trace]:
     """Record the attention weights of each layer of a model while it runs.
 
     `record` sees these calls inside the model's modules:
@@ -102,6 +101,14 @@ def record(
             "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax, overview, spans or "
             "max_score"
         )
+    return recording(model, checked, layers, sum_over, decay)
+
+
+@contextmanager
+def recording(
+    model: nn.Module, checked: Request, layers: Layers | None = None, sum_over: object = None, decay: float = 1.0
+) -> Iterator[Trace]:
+    """Record the checked request of `record`."""
     choices, trace = select_layers(model, layers), Trace()
     totals = None if sum_over is None and decay == 1.0 else Totals(trace, checked, sum_over, decay)
     trace.spans = checked.spans.names if isinstance(checked.spans, Spans) else ()

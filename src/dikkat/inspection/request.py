@@ -169,6 +169,7 @@ class Request:
     Attributes:
         longest: The queries of the longest sequence in a packed batch; shorter sequences ignore indices beyond them.
         first_key: The position of the first key, from which the positions of spans count.
+        tolerant: Whether `max_score` is None if the scores of a call are unknown. Otherwise an error is raised.
     """
 
     weights: bool = False
@@ -185,6 +186,7 @@ class Request:
     queries: int | Sequence[int] | slice | None = None
     longest: float = 0
     first_key: int = 0
+    tolerant: bool = False
 
     def __post_init__(self) -> None:
         """Check the arguments that do not depend on the call."""

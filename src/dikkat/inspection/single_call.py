@@ -113,7 +113,6 @@ def inspect_problem(
     spec, row_indices = request.summary_spec(queries, keys), request.row_indices(queries, device)
     row_size, all_rows = numbers_of_a_row(problem), torch.arange(queries, device=device)
     masses: Tensor | None = None
-    lse: Tensor | None = None
 
     def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
         rows_problem = select_rows(problem, rows)
@@ -127,17 +126,20 @@ def inspect_problem(
         result = summarise_weights(*compute_all_rows(compute, queries, row_size, device), request)
         mean = _mean(full_problem, impl) if with_output else None
         return replace(result, output=mean, heads=heads, queries=query_indices, shape=(*problem.lead, queries, keys))
-    if request.spans and edits:
-        masses = compute_rows(lambda rows: _span_mass(compute(rows)[1], request), all_rows, row_size)
-    elif request.spans:  # the mass of a span is the weighted mean of its indicator
+    spans: Problem | None = None
+    if request.spans and not edits:  # the mass of a span is the weighted mean of its indicator
         members = request.span_members(keys, problem.value).expand(*problem.lead, -1, -1)
-        masses, lse, *_ = dispatch.run_problem(replace(problem, value=members, wants_weights=False), impl)
+        spans = replace(problem, value=members)
     if edits:
         summary = summarise(compute, queries, keys, row_size, spec, device)
-    elif lse is not None and spec == Asked() and not with_output:
-        summary = Summary(lse)
+        if request.spans:
+            masses = compute_rows(lambda rows: _span_mass(compute(rows)[1], request), all_rows, row_size)
+    elif spans is not None and not with_output:
+        summary = _summarise(problem, spec, impl, spans)
+        masses, summary = summary.mean, summary._replace(mean=None)
     else:
         summary = _summarise(problem, spec, impl, full_problem if with_output else None)
+        masses = None if spans is None else _mean(spans, impl)
     rows = None if row_indices is None else compute_rows(lambda block: compute(block)[1], row_indices, row_size)
     result = replace(make_inspection(summary, request, rows), span_mass=masses)
     return replace(result, heads=heads, queries=query_indices, shape=(*problem.lead, queries, keys))

@@ -82,8 +82,8 @@ def steps(
 class Loop:
     """A training from its first step, or from a checkpoint, to its end.
 
-    `scoring_pairs` are validation pairs that choose the length penalty and score the finished translator. Only the
-    first process has these `scores`.
+    `module` computes the loss of a batch. `scoring_pairs` are validation pairs that choose the length penalty and score
+    the finished translator. Only the first process has these `scores`.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class Loop:
         self.scores: Evaluation | None = None
         self._random: dict[str, Tensor] | None = None
         self._time_is_over = False
-        self._module = _Loss(self.model.to(group.device).train())
+        self.module = _Loss(self.model.to(group.device).train())
         # Before `parallel`, which requires equal shapes in all processes.
         _check_same_everywhere(group, [fingerprint, self.settings.to_dict()])
-        self._parallel = group.parallel(self._module)
+        self._parallel = group.parallel(self.module)
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=self.settings.learning_rate, fused=True)
 
     def restore(self, path: Path) -> None:

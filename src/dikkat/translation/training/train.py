@@ -3,12 +3,13 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dikkat._engine.pytorch_state import allow_tf32
 from dikkat.translation.data.batches import Batches
@@ -48,6 +49,7 @@ def train(
     progress: bool | None = None,
     on_begin: Callable[[Path], object] | None = None,
     tell: Callable[[str], object] | None = None,
+    watch: Callable[[nn.Module], AbstractContextManager[object]] | None = None,
 ) -> Training:
     """Train a translator with Adam, clipped gradients, a learning-rate schedule and early stopping.
 
@@ -84,6 +86,8 @@ def train(
         on_begin: A function that the writing process calls with the locked folder, after all checks and before the
             first step.
         tell: A function that the writing process calls with lines about the corpora.
+        watch: A function that takes the trained module and returns a context for the training in the writing process,
+            such as `functools.partial(dikkat.watch, every=20, log="attention.html")`.
 
     Returns:
         The translator and the training history.
@@ -154,7 +158,8 @@ def train(
         if is_shown and newest is not None:
             print_resume_point(loop.state)
         display = _make_display(settings, progress, len(loop.batches)) if is_first else Display()
-        error = _run_loop(loop, display, Interrupts(verbose=is_shown))
+        with watch(loop.module) if is_first and watch is not None else nullcontext():
+            error = _run_loop(loop, display, Interrupts(verbose=is_shown))
         return _make_result(loop, pairs, error, report)
 
 

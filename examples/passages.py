@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import dikkat
 
-SYLLABLES = "ba de fi go ku la me ni po ru".split()
+SYLLABLES = ["ba", "de", "fi", "go", "ku", "la", "me", "ni", "po", "ru"]
 NAMES = [(first + second).capitalize() for first, second in product(SYLLABLES, SYLLABLES)]
 WORDS = [f"{first}{second}x" for first, second in product(SYLLABLES, SYLLABLES)]
 FIXED = ["<s>", "the", "code", "of", "is", "."]
@@ -48,7 +48,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 def make_batch(rows: int, passages: int, questions: int) -> tuple[Tensor, Tensor]:
     """Return ids and labels (rows, n) of passages, and of repeated passages whose words are the labels."""
     names, words = (torch.rand(rows, count).argsort(-1)[:, :passages] for count in (len(NAMES), len(WORDS)))
-    asked = torch.rand(rows, passages).argsort(-1)[:, :questions]
+    asked = torch.randint(passages, (rows, questions))
     names, words = (torch.cat([numbers, numbers.gather(1, asked)], 1) for numbers in (names, words))
     lines = torch.tensor([1, 2, 3, 0, 4, 0, 5]).expand(rows, passages + questions, LENGTH).clone()
     lines[..., NAME], lines[..., WORD] = names + len(FIXED), words + len(FIXED) + len(NAMES)

@@ -21,7 +21,12 @@ from dikkat.inspection import generation as source  # noqa: E402
 
 dikkat.register_transformers()
 
-WORDS = ["<s>", "</s>", "[UNK]", *"the red cat sat on a blue mat . why ? 猫 在 。 user bot".split()]
+WORDS = [
+    "<s>",
+    "</s>",
+    "[UNK]",
+    *["the", "red", "cat", "sat", "on", "a", "blue", "mat", ".", "why", "?", "猫", "在", "。", "user", "bot"],
+]
 PROMPT = "the red cat sat .\n\na blue mat .\n\nwhy the cat ?"
 # Positions of the tokens by hand: <s> is 0.
 POSITIONS = {"red cat": [1, 2, 3, 4, 5], "mat": [6, 7, 8, 9], "question": [10, 11, 12, 13]}
@@ -60,7 +65,8 @@ def model(kind: str, attention: str = "sdpa") -> Any:
         made = transformers.MistralForCausalLM(transformers.MistralConfig(**sizes, **more, sliding_window=7))
     elif kind == "gpt_oss":
         made = transformers.GptOssForCausalLM(transformers.GptOssConfig(
-            **sizes | {"hidden_size": 16, "intermediate_size": 8}, **more, head_dim=4, num_local_experts=2, num_experts_per_tok=1, sliding_window=7))  # fmt: skip
+            **sizes | {"hidden_size": 16, "intermediate_size": 8}, **more, head_dim=4, num_local_experts=2,
+            num_experts_per_tok=1, sliding_window=7))  # fmt: skip
     else:
         made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **more))
     for name, parameter in made.named_parameters():
@@ -93,12 +99,13 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
     "samples": {"do_sample": True},
     "beams": {"num_beams": 3, "do_sample": False},
-    "beams, several results": {"num_beams": 3, "num_return_sequences": 1, "length_penalty": -2.0},
+    "beams, short texts": {"num_beams": 3, "length_penalty": -2.0},
     "static cache": {"cache_implementation": "static", "disable_compile": True, "do_sample": False},
     "no cache": {"use_cache": False, "do_sample": False},
 }
 SELECTIONS: dict[str, dict[str, Any]] = {
-    "all": {}, "a layer": {"layers": 1}, "heads": {"heads": [2, 0]}, "a head of the last layer": {"layers": -1, "heads": 1}
+    "all": {}, "a layer": {"layers": 1}, "heads": {"heads": [2, 0]},
+    "a head of the last layer": {"layers": -1, "heads": 1},
 }  # fmt: skip
 KINDS = ["llama", "gpt2", "mistral", "t5"]
 
@@ -112,9 +119,7 @@ def test_masses_are_sums_of_eager_weights(kind: str, search: str) -> None:
     groups = positions | ({REST: [13]} if kind == "t5" else {FIRST: [0], ANSWER: [*range(14, 14 + 6)]})
     for selection, chosen in SELECTIONS.items():
         torch.manual_seed(0)
-        made = dikkat.show.generation(
-            model(kind), tokenizer(kind != "t5"), PROMPT, spans=SPANS, **chosen, **arguments
-        )
+        made = dikkat.show.generation(model(kind), tokenizer(kind != "t5"), PROMPT, spans=SPANS, **chosen, **arguments)
         assert made.tokens == [WORDS[k] for k in ids[0, start:].tolist()], selection
         assert made.spans == list(groups)
         layers = [1] if "layers" in chosen else [0, 1]
@@ -132,7 +137,11 @@ def test_beams_are_those_that_wrote_the_text() -> None:
     arguments: dict[str, Any] = {"max_new_tokens": 9, "num_beams": 4, "do_sample": False}
     inputs = tokenizer()(PROMPT, return_tensors="pt")["input_ids"]
     output = model("llama", "eager").generate(
-        inputs, **arguments, return_dict_in_generate=True, output_attentions=True, attention_mask=torch.ones_like(inputs)
+        inputs,
+        **arguments,
+        return_dict_in_generate=True,
+        output_attentions=True,
+        attention_mask=torch.ones_like(inputs),
     )
     rows = output.beam_indices[0].tolist()
     assert len(set(rows)) > 1
@@ -220,7 +229,7 @@ def test_a_chat_has_one_start_and_its_passages() -> None:
     assert text == "<s>user why the cat ? </s> bot"
     made = dikkat.show.generation(model("llama"), tokenizer(), chat, max_new_tokens=3, spans={"cat": "the cat"})
     ids = tokenizer()(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
-    assert ids.tolist() == [[WORDS.index(word) for word in "<s> user why the cat ? </s> bot".split()]]
+    assert ids.tolist() == [[WORDS.index(word) for word in ["<s>", "user", "why", "the", "cat", "?", "</s>", "bot"]]]
     weights = model("llama", "eager")(ids, output_attentions=True).attentions
     right = [layer[0, :, -1, 3:5].sum(-1).tolist() for layer in weights]
     np.testing.assert_allclose(made.masses[0, :, 0].reshape(2, 6), right, atol=1e-5)
@@ -250,9 +259,9 @@ class Slow:
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"prompt": ["a", "b"]}, TypeError, r"prompt: got list \['a', 'b'\]; expected one text, or the messages of one"),
+        ({"prompt": ["a", "b"]}, TypeError, r"prompt: got list \['a', 'b'\]; expected one text, or"),
         ({"prompt": 3}, TypeError, "prompt: got int 3; expected one text"),
-        ({"model": model("gpt2"), "prompt": "the " * 60, "spans": None}, ValueError, "text: got 61 tokens; expected at most 59"),
+        ({"model": model("gpt2"), "prompt": "the " * 60, "spans": None}, ValueError, "text: got 61 tokens; expected"),
         ({"tokenizer": Slow()}, TypeError, "tokenizer: got Slow; expected a fast one"),
         ({"model": torch.nn.Linear(2, 2)}, TypeError, "model: got Linear; expected a Hugging Face model with generate"),
         ({"spans": ["the"]}, TypeError, "spans: got list; expected passages by name"),
@@ -260,8 +269,8 @@ class Slow:
         ({"spans": {"a": "cat"}}, ValueError, "spans: got 'cat' for 'a', 2 times in the prompt"),
         ({"spans": {"a": " "}}, ValueError, "spans: got ' ' for 'a'"),
         ({"spans": {"a": slice(17, 19)}}, ValueError, "spans: got 'a', which has no token of its own"),
-        ({"spans": {"a": slice(0, 99)}}, ValueError, r"spans: got slice\(0, 99, None\) for 'a'; expected a slice of the"),
-        ({"spans": {"a": slice(0, 9, 2)}}, ValueError, "spans: got slice.* for 'a'; expected a slice of the prompt's 46"),
+        ({"spans": {"a": slice(0, 99)}}, ValueError, r"spans: got slice\(0, 99, None\) for 'a'; expected a slice"),
+        ({"spans": {"a": slice(0, 9, 2)}}, ValueError, "spans: got slice.* for 'a'; expected .*'s 46"),
         ({"spans": {"a": slice(5, 5)}}, ValueError, "spans: got slice"),
         ({"spans": {"a": slice(0, 7), "b": slice(4, 11)}}, ValueError, "spans: got 'a' and 'b', which overlap"),
         ({"spans": {FIRST: "red"}}, ValueError, "spans: got the name 'first token'; expected another name"),
@@ -280,7 +289,7 @@ def test_bad_input(changed: dict[str, Any], error: type[Exception], message: str
 
 
 def test_a_layer_without_cross_attention() -> None:
-    with pytest.raises(ValueError, match="layers: got 'encoder.block.0' of T5.*; expected layers with cross attention"):
+    with pytest.raises(ValueError, match=r"layers: got 'encoder\.block\.0' of T5.*; expected layers with"):
         dikkat.show.generation(model("t5"), tokenizer(False), PROMPT, layers="encoder.block.0", max_new_tokens=2)
 
 

@@ -78,7 +78,8 @@ class Generation:
     def _page(self) -> str:
         mean, is_small = self.masses.mean(1), self.masses.size <= _ENTRIES
         data = {
-            "prompt": self.prompt, "tokens": self.tokens, "spans": [[name, _ROLES.get(name, "")] for name in self.spans],
+            "prompt": self.prompt, "tokens": self.tokens,
+            "spans": [[name, _ROLES.get(name, "")] for name in self.spans],
             "heads": [*zip(self.layers.tolist(), self.heads.tolist(), strict=True)] if is_small else [[-1, -1]],
             "masses": base64.b64encode(
                 np.rint((self.masses if is_small else mean) * _UNITS).astype("<u2").tobytes()
@@ -162,10 +163,12 @@ def generation(
             **inputs, **generate_arguments, max_new_tokens=max_new_tokens, return_dict_in_generate=True
         )
     ids, beams = output.sequences[0, 1 if has_encoder else inputs["input_ids"].shape[1] :], output.get("beam_indices")
-    # In a call's batch, this row wrote the token.
-    rows = [0] * len(ids) if beams is None else beams[0][beams[0] >= 0].tolist()
-    kind, numbering = "cross" if has_encoder else "self", Numbering([uncompiled_name(n) for n, _ in model.named_modules()])
-    masses, *numbers = _masses(trace, kind, numbering, rows, None if beams is None else beam_count)
+    rows = [0] * len(ids) if beams is None else beams[0][beams[0] >= 0].tolist()  # of each call's batch
+    kind, numbering = (
+        "cross" if has_encoder else "self",
+        Numbering([uncompiled_name(n) for n, _ in model.named_modules()]),
+    )
+    masses, *numbers = _masses(trace, kind, numbering, rows, beam_count)
     names = list(positions)
     if not has_encoder:
         masses = np.concatenate([masses, (1 - masses.sum(-1, keepdims=True)).clip(0)], -1)
@@ -196,7 +199,7 @@ def _read_prompt(tokenizer: Any, prompt: Any) -> tuple[str, list[str]]:
     if isinstance(prompt, str):
         return prompt, [prompt]
     if not isinstance(prompt, Sequence) or not all(isinstance(turn, Mapping) and "content" in turn for turn in prompt):
-        raise TypeError(f"prompt: got {type(prompt).__name__} {str(prompt):.60}; expected one text, or the messages of "
+        raise TypeError(f"prompt: got {type(prompt).__name__} {prompt!s:.60}; expected one text, or the messages of "
                         "one chat, such as [{'role': 'user', 'content': 'Why?'}]")  # fmt: skip
     text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
     return text, [turn["content"] for turn in prompt if isinstance(turn["content"], str)]
@@ -279,7 +282,7 @@ def _cross_attention(model: nn.Module, layers: Layers | None) -> list[int | str]
 
 
 def _masses(
-    trace: Trace, kind: str, numbering: Numbering, rows: Sequence[int], beam_count: int | None
+    trace: Trace, kind: str, numbering: Numbering, rows: Sequence[int], beam_count: int
 ) -> tuple[NDArray[Any], ...]:
     """Return the masses (tokens, heads, spans) of all calls of a kind, and the layer and the number of each head."""
     calls, masses, layers, heads = dict[tuple[int, str], list[Inspection]](), [], [], []
@@ -287,10 +290,11 @@ def _masses(
         if call.kind == kind:
             calls.setdefault((call.layer, call.name), []).append(seen)
     for (layer, name), records in calls.items():
-        # A search may make more calls than the best beam has tokens.
-        if len(records) < len(rows) or (beam_count is None and len(records) > len(rows)):
-            raise ValueError(f"model: got {len(records)} calls of {name!r} for {len(rows)} tokens; expected one for each")
-        by_row = (cast(Tensor, seen.span_mass).reshape(beam_count or 1, -1, len(trace.spans)) for seen in records)
+        if len(records) != len(rows) and (beam_count == 1 or len(records) < len(rows)):  # the best beam may end early
+            raise ValueError(
+                f"model: got {len(records)} calls of {name!r} for {len(rows)} tokens; expected one for each"
+            )
+        by_row = (cast(Tensor, seen.span_mass).reshape(beam_count, -1, len(trace.spans)) for seen in records)
         masses.append(torch.stack([mass[row] for mass, row in zip(by_row, rows, strict=False)]).double().numpy())
         numbers = records[0].heads
         heads.append(np.arange(masses[-1].shape[1]) if numbers is None else numbers.numpy())

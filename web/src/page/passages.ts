@@ -76,7 +76,7 @@ export function passagesOf({ prompt, tokens, spans, heads, masses }: Passages): 
         cell.style.setProperty("--weight", mass.toFixed(3));
       });
       const own = most(row);
-      largest[i]!.textContent = own < 0 ? "" : `${percent(row[own]!)} ${names[own]!}`;
+      largest[i]!.textContent = own < 0 ? "" : `${percent(row[own]!)} · ${names[own]!}`;
     });
   };
   draw();

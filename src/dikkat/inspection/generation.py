@@ -148,12 +148,12 @@ def generation(
         OSError: The system could not write; an existing file is unchanged.
     """
     beam_count = _check_arguments(model, generate_arguments)
-    text, parts = _read_prompt(tokenizer, prompt)
+    text, written = _read_prompt(tokenizer, prompt)
     encoded = encode(model, tokenizer, text, add_special_tokens=isinstance(prompt, str))
     if not getattr(encoded, "is_fast", False):
         kind = type(tokenizer).__name__
         raise TypeError(f"tokenizer: got {kind}; expected a fast one, which knows the characters of each token")
-    passages = _find_passages(text, _name_parts(text, parts) if spans is None else spans)
+    passages = _find_passages(text, _name_passages(text, written) if spans is None else spans)
     has_encoder = bool(model.config.is_encoder_decoder)
     positions = _find_tokens(encoded.encodings[0].offsets, passages, has_encoder)
     inputs = {name: encoded[name] for name in ("input_ids", "attention_mask") if name in encoded}
@@ -205,12 +205,12 @@ def _read_prompt(tokenizer: Any, prompt: Any) -> tuple[str, list[str]]:
     return text, [turn["content"] for turn in prompt if isinstance(turn["content"], str)]
 
 
-def _name_parts(text: str, parts: Iterable[str]) -> dict[str, slice]:
-    """Return the paragraphs, lines or sentences of each part, under a number and their first letters."""
+def _name_passages(text: str, written: Iterable[str]) -> dict[str, slice]:
+    """Return the paragraphs, lines or sentences of written texts, under a number and their first letters."""
     spans, end = dict[str, slice](), 0
-    for part in parts:
+    for message in written:
         for separator in (r"\n\s*\n", r"\n", r"(?<=[.!?])\s+|(?<=[。！？])"):
-            passages = [passage for passage in map(str.strip, re.split(separator, part)) if passage]
+            passages = [passage for passage in map(str.strip, re.split(separator, message)) if passage]
             if len(passages) > 1:
                 break
         for passage in passages:
@@ -286,15 +286,15 @@ def _masses(
 ) -> tuple[NDArray[Any], ...]:
     """Return the masses (tokens, heads, spans) of all calls of a kind, and the layer and the number of each head."""
     calls, masses, layers, heads = dict[tuple[int, str], list[Inspection]](), [], [], []
-    for call, seen in trace.calls():
+    for call, result in trace.calls():
         if call.kind == kind:
-            calls.setdefault((call.layer, call.name), []).append(seen)
+            calls.setdefault((call.layer, call.name), []).append(result)
     for (layer, name), records in calls.items():
         if len(records) != len(rows) and (beam_count == 1 or len(records) < len(rows)):  # the best beam may end early
             raise ValueError(
                 f"model: got {len(records)} calls of {name!r} for {len(rows)} tokens; expected one for each"
             )
-        by_row = (cast(Tensor, seen.span_mass).reshape(beam_count, -1, len(trace.spans)) for seen in records)
+        by_row = (cast(Tensor, result.span_mass).reshape(beam_count, -1, len(trace.spans)) for result in records)
         masses.append(torch.stack([mass[row] for mass, row in zip(by_row, rows, strict=False)]).double().numpy())
         numbers = records[0].heads
         heads.append(np.arange(masses[-1].shape[1]) if numbers is None else numbers.numpy())

@@ -154,7 +154,7 @@ def generation(
         kind = type(tokenizer).__name__
         raise TypeError(f"tokenizer: got {kind}; expected a fast one, which knows the characters of each token")
     passages = _find_passages(text, _name_passages(text, written) if spans is None else spans)
-    has_encoder = bool(model.config.is_encoder_decoder)
+    has_encoder = bool(getattr(model.config, "is_encoder_decoder", False))
     positions = _find_tokens(encoded.encodings[0].offsets, passages, has_encoder)
     inputs = {name: encoded[name] for name in ("input_ids", "attention_mask") if name in encoded}
     layers = _cross_attention(model, layers) if has_encoder else layers
@@ -168,7 +168,7 @@ def generation(
         "cross" if has_encoder else "self",
         Numbering([uncompiled_name(n) for n, _ in model.named_modules()]),
     )
-    masses, *numbers = _masses(trace, kind, numbering, rows, beam_count)
+    masses, head_layers, numbers = _masses(trace, kind, numbering, rows, beam_count)
     names = list(positions)
     if not has_encoder:
         masses = np.concatenate([masses, (1 - masses.sum(-1, keepdims=True)).clip(0)], -1)
@@ -176,7 +176,7 @@ def generation(
     ids, pieces = ids[: len(rows)], _cut_text(text, passages, names)
     tokens = [token.text for token in make_tokens(tokenizer, {"input_ids": ids[None]})]
     answer = tokenizer.decode(ids, skip_special_tokens=True)
-    result = Generation(answer, tokens, names, masses, *numbers, pieces, title)
+    result = Generation(answer, tokens, names, masses, head_layers, numbers, pieces, title)
     if path is not None:
         write_whole(path, result._page())
     return result
@@ -283,7 +283,7 @@ def _cross_attention(model: nn.Module, layers: Layers | None) -> list[int | str]
 
 def _masses(
     trace: Trace, kind: str, numbering: Numbering, rows: Sequence[int], beam_count: int
-) -> tuple[NDArray[Any], ...]:
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the masses (tokens, heads, spans) of all calls of a kind, and the layer and the number of each head."""
     calls, masses, layers, heads = dict[tuple[int, str], list[Inspection]](), [], [], []
     for call, result in trace.calls():

@@ -4,6 +4,7 @@ import json
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pandas
 import pytest
 import torch
@@ -11,6 +12,7 @@ from chromium import names, needs_chromium, outcomes_of
 
 from dikkat import Trace, show
 from dikkat.inspection.calls import Call
+from dikkat.inspection.generation import Generation
 from dikkat.inspection.request import Inspection
 from dikkat.show import save_page
 from dikkat.show.views import Token
@@ -106,6 +108,17 @@ def changed(folder):
     recorded.to_html(folder / "estimates.html", effects=table.assign(effect=math.nan))
 
 
+def passages():
+    """Two written tokens, and the masses of two passages in two heads of each of layers 2 and 3."""
+    first = [[0.5, 0.1, 0.4, 0], [0.1, 0.5, 0.4, 0], [0.3, 0.3, 0.4, 0], [0.1, 0.1, 0.8, 0]]
+    second = [[0.1, 0.3, 0.4, 0.2]] * 3 + [[0.4, 0, 0.5, 0.1]]
+    return Generation(
+        text="the <b>", tokens=["the", "<b>"], spans=["1: le chat", "<i>2</i>", "first token", "answer so far"],
+        masses=np.array([first, second]), layers=np.array([2, 2, 3, 3]), heads=np.array([0, 1, 0, 1]),
+        prompt=[("le chat", 0), ("\n", -1), ("<i>a</i>", 1), (" b", -1)], title="Passages",
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="session")
 def outcomes(translator, tmp_path_factory):
     def prepare(folder):
@@ -120,6 +133,7 @@ def outcomes(translator, tmp_path_factory):
         mixed_text(folder)
         batch(folder)
         changed(folder)
+        (folder / "read.html").write_text(passages()._page(), encoding="utf-8")
         return [folder]
 
     return outcomes_of("pages.mjs", tmp_path_factory, prepare)

@@ -1,6 +1,6 @@
 // Pages of sentences and of calls in a real browser, with the network cut off, as a reader uses them.
 //   node pages.mjs FOLDER CHROMIUM [NAME …]      prints {name: null, or what went wrong}
-// FOLDER: sentences.html, alive.html (with the model), calls.html, looks.html, long.html, mixed.html, batch.html, difference.html, effects.html, estimates.html; tests/translation/test_pages_browser.py makes them.
+// FOLDER: sentences.html, alive.html (with the model), calls.html, looks.html, long.html, mixed.html, batch.html, difference.html, effects.html, estimates.html, read.html; tests/translation/test_pages_browser.py makes them.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
@@ -10,7 +10,7 @@ const [folder, executablePath, ...only] = process.argv.slice(2);
 const browser = await launch(executablePath);
 const opened = async (name, hash = "", options = {}) => {
   const found = await open(browser, `${pathToFileURL(`${folder}/${name}.html`).href}${hash}`, options);
-  await found.page.locator(options.javaScriptEnabled === false ? "main" : "main .links, main canvas").first().waitFor();
+  await found.page.locator(options.javaScriptEnabled === false ? "main" : "main .links, main canvas, main .read-bar").first().waitFor();
   return found;
 };
 const sentence = (page, number) => page.locator(".sentence").nth(number - 1);
@@ -247,7 +247,7 @@ const scenarios = {
       await page.locator("#language").focus();
       await page.locator("#language").selectOption("zh");
       assert.equal(await page.locator(count).first().textContent(), title.zh);
-      await page.locator("main .links, main canvas").first().waitFor();
+      await page.locator("main .links, main canvas, main .read-bar").first().waitFor();
       assert.match(page.url(), /lang=zh&theme=light/);
       assert.equal(await page.evaluate(() => document.activeElement.id), "language");
       await close();
@@ -256,7 +256,7 @@ const scenarios = {
 
   async "nothing is wider than a phone of 320 pixels"() {
     for (const lang of ["en", "tr", "zh"]) {
-      for (const name of ["sentences", "calls", "alive", "looks", "long", "mixed", "difference", "effects"]) {
+      for (const name of ["sentences", "calls", "alive", "looks", "long", "mixed", "difference", "effects", "read"]) {
         const { page, close } = await opened(name, `#lang=${lang}`, { viewport: { width: 320, height: 640 } });
         await unfold(page);
         assert.ok((await wide(page)) <= 320, `${lang} ${name}`);
@@ -267,7 +267,7 @@ const scenarios = {
 
   async "axe finds nothing serious, in light and dark"() {
     for (const theme of ["light", "dark"]) {
-      for (const name of ["sentences", "calls", "looks", "long", "difference", "effects"]) {
+      for (const name of ["sentences", "calls", "looks", "long", "difference", "effects", "read"]) {
         const { page, close } = await opened(name, `#theme=${theme}`);
         await unfold(page);
         assert.deepEqual(await serious(page), [], `${theme} ${name}`);
@@ -610,6 +610,38 @@ const scenarios = {
     assert.deepEqual(await long.page.locator("select[aria-label=Layers] option").allTextContents(), ["Layer 0", "Layer 1"]);
     assert.match(await long.page.locator(".views .lead").textContent(), /^Layer \d, head \d looks at the previous token/);
     await long.close();
+  },
+
+  async "passages that an answer read: of all heads and of one, of all text and of passages, of one token"() {
+    const { page, close } = await opened("read");
+    const rows = () => page.locator("tbody tr").evaluateAll((all) => all.map((each) => [...each.cells].map((cell) => cell.textContent)));
+    assert.deepEqual(await page.locator("thead th").allTextContents(), ["1: le chat", "<i>2</i>", "first token", "answer so far"]);
+    assert.deepEqual(await rows(), [["the", "25%", "25%", "50%", "0%"], ["<b>", "18%", "22%", "43%", "18%"]]);
+    await says(page.locator(".says"), "The answer read most: <i>2</i> (24%)");
+    const [layer, head] = [page.locator("select[aria-label=Layers]"), page.locator("select[aria-label=Heads]")];
+    await layer.selectOption({ label: "Layer 3" });
+    assert.deepEqual((await rows())[0], ["the", "20%", "20%", "60%", "0%"]);
+    await head.selectOption({ label: "Head 1" });
+    assert.deepEqual(await rows(), [["the", "10%", "10%", "80%", "0%"], ["<b>", "40%", "0%", "50%", "10%"]]);
+    await page.getByLabel("Only passages").check();
+    assert.deepEqual(await rows(), [["the", "50%", "50%", "0%", "0%"], ["<b>", "100%", "0%", "0%", "0%"]]);
+    assert.deepEqual(await page.locator(".read-bar").first().locator("i").evaluateAll((all) => all.map((each) => Math.round(each.offsetWidth / each.parentElement.offsetWidth * 100))), [50, 50, 0, 0]);
+    await reach(page, ".read-answer button:nth-child(2)");
+    await page.keyboard.press("Enter");
+    await says(page.locator(".says"), "“<b>” read most: 1: le chat (100%)");
+    assert.equal(await page.locator(".read-text").textContent(), "le chat\n<i>a</i> b");
+    const shares = () => page.locator(".read-text mark").evaluateAll((all) => all.map((each) => Number(each.style.getPropertyValue("--share"))));
+    assert.deepEqual(await shares(), [1, 0]);
+    await page.keyboard.press("Enter");
+    await says(page.locator(".says"), "The answer read most: 1: le chat (75%)");
+    assert.deepEqual(await shares(), [1, 0.333]);
+    await close();
+    const plain = await opened("read", "", { javaScriptEnabled: false });
+    assert.match(await plain.page.locator("table").textContent(), /the25%25%50%0%/);
+    await plain.close();
+    const turkish = await opened("read", "#lang=tr");
+    assert.equal(await turkish.page.locator("thead th").nth(2).textContent(), "ilk parça");
+    await turkish.close();
   },
 };
 

@@ -164,15 +164,16 @@ def _encode_texts(model: nn.Module, tokenizer: Any, text: Any) -> tuple[dict[str
     if is_pair != (len(texts) == 2):
         expected = "a source and a target in a tuple, as it has an encoder and a decoder" if is_pair else "one string"
         raise ValueError(f"text: got {len(texts)} for {type(model).__name__}; expected {expected}")
-    encodings = [_encode(model, tokenizer, item) for item in texts]
-    inputs, labels = dict(encodings[0]), [_make_tokens(tokenizer, encoded) for encoded in encodings]
+    encodings = [encode(model, tokenizer, item) for item in texts]
+    inputs, labels = dict(encodings[0]), [make_tokens(tokenizer, encoded) for encoded in encodings]
     if is_pair:
         inputs["decoder_input_ids"] = encodings[1]["input_ids"]
     return inputs, tuple(labels) if is_pair else labels[0]
 
 
-def _encode(model: nn.Module, tokenizer: Any, text: str) -> Any:
-    encoded = tokenizer(text, return_tensors="pt")
+def encode(model: nn.Module, tokenizer: Any, text: str, **options: Any) -> Any:
+    """Return the checked inputs of a text, on the model's device."""
+    encoded = tokenizer(text, return_tensors="pt", **options)
     ids, table = encoded["input_ids"], getattr(model, "get_input_embeddings", lambda: None)()
     if not ids.numel():
         raise ValueError("text: got a text without tokens; expected at least one token")
@@ -200,13 +201,14 @@ def _position_count(name: str, module: nn.Module) -> int:
     return int(module.num_embeddings - before)
 
 
-def _make_tokens(tokenizer: Any, encoded: Any) -> list[Token]:
+def make_tokens(tokenizer: Any, encoded: Any) -> list[Token]:
     """Return the tokens to show, with their words if the tokenizer knows them."""
     ids, special = encoded["input_ids"][0].tolist(), set(tokenizer.all_special_ids)
     words = encoded.word_ids(0) if getattr(encoded, "is_fast", False) else [None] * len(ids)
     texts = []
     for token_id, piece in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
         text = tokenizer.decode([token_id]).strip()
+        piece = piece or str(token_id)  # a model may write numbers that its tokenizer does not know
         texts.append(piece if not text or "\N{REPLACEMENT CHARACTER}" in text else text.removeprefix("##"))
     previous_words = [None, *words]
     return [

@@ -8,12 +8,15 @@ from dikkat.show.page import Aligned, page, save_page
 from dikkat.show.summaries import entropies, key_sums
 
 __all__ = [
-    "Aligned", "attention", "entropies", "example_model", "heatmaps", "key_sums", "page", "save", "save_page",
-    "weights",
+    "Aligned", "attention", "entropies", "example_model", "generation", "heatmaps", "key_sums", "page", "save",
+    "save_page", "weights",
 ]  # fmt: skip
 
 # Names that are imported on first use: dikkat.inspection imports this package, and the example needs PyTorch.
-_MODULES = {"attention": "inspection.page", "weights": "inspection.page", "example_model": "show.example"}
+_MODULES = {
+    "attention": "inspection.page", "weights": "inspection.page", "generation": "inspection.generation",
+    "example_model": "show.example",
+}  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from dikkat.show.example import example_model
 
     attention: Callable[..., Any]
+    generation: Callable[..., Any]
     weights: Callable[..., Any]
 
 

@@ -3,7 +3,7 @@ import { Refusal } from "../decoder/refusal";
 import { Translator } from "../decoder/translator";
 import { playground } from "../lessons/playground";
 import { read, written, type RoomName, type View } from "./address";
-import { callsRoom, type Calls } from "./calls";
+import { callsRoom, type Recorded } from "./calls";
 import { h, writeAs } from "./dom";
 import { Room } from "./room";
 import type { Packed, Sentence } from "./sentence";
@@ -19,7 +19,7 @@ export interface Start {
   /** The model as base64 of a gzipped bundle, or null. */
   readonly model: string | null;
   readonly sentences: readonly Sentence[] | null;
-  readonly calls: Calls | null;
+  readonly calls: Recorded | null;
 }
 
 const roomsOf = ({ model, sentences, calls }: Start): RoomName[] =>
@@ -116,7 +116,7 @@ interface Content {
   readonly examples?: readonly string[];
   readonly languages?: readonly [string, string];
   readonly sentences?: readonly Packed[];
-  readonly calls?: Calls;
+  readonly calls?: Recorded;
 }
 
 /** Starts a page that Python wrote. */

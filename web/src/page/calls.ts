@@ -1,6 +1,7 @@
 /** Room of a model's attention calls: maps of each call, drawn when it comes near the window. */
 import { scaled, type Panel } from "../pictures/tiles/panels";
 import { h, whenNear } from "./dom";
+import { passagesOf, type Passages } from "./passages";
 import { number, t } from "./strings";
 import { viewsOf, type View } from "./views";
 
@@ -38,9 +39,14 @@ export interface Calls {
   readonly views: readonly View[];
 }
 
-export function callsRoom({ count, calls, overall, views }: Calls): HTMLElement {
-  const card = (title: string, recorded: string, draw: () => HTMLElement[]): HTMLElement => {
-    const element = h("article", { class: "card call waiting" }, h("h2", { dir: "auto" }, title), recorded ? h("p", { class: "quiet" }, recorded) : null);
+/** What a room shows: recorded calls, or the passages that written tokens read. */
+export type Recorded = Calls | { readonly passages: Passages };
+
+export function callsRoom(recorded: Recorded): HTMLElement {
+  if ("passages" in recorded) return h("main", { id: "room" }, ...passagesOf(recorded.passages));
+  const { count, calls, overall, views } = recorded;
+  const card = (title: string, note: string, draw: () => HTMLElement[]): HTMLElement => {
+    const element = h("article", { class: "card call waiting" }, h("h2", { dir: "auto" }, title), note ? h("p", { class: "quiet" }, note) : null);
     whenNear(element, () => {
       element.append(...draw());
       element.classList.remove("waiting");

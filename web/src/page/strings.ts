@@ -268,6 +268,28 @@ const TABLE = {
   layers: ["Layers", "Katmanlar", "层"],
   queries: ["Queries", "Sorgular", "查询"],
   keys: ["Keys", "Anahtarlar", "键"],
+  // The passages of a prompt that an answer read
+  "read-title": ["Prompt and answer", "İstem ve yanıt", "提示与回答"],
+  "read-help": [
+    "A stronger colour means that the answer read more of a passage. Choose a token of the answer to see what it read. A weight shows what the model read, not why it wrote a token.",
+    "Daha koyu renk, yanıtın o bölümü daha çok okuduğu anlamına gelir. Neyi okuduğunu görmek için yanıttan bir parça seçin. Ağırlık modelin neyi okuduğunu gösterir, bir parçayı neden yazdığını göstermez.",
+    "颜色越深，回答读该段落越多。选择回答中的一个词元，可看它读了什么。权重表示模型读了什么，并不说明它为何写出某个词元。",
+  ],
+  "read-alone": ["Only passages, scaled to 100%", "Yalnız bölümler, %100’e ölçeklenmiş", "只看段落，缩放到 100%"],
+  "read-all": ["The answer read most", "Yanıtın en çok okuduğu", "回答读得最多的是"],
+  "read-one": ["“{}” read most", "“{}” parçasının en çok okuduğu", "“{}”读得最多的是"],
+  "read-bars": ["Shares of each token", "Her parçanın payları", "每个词元的份额"],
+  "read-bars-help": [
+    "Each bar divides the attention weight of a written token between the passages, in the colours above. Grey is the rest: other text, the first token and the answer itself. The largest passage is named.",
+    "Her çubuk, yazılan bir parçanın dikkat ağırlığını yukarıdaki renklerle bölümlere ayırır. Gri kalandır: öteki metin, ilk parça ve yanıtın kendisi. En büyük bölümün adı yazılıdır.",
+    "每条色带按上面的颜色把一个写出词元的注意力权重分给各段落。灰色是其余部分：其他文本、第一个词元和回答本身。右侧为份额最大的段落。",
+  ],
+  "read-table": ["Weight of each passage", "Her bölümün ağırlığı", "每个段落的权重"],
+  "all-layers": ["All layers", "Bütün katmanlar", "全部层"],
+  "span-rest": ["rest of the prompt", "istemin kalanı", "提示的其余部分"],
+  "span-first": ["first token", "ilk parça", "第一个词元"],
+  "span-answer": ["answer so far", "o ana kadarki yanıt", "已写出的回答"],
+  "span-sink": ["answer and sink", "yanıt ve dikkat kuyusu", "回答与注意力汇"],
   // The playground
   "regression": ["Attention is kernel regression", "Dikkat, çekirdek bağlanımıdır", "注意力就是核回归"],
   "regression-help": [

@@ -1,0 +1,302 @@
+"""`dikkat.show.generation`: the passages of a prompt that a model read for each written token."""
+
+import base64
+import html
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dikkat.inspection.call_kinds import find_kinds
+from dikkat.inspection.layer_selection import Layers, Numbering, select_layers, uncompiled_name
+from dikkat.inspection.page import encode, make_tokens
+from dikkat.inspection.recording import record
+from dikkat.inspection.request import Inspection, range_of
+from dikkat.inspection.tables import make_frame
+from dikkat.inspection.trace import Trace
+from dikkat.show.document import document, escaped
+from dikkat.storage.files import write_whole
+
+__all__ = ["Generation", "generation"]
+
+# The names of the spans that are no passages, and their roles in web/src/page/passages.ts.
+_ROLES = {"rest of the prompt": "rest", "first token": "first", "answer so far": "answer", "answer and sink": "sink"}
+_REST, _FIRST, _ANSWER, _SINK = _ROLES
+_ENTRIES = 2_000_000  # maximum masses of single heads in a page, in two bytes each; the page of more has their mean
+_UNITS = 2**16 - 1  # of a mass in a page
+# Arguments of `generate` that write several tokens in one call, or run the model several times for a token.
+_USUAL = {"assistant_model": None, "prompt_lookup_num_tokens": None, "prefill_chunk_size": None, "guidance_scale": 1,
+          "num_return_sequences": 1, "decoder_input_ids": None}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The weights that written tokens gave to passages of a prompt, made by `dikkat.show.generation`.
+
+    Attributes:
+        text: The written text.
+        tokens: The written tokens.
+        spans: The names of the passages, then of the other parts of the text.
+        masses: (tokens, heads, spans), the total weight of each span, for all heads of all layers.
+        layers: (heads,), the layer of each head.
+        heads: (heads,), the number of each head in its layer.
+        prompt: The pieces of the prompt, with the index of their passage; −1 between passages.
+        title: The heading of the page.
+    """
+
+    text: str
+    tokens: list[str]
+    spans: list[str]
+    masses: NDArray[np.float64]
+    layers: NDArray[np.int64]
+    heads: NDArray[np.int64]
+    prompt: list[tuple[str, int]]
+    title: str
+
+    def frame(self, *, mean: bool = False) -> Any:
+        """Return a table with a row for each token, head and span.
+
+        Args:
+            mean: Whether to return the mean over all heads, without the columns layer and head.
+
+        Returns:
+            A `pandas.DataFrame`, or a NumPy record array if pandas is not installed: token (its number), text, layer,
+            head, span, mass.
+        """
+        masses = self.masses.mean(1, keepdims=True) if mean else self.masses
+        token, head, span = np.indices(masses.shape).reshape(3, -1)
+        columns = {"token": token, "text": np.array(self.tokens)[token]}
+        columns |= {} if mean else {"layer": self.layers[head], "head": self.heads[head]}
+        return make_frame(columns | {"span": np.array(self.spans)[span], "mass": masses.ravel()})
+
+    def _page(self) -> str:
+        mean, is_small = self.masses.mean(1), self.masses.size <= _ENTRIES
+        data = {
+            "prompt": self.prompt, "tokens": self.tokens,
+            "spans": [[name, _ROLES.get(name, "")] for name in self.spans],
+            "heads": [*zip(self.layers.tolist(), self.heads.tolist(), strict=True)] if is_small else [[-1, -1]],
+            "masses": base64.b64encode(
+                np.rint((self.masses if is_small else mean) * _UNITS).astype("<u2").tobytes()
+            ).decode(),
+        }  # fmt: skip
+        rows = [(name, *(f"{mass:.0%}" for mass in masses)) for name, masses in zip(self.tokens, mean, strict=True)]
+        cells = ("".join(f"<td>{escaped(cell)}</td>" for cell in row) for row in [("", *self.spans), *rows])
+        prompt = escaped("".join(piece for piece, _ in self.prompt))
+        table = "".join(f"<tr>{row}</tr>" for row in cells)
+        plain = f'<main id="room"><p class="read-text">{prompt}\n{escaped(self.text)}</p><table>{table}</table></main>'
+        return document(self.title, plain, calls={"passages": data})
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self._page(), quote=True)
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 46rem; border: 0"></iframe>'
+
+
+def generation(
+    model: nn.Module,
+    tokenizer: Any,
+    prompt: str | Sequence[Mapping[str, Any]],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    max_new_tokens: int = 30,
+    spans: Mapping[str, str | slice] | None = None,
+    layers: Layers | None = None,
+    heads: int | Sequence[int] | None = None,
+    title: str = "Which passages the answer read",
+    **generate_arguments: Any,
+) -> Generation:
+    r"""Write a text with a Hugging Face model, and a self-contained page of the passages that each token read.
+
+    `model.generate` runs once, on the model's fast path. The page shows the mean over heads h of the weight of a
+    passage S for the written token t, whose query is the token before t:
+
+    $$ \psi_{tS} = \operatorname{mean}_h \sum_{j \in S} w_{htj} $$
+
+    Each call keeps one number for each head and passage. The rest of the weight belongs to "rest of the prompt", to
+    "first token", which gets a large weight in many models, and to "answer so far" ("answer and sink" if the model has
+    attention sinks). In a model with an encoder, the prompt is the encoder's text, and only cross attention counts.
+
+    Args:
+        model: A model with `generate` that `dikkat.record` accepts.
+        tokenizer: Its fast tokenizer.
+        prompt: A text, or the messages of a chat for `tokenizer.apply_chat_template`.
+        path: The file; its folder must exist. None writes no file: the result shows the page as the last value of a
+            notebook cell.
+        max_new_tokens: The maximum number of written tokens.
+        spans: The passages by name: a text that the prompt contains once, or a slice of the prompt's characters (for a
+            chat, of the text from the template). Default: the paragraphs of the prompt or of each message, the lines if
+            there is one paragraph, the sentences if there is one line.
+        layers: The selected layers, as in `dikkat.record`; all by default.
+        heads: The selected heads; all by default.
+        title: The heading.
+        **generate_arguments: Other arguments of `model.generate`. With `num_beams`, the weights are from the beams that
+            wrote the returned text.
+
+    Returns:
+        A `Generation` with the text and the weights.
+
+    Raises:
+        TypeError: The model has no `generate`, the tokenizer is not fast, or the prompt or the spans have a wrong type.
+        ValueError: A passage is not in the prompt, is there several times, is empty or overlaps another; the prompt has
+            no tokens or is too long; an argument of `generate` prevents one call for each token; or `dikkat.record`
+            raises.
+        OSError: The system could not write; an existing file is unchanged.
+    """
+    beam_count = _check_arguments(model, generate_arguments)
+    text, written = _read_prompt(tokenizer, prompt)
+    encoded = encode(model, tokenizer, text, add_special_tokens=isinstance(prompt, str))
+    if not getattr(encoded, "is_fast", False):
+        kind = type(tokenizer).__name__
+        raise TypeError(f"tokenizer: got {kind}; expected a fast one, which knows the characters of each token")
+    passages = _find_passages(text, _name_passages(text, written) if spans is None else spans)
+    has_encoder = bool(getattr(model.config, "is_encoder_decoder", False))
+    positions = _find_tokens(encoded.encodings[0].offsets, passages, has_encoder)
+    inputs = {name: encoded[name] for name in ("input_ids", "attention_mask") if name in encoded}
+    layers = _cross_attention(model, layers) if has_encoder else layers
+    with record(model, layers=layers, heads=heads, spans=positions, queries=[-1]) as trace:
+        output = model.generate(  # type: ignore[operator]
+            **inputs, **generate_arguments, max_new_tokens=max_new_tokens, return_dict_in_generate=True
+        )
+    ids, beams = output.sequences[0, 1 if has_encoder else inputs["input_ids"].shape[1] :], output.get("beam_indices")
+    rows = [0] * len(ids) if beams is None else beams[0][beams[0] >= 0].tolist()  # of each call's batch
+    kind, numbering = (
+        "cross" if has_encoder else "self",
+        Numbering([uncompiled_name(n) for n, _ in model.named_modules()]),
+    )
+    masses, head_layers, numbers = _masses(trace, kind, numbering, rows, beam_count)
+    names = list(positions)
+    if not has_encoder:
+        masses = np.concatenate([masses, (1 - masses.sum(-1, keepdims=True)).clip(0)], -1)
+        names.append(_SINK if masses[0, :, -1].max() > 1e-3 else _ANSWER)  # the first token sees only the prompt
+    ids, pieces = ids[: len(rows)], _cut_text(text, passages, names)
+    tokens = [token.text for token in make_tokens(tokenizer, {"input_ids": ids[None]})]
+    answer = tokenizer.decode(ids, skip_special_tokens=True)
+    result = Generation(answer, tokens, names, masses, head_layers, numbers, pieces, title)
+    if path is not None:
+        write_whole(path, result._page())
+    return result
+
+
+def _check_arguments(model: Any, arguments: Mapping[str, Any]) -> int:
+    """Return the number of beams."""
+    if getattr(model, "generation_config", None) is None:
+        raise TypeError(f"model: got {type(model).__name__}; expected a Hugging Face model with generate")
+    config = arguments.get("generation_config") or model.generation_config
+    for name, usual in _USUAL.items():
+        value = arguments.get(name, getattr(config, name, None))
+        if value is not None and value != usual:
+            raise ValueError(f"{name}: got {value!r:.60}; expected {usual}, as each token needs one call of the model")
+    return int(arguments.get("num_beams", config.num_beams) or 1)
+
+
+def _read_prompt(tokenizer: Any, prompt: Any) -> tuple[str, list[str]]:
+    """Return the text of a prompt, and the texts that a person wrote in it."""
+    if isinstance(prompt, str):
+        return prompt, [prompt]
+    if not isinstance(prompt, Sequence) or not all(isinstance(turn, Mapping) and "content" in turn for turn in prompt):
+        raise TypeError(f"prompt: got {type(prompt).__name__} {prompt!s:.60}; expected one text, or the messages of "
+                        "one chat, such as [{'role': 'user', 'content': 'Why?'}]")  # fmt: skip
+    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    return text, [turn["content"] for turn in prompt if isinstance(turn["content"], str)]
+
+
+def _name_passages(text: str, written: Iterable[str]) -> dict[str, slice]:
+    """Return the paragraphs, lines or sentences of written texts, under a number and their first letters."""
+    spans, end = dict[str, slice](), 0
+    for message in written:
+        for separator in (r"\n\s*\n", r"\n", r"(?<=[.!?])\s+|(?<=[。！？])"):
+            passages = [passage for passage in map(str.strip, re.split(separator, message)) if passage]
+            if len(passages) > 1:
+                break
+        for passage in passages:
+            start = text.find(passage, end)
+            if start >= 0:  # a template may change a text
+                end = start + len(passage)
+                spans[f"{len(spans) + 1}: {' '.join(passage.split())[:40]}"] = slice(start, end)
+    return spans
+
+
+def _find_passages(text: str, spans: Mapping[str, str | slice]) -> dict[str, tuple[int, int]]:
+    """Return the first character of each passage, and its end, in the order of the text."""
+    if not isinstance(spans, Mapping):
+        raise TypeError(f"spans: got {type(spans).__name__}; expected passages by name")
+    passages = dict[str, tuple[int, int]]()
+    for name, span in spans.items():
+        if name in _ROLES:
+            raise ValueError(f"spans: got the name {name!r}; expected another name, as the page uses it")
+        if isinstance(span, str):
+            if not span.strip() or text.count(span) != 1:
+                raise ValueError(f"spans: got {span!r:.60} for {name!r}, {text.count(span)} times in the prompt; "
+                                 "expected a passage that is there once, or a slice of its characters")  # fmt: skip
+            span = slice(text.index(span), text.index(span) + len(span))
+        characters = range_of("spans", span)
+        start, stop = int(characters[0]), int(characters[-1]) + 1
+        if stop > len(text) or stop - start != len(characters):
+            raise ValueError(f"spans: got {span} for {name!r}; expected a slice of the prompt's {len(text)} characters")
+        passage = text[start:stop]
+        passages[name] = start + len(passage) - len(passage.lstrip()), start + len(passage.rstrip())
+    return dict(sorted(passages.items(), key=lambda item: item[1]))
+
+
+def _find_tokens(
+    offsets: Sequence[tuple[int, int]], passages: Mapping[str, tuple[int, int]], has_encoder: bool
+) -> dict[str, list[int]]:
+    """Return the positions of each passage's tokens, and of the rest. A shared token belongs to the first passage."""
+    free, positions = [*range(len(offsets))], dict[str, list[int]]()
+    previous, end = "", 0
+    for name, (start, stop) in passages.items():
+        if start < end:
+            raise ValueError(f"spans: got {previous!r} and {name!r}, which overlap; expected separate passages")
+        tokens = [token for token in free if offsets[token][0] < stop and offsets[token][1] > start]
+        tokens = tokens if has_encoder or tokens[:1] != [0] else tokens[1:] or tokens
+        if not tokens:
+            raise ValueError(f"spans: got {name!r}, which has no token of its own; expected a longer passage")
+        free, positions[name] = sorted({*free} - {*tokens}), tokens
+        previous, end = name, stop
+    first = [0] if free[:1] == [0] and not has_encoder else []
+    rest = {_REST: free[len(first) :], _FIRST: first}
+    return positions | {name: tokens for name, tokens in rest.items() if tokens}
+
+
+def _cut_text(text: str, passages: Mapping[str, tuple[int, int]], names: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the pieces of a text, with the index of their passage; −1 between passages."""
+    pieces, end = list[tuple[str, int]](), 0
+    for name, (start, stop) in passages.items():
+        pieces += [(text[end:start], -1), (text[start:stop], names.index(name))]
+        end = stop
+    return [(piece, index) for piece, index in [*pieces, (text[end:], -1)] if piece]
+
+
+def _cross_attention(model: nn.Module, layers: Layers | None) -> list[int | str]:
+    """Return the names of the selected modules with cross attention."""
+    selected = {name for choice in select_layers(model, layers).values() for name in choice.modules}
+    names = [name for name, kind in find_kinds(model)[0].items() if kind == ("cross", name) and name in selected]
+    if not names:
+        raise ValueError(f"layers: got {layers!r} of {type(model).__name__}; expected layers with cross attention")
+    return [*names]
+
+
+def _masses(
+    trace: Trace, kind: str, numbering: Numbering, rows: Sequence[int], beam_count: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the masses (tokens, heads, spans) of all calls of a kind, and the layer and the number of each head."""
+    calls, masses, layers, heads = dict[tuple[int, str], list[Inspection]](), [], [], []
+    for call, result in trace.calls():
+        if call.kind == kind:
+            calls.setdefault((call.layer, call.name), []).append(result)
+    for (layer, name), records in calls.items():
+        if len(records) != len(rows) and (beam_count == 1 or len(records) < len(rows)):  # the best beam may end early
+            raise ValueError(
+                f"model: got {len(records)} calls of {name!r} for {len(rows)} tokens; expected one for each"
+            )
+        by_row = (cast(Tensor, result.span_mass).reshape(beam_count, -1, len(trace.spans)) for result in records)
+        masses.append(torch.stack([mass[row] for mass, row in zip(by_row, rows, strict=False)]).double().numpy())
+        numbers = records[0].heads
+        heads.append(np.arange(masses[-1].shape[1]) if numbers is None else numbers.numpy())
+        layers.append(np.full(len(heads[-1]), layer if layer >= 0 else numbering.within(name)))
+    return np.concatenate(masses, 1), np.concatenate(layers), np.concatenate(heads)

@@ -116,11 +116,12 @@ def make_prompts(count: int, passages: int, seed: int) -> Iterator[Prompt]:
 
 def write(model: LlamaForCausalLM, tokenizer: Any, prompt: Prompt, **more: Any) -> Any:
     """Return the generation of the answer, one token."""
-    return dikkat.show.generation(model, tokenizer, prompt.text, max_new_tokens=1, do_sample=False, **more)
+    spans = {line: line for line in prompt.text.splitlines()[:-1]}  # the question is no passage
+    return dikkat.show.generation(model, tokenizer, prompt.text, max_new_tokens=1, spans=spans, do_sample=False, **more)
 
 
 def measure(model: LlamaForCausalLM, tokenizer: Any, passages: int = PASSAGES, count: int = 100) -> dict[str, int]:
-    """Return numbers of prompts. The passage read most has the largest mean over all heads; the question is none."""
+    """Return numbers of prompts. The passage read most has the largest mean over all heads."""
     right = read_most = removed = unchanged = 0
     for prompt in make_prompts(count, passages, seed=1):
         result = write(model, tokenizer, prompt)

@@ -87,3 +87,12 @@ def test_steps_have_the_positions_of_the_whole_text(kind: str, attention: str, c
         torch.testing.assert_close(top, order.values[..., 0], rtol=1e-3, atol=1e-4)
         clear = order.values[..., 0] - order.values[..., 1] > 1e-3
         assert torch.equal(layer.tensors["top_keys"][..., 0][clear], order.indices[..., 0][clear])
+
+
+def test_modules_inside_a_layer_have_its_number():
+    """`layers` selects modules by name inside the entries of a list: their calls count as these layers."""
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 7, batch_first=True), 3, enable_nested_tensor=False)
+    with dikkat.record(model, layers=["layers.2.self_attn", "layers.0.*"], sums=True) as trace:
+        model(torch.randn(2, 5, 6))
+    assert [call.layer for call, _ in trace.calls()] == [0, 2]
+    assert trace[2] is trace["layers.2.self_attn"]

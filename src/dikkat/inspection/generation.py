@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dikkat.inspection.call_kinds import find_kinds
-from dikkat.inspection.layer_selection import Layers, Numbering, select_layers, uncompiled_name
+from dikkat.inspection.layer_selection import Layers, select_layers
 from dikkat.inspection.page import encode, make_tokens
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection, range_of
@@ -164,11 +164,7 @@ def generation(
         )
     ids, beams = output.sequences[0, 1 if has_encoder else inputs["input_ids"].shape[1] :], output.get("beam_indices")
     rows = [0] * len(ids) if beams is None else beams[0][beams[0] >= 0].tolist()  # of each call's batch
-    kind, numbering = (
-        "cross" if has_encoder else "self",
-        Numbering([uncompiled_name(n) for n, _ in model.named_modules()]),
-    )
-    masses, head_layers, numbers = _masses(trace, kind, numbering, rows, beam_count)
+    masses, head_layers, numbers = _masses(trace, "cross" if has_encoder else "self", rows, beam_count)
     names = list(positions)
     if not has_encoder:
         masses = np.concatenate([masses, (1 - masses.sum(-1, keepdims=True)).clip(0)], -1)
@@ -282,7 +278,7 @@ def _cross_attention(model: nn.Module, layers: Layers | None) -> list[int | str]
 
 
 def _masses(
-    trace: Trace, kind: str, numbering: Numbering, rows: Sequence[int], beam_count: int
+    trace: Trace, kind: str, rows: Sequence[int], beam_count: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the masses (tokens, heads, spans) of all calls of a kind, and the layer and the number of each head."""
     calls, masses, layers, heads = dict[tuple[int, str], list[Inspection]](), [], [], []
@@ -298,5 +294,5 @@ def _masses(
         masses.append(torch.stack([mass[row] for mass, row in zip(by_row, rows, strict=False)]).double().numpy())
         numbers = records[0].heads
         heads.append(np.arange(masses[-1].shape[1]) if numbers is None else numbers.numpy())
-        layers.append(np.full(len(heads[-1]), layer if layer >= 0 else numbering.within(name)))
+        layers.append(np.full(len(heads[-1]), layer))
     return np.concatenate(masses, 1), np.concatenate(layers), np.concatenate(heads)

@@ -24,7 +24,7 @@ from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.inspection.calls import OWN_SOFTMAX
 from dikkat.inspection.dataflow import Dataflow
 from dikkat.inspection.edits import BoundEdit, Edits, Gate, Mass, edit_result, edit_weights
-from dikkat.inspection.layer_selection import LayerChoice, Numbering
+from dikkat.inspection.layer_selection import LayerChoice, Numbering, uncompiled_name
 from dikkat.inspection.origins import Origin, Streams
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import inspect_problem
@@ -56,7 +56,7 @@ class Watcher:
     def __init__(self, model: nn.Module, choices: list[LayerChoice]) -> None:
         self._choices = choices
         self._modules = {name: module for choice in choices for name, module in choice.modules.items()}
-        self._numbering = Numbering(list(self._modules))
+        self._numbering = Numbering([uncompiled_name(name) for name, _ in model.named_modules()])
         self._thread, self.running, self._watched_depth = threading.get_ident(), list[RunningModule](), 0
         self.run_count, self.layers = 0, 0  # how often the model ran, and how many numbered layers ran
         # By the sequence that a self-attention returns: the sequence that it reads, and its first position.

@@ -1,7 +1,7 @@
 """Edits of attention weights. Each edit is one function on rows of logits, for outputs and for recordings."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
@@ -31,6 +31,8 @@ from dikkat.state import add_sink, merge
 
 # The position of a sink's column, which is no key.
 _SINK = -1
+# Outputs of a piece of a large call.
+_PIECE = 2**20
 
 
 class Positions(NamedTuple):
@@ -384,10 +386,24 @@ def _edited_outputs(problem: Problem, edits: Edits, selection: Selection) -> Ten
         if edits_all and isinstance(edit, Scale):
             problem = _with_key_bias(problem, edit.bias(keys))
         elif edits_all and isinstance(edit, Mass) and index == len(edits) - 1 and not problem.dropout:
-            return edit.pool(problem, keys, report)
+            pieces = [edit.pool(piece, keys, report) for piece in _head_pieces(problem)]
+            return torch.cat(pieces, -3) if len(pieces) > 1 else pieces[0]
         else:
             return _edited_rows(problem, edits[index:], selection)
     return run_problem(problem.unchecked_copy(wants_weights=False)).mean
+
+
+def _head_pieces(problem: Problem) -> Iterator[Problem]:
+    """Yield a large call in pieces of some heads, since `Mass.pool` needs several outputs at once."""
+    count = count_heads(problem)
+    outputs = math.prod(problem.lead) * problem.restrictions.queries * problem.value.shape[-1]
+    size = max(1, _PIECE * count // max(1, outputs))
+    if size >= count:
+        yield problem
+    else:
+        for first in range(0, count, size):
+            heads = torch.arange(first, min(first + size, count), device=problem.query.device)
+            yield select_heads(problem, heads)
 
 
 def _with_key_bias(problem: Problem, bias: Tensor) -> Problem:

@@ -225,3 +225,92 @@ def test_a_recurrence_has_no_largest_score():
     memory, message = layer.prepare(torch.randn(2, 11, 5)), "max_score: got weights whose scores dikkat does not know"
     with pytest.raises(ValueError, match=message), dikkat.record(layer, max_score=True):
         layer(torch.randn(2, 7, 3), memory, torch.zeros(1, 2, 4))
+
+
+class Block(nn.Module):
+    """A decoder's block that calls attention twice in one module: over its own sequence and a source's."""
+
+    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+        x = F.scaled_dot_product_attention(x, x, x)
+        return F.scaled_dot_product_attention(x, source, source)
+
+
+def test_self_and_cross_attention_have_separate_totals():
+    model, x, source = Block(), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 7, 4)
+    with dikkat.record(model, sums=True, sum_over="calls") as trace:
+        model(x, source)
+        model(x, source)
+    assert [record.sums.shape[-1] for _, record in trace.calls()] == [5, 7]
+    assert all(torch.allclose(record.sums.sum(-1), torch.tensor(10.0)) for _, record in trace.calls())
+
+
+@pytest.mark.parametrize("kind", ["fused", "softmax"])
+def test_queries_that_see_no_key_do_not_count_in_totals(kind):
+    visible = torch.ones(5, 5, dtype=torch.bool).tril()
+    visible[0] = False
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if kind == "fused":
+                return F.scaled_dot_product_attention(x, x, x, attn_mask=visible)
+            smallest = torch.finfo(x.dtype).min
+            return ((x @ x.mT / 2).masked_fill(~visible, smallest).softmax(-1)) @ x
+
+    x, model = torch.randn(2, 3, 5, 4), Model()
+    with dikkat.record(model, entropy=True, spans={"a": slice(0, 2)}, sum_over="calls") as trace:
+        model(x)
+    weights = (x @ x.mT / 2).double().masked_fill(~visible, -torch.inf)[..., 1:, :].softmax(-1)
+    entropy = torch.special.entr(weights).sum(-1).mean(-1, keepdim=True)
+    torch.testing.assert_close(trace[""].entropy.double(), entropy, rtol=1e-5, atol=1e-6)
+    masses = weights[..., :2].sum(-1).mean(-1)
+    torch.testing.assert_close(trace[""].span_mass[..., 0, 0].double(), masses, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_a_softmax_of_shifted_scores_has_no_largest_score(shift):
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            logits = x @ x.mT
+            return (logits - logits.amax(-1, keepdim=True) if shift else logits).softmax(-1) @ x
+
+    x, model = torch.randn(2, 3, 5, 4), Model()
+    if shift:
+        with (
+            pytest.raises(ValueError, match="max_score: got weights whose scores"),
+            dikkat.record(model, max_score=True),
+        ):
+            model(x)
+        return
+    with dikkat.record(model, max_score=True) as trace:
+        model(x)
+    torch.testing.assert_close(trace[""].max_score, (x @ x.mT).amax(-1))
+
+
+def test_a_sink_column_leaves_the_largest_score():
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            logits = torch.cat([x @ x.mT, torch.full((*x.shape[:-1], 1), 2.0)], -1)
+            return logits.softmax(-1)[..., :-1] @ x
+
+    x, model = torch.randn(2, 3, 5, 4) / 3, Model()
+    with dikkat.record(model, max_score=True) as trace:
+        model(x)
+    torch.testing.assert_close(trace[""].max_score, (x @ x.mT).amax(-1))
+
+
+def test_a_change_that_sets_weights_has_no_largest_score():
+    model, x = Attention("fused"), torch.randn(2, 11, 6)
+    message = "max_score: got a change that sets weights"
+    change = dikkat.change(model, spans={"start": slice(0, 3)}, mass=0.4)
+    with change, pytest.raises(ValueError, match=message), dikkat.record(model, max_score=True):
+        model(x)
+
+
+def test_spans_beyond_the_keys_of_cross_attention_raise():
+    class Model(nn.Module):
+        def forward(self, x: Tensor, source: Tensor) -> Tensor:
+            return dikkat.attend(x, source, source, score=scores.ScaledDot())
+
+    model, message = Model(), "up to position 12; expected at most 4"
+    with pytest.raises(ValueError, match=message), dikkat.record(model, spans={"a": slice(0, 13)}):
+        model(torch.randn(2, 17, 4), torch.randn(2, 5, 4))

@@ -49,9 +49,11 @@ class Edit:
 
     Attributes:
         heads: The edited heads, counted from 0, or from the end if negative; None for all.
+        keeps_scores: Whether the logits after the edit are still scores, not logarithms of weights.
     """
 
     heads: tuple[int, ...] | None
+    keeps_scores = True
 
     @property
     def is_shown(self) -> bool:
@@ -134,6 +136,7 @@ class Edges(Edit):
 class Mass(Edit):
     """Gives each span of keys its mass: the weights within a span, and within the rest, keep their proportions."""
 
+    keeps_scores = False
     heads: tuple[int, ...] | None
     spans: tuple[tuple[str, Tensor], ...]
     masses: tuple[float, ...]
@@ -205,6 +208,7 @@ class Scale(Edit):
 class Given(Edit):
     """Uses the weights of `table` (..., n, m)."""
 
+    keeps_scores = False
     heads: tuple[int, ...] | None
     table: Tensor
 

@@ -36,7 +36,8 @@ def _add_signs(summary: Inspection, weights: Tensor, request: Request) -> Inspec
     assert summary.overview is not None
     assert decrease.overview is not None
     overview = torch.where(decrease.overview == summary.overview, -decrease.overview, summary.overview)
-    return replace(summary, top_weights=weights.gather(-1, summary.top_keys.clamp(min=0)), overview=overview)
+    top_weights = weights.gather(-1, summary.top_keys.clamp(min=0)).masked_fill(summary.top_keys < 0, 0.0)
+    return replace(summary, top_weights=top_weights, overview=overview)
 
 
 def shift_to_text(record: Inspection) -> Inspection:

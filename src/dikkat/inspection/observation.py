@@ -255,11 +255,12 @@ class Observation(Dataflow):
         self._reject("a call of packed sequences (attend_ragged) or of keys on several ranks")
         if self._outer is not None:
             self._outer.observe_calls(problems, output)
-        longest = max(problem.restrictions.queries for problem in problems)
+        sizes = [(problem.restrictions.queries, problem.restrictions.keys) for problem in problems]
+        longest, longest_keys = map(max, zip(*sizes, strict=True))
         for problem in problems:
             streams = self.streams(problem.query, problem.key)
             for recording in self._recordings():
-                recording.add(*_inspection_of(problem, streams, longest=longest or math.inf))
+                recording.add(*_inspection_of(problem, streams, (), longest or math.inf, longest_keys))
             if output is not None:
                 self.follow(output, streams[2])
 
@@ -407,9 +408,20 @@ class Observation(Dataflow):
             queries, keys = weights.shape[-2:]
             lse = None
             if recording.needs_scores and logits is not None and edited is None and sinks is None:
-                lse = logits.detach().float().logsumexp(-1)
+                lse = _lse_of(logits.detach(), shown.detach())
             recording.add(partial(inspect_weights, shown, lse=lse), streams, queries, keys, OWN_SOFTMAX)
         return edited
+
+
+def _lse_of(logits: Tensor, weights: Tensor) -> Tensor | None:
+    """Return the log-sum-exp of a softmax with these arguments and weights, including a sink; None if unknown.
+
+    Some models subtract each row's largest argument before the softmax, which hides the scores.
+    """
+    peak, top = logits.float().amax(-1), weights.float().amax(-1)
+    if logits.shape[-1] > 1 and bool((peak == 0).all()):
+        return None
+    return torch.where(top > 0, peak - top.log(), -math.inf)
 
 
 class NotSeenError(ValueError):
@@ -488,13 +500,14 @@ def observing(model: nn.Module, watcher: Watcher) -> Iterator[None]:
 
 
 def _inspection_of(
-    problem: Problem, streams: Streams, edits: Edits = (), longest: float = 0
+    problem: Problem, streams: Streams, edits: Edits = (), longest: float = 0, longest_keys: float = 0
 ) -> tuple[Callable[[Request], Inspection], Streams, int, int]:
     """Return the arguments of `Recording.add` for a dikkat call."""
     edits = [bound for bound in edits if bound.edit.is_shown]
 
     def inspect(request: Request) -> Inspection:
-        request = replace(request, longest=longest or problem.restrictions.queries or math.inf)
+        longest_queries = longest or (0 if problem.restrictions.queries else math.inf)
+        request = replace(request, longest=longest_queries, longest_keys=longest_keys)
         return inspect_problem(replace(problem, dropout=0.0, seeds=None), request, edits=edits)
 
     return inspect, streams, problem.restrictions.queries, problem.restrictions.keys

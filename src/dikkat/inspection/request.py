@@ -168,6 +168,7 @@ class Request:
 
     Attributes:
         longest: The queries of the longest sequence in a packed batch; shorter sequences ignore indices beyond them.
+        longest_keys: The keys of the sequence with the most keys in a packed batch, likewise for spans.
         first_key: The position of the first key, from which the positions of spans count.
         tolerant: Whether `max_score` is None if the scores of a call are unknown. Otherwise an error is raised.
     """
@@ -185,6 +186,7 @@ class Request:
     heads: int | Sequence[int] | None = None
     queries: int | Sequence[int] | slice | None = None
     longest: float = 0
+    longest_keys: float = 0
     first_key: int = 0
     tolerant: bool = False
 
@@ -235,12 +237,23 @@ class Request:
     def span_members(self, keys: int, like: Tensor) -> Tensor:
         """Return which keys are in each span, (m, s) ones and zeros."""
         names, positions, numbers = cast(Spans, self.spans)  # as `__post_init__` sets them
-        _check_last(names, positions, numbers, max(self.first_key + keys, int(self.longest)) - 1)
+        if not self.tolerant:
+            _check_last(names, positions, numbers, max(self.first_key + keys, self.longest_keys) - 1)
         indices = positions - self.first_key
         inside = (indices >= 0) & (indices < keys)
         members = torch.zeros(keys, len(names))
         members[indices[inside], numbers[inside]] = 1
         return members.to(like)
+
+    def without_scores(self, reason: str) -> "Request":
+        """Return the request without `max_score`.
+
+        Raises:
+            ValueError: The request is not tolerant.
+        """
+        if self.max_score and not self.tolerant:
+            raise ValueError(f"max_score: got {reason}; expected max_score=False, or other layers")
+        return replace(self, max_score=False)
 
     def row_indices(self, queries: int, device: torch.device) -> Tensor | None:
         """Return the indices in `rows`, counted from 0."""
@@ -305,7 +318,7 @@ class Spans(NamedTuple):
         )
 
 
-def _check_last(names: Sequence[str], positions: Tensor, numbers: Tensor, last: int) -> None:
+def _check_last(names: Sequence[str], positions: Tensor, numbers: Tensor, last: float) -> None:
     furthest = int(positions.argmax())
     if int(positions[furthest]) > last:
         raise ValueError(

@@ -106,6 +106,8 @@ def inspect_problem(
 ) -> Inspection:
     """Return the requested summaries of a checked call; `with_output`, also its output in the computing dtype."""
     count = count_heads(problem)
+    if not all(bound.edit.keeps_scores for bound in edits):
+        request = request.without_scores("a change that sets weights")
     problem, heads, query_indices = select_part(problem, request)
     full_problem = replace(problem, wants_state=True, wants_weights=True)
     problem = replace(full_problem, value=_placeholder_values(problem.value, problem.lead))

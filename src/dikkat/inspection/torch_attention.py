@@ -26,11 +26,8 @@ def inspect_weights(weights: Tensor, request: Request, lse: Tensor | None = None
         weights, lse = weights[..., heads, :, :], None if lse is None else lse[..., heads, :]
     if query_indices is not None:
         weights, lse = weights[..., query_indices, :], None if lse is None else lse[..., query_indices]
-    if lse is None and request.max_score and request.tolerant:
-        request = replace(request, max_score=False)
-    elif lse is None and request.max_score:
-        raise ValueError("max_score: got weights whose scores dikkat does not know, as in a recurrence or with a sink "
-                         "in the model's own softmax; expected max_score=False, or other layers")  # fmt: skip
+    if lse is None:
+        request = request.without_scores("weights whose scores dikkat does not know, as in a recurrence or with a sink")
     wide_weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
     row_lse = wide_weights[..., 0:0].sum(-1) if lse is None else lse
     inspection = summarise_weights(row_lse, wide_weights, request)

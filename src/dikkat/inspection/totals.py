@@ -48,13 +48,14 @@ class Totals:
             if getattr(request, name) not in (None, False):
                 raise ValueError(f"{name}: got a request that has no sum over calls; expected sums, top_k, entropy, "
                                  "spans or max_score")  # fmt: skip
-        self.request = replace(request, sums=request.sums or request.top_k is not None, top_k=None)
+        # `argmax` is −1 for a query that sees no key.
+        self.request = replace(request, sums=request.sums or request.top_k is not None, top_k=None, argmax=True)
         self._trace, self._asked, self._decay = trace, request, float(decay)
-        self._states: dict[tuple[str, int], tuple[int, _State]] = {}  # with the number of the record in the trace
+        self._states: dict[tuple[str, int, str], tuple[int, _State]] = {}  # with the number of the record in the trace
 
     def add(self, record: Inspection, call: Call) -> None:
         """Add a call to the record of its layer."""
-        new, key = _sum_queries(record), (call.name, call.layer)
+        new, key = _sum_queries(record), (call.name, call.layer, call.kind)
         if key not in self._states:
             self._states[key] = len(self._trace), new
             self._trace.add(self._record_of(new, record), call)
@@ -106,19 +107,14 @@ class Totals:
 def _sum_queries(record: Inspection) -> _State:
     """Return the sums over the queries of a call, in float64 on the CPU, with keys from position 0 of the text."""
     tensors = {name: tensor.detach().cpu().double() for name, tensor in record.tensors().items()
-               if name in ("sums", "entropy", "span_mass", "max_score", "lse")}  # fmt: skip
-    first_key, queries = max(0, record.positions[1]), record.sizes[1]
-    if record.queries is not None:
-        queries = len(record.queries)
-    live = tensors.get("lse")
-    count = torch.full(record.shape[:-2], float(queries), dtype=torch.float64)
-    if live is not None:
-        count = (live > -math.inf).sum(-1).double()
+               if name in ("sums", "entropy", "span_mass", "max_score", "argmax")}  # fmt: skip
     sums, entropy, masses, scores = (tensors.get(name) for name in ("sums", "entropy", "span_mass", "max_score"))
+    if scores is not None:
+        scores = F.pad(scores, (1, 0), value=-math.inf)  # for a call without queries
     return _State(
-        count,
-        None if sums is None else F.pad(sums, (first_key, 0)),
+        (tensors["argmax"] >= 0).sum(-1).double(),
+        None if sums is None else F.pad(sums, (max(0, record.positions[1]), 0)),
         None if entropy is None else entropy.sum(-1),
         None if masses is None else masses.sum(-2),
-        None if scores is None or not queries else scores.amax(-1),
+        None if scores is None else scores.amax(-1),
     )

@@ -255,7 +255,8 @@ def test_torch_multi_head_attention(masks: str, kind: str) -> None:
     }[masks]
     with dikkat.record(layer, **EVERYTHING) as trace:
         layer(query, key, value, need_weights=False, **given)
-    assert_tells(trace[""], layer(query, key, value, average_attn_weights=False, **given)[1])
+    weights = layer(query, key, value, average_attn_weights=False, **given)[1]
+    assert_tells(trace[""], weights if lead else weights[None])
 
 
 @kit.each("more", [{}, {"is_causal": True}, {"scale": 0.3}, {"enable_gqa": True}, {"dropout_p": 0.5}])
@@ -591,3 +592,12 @@ def test_tables_and_pages_leave_out_an_empty_sequence(asked: dict[str, Any], tmp
 class Crossed(nn.Module):
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(query, key, key)
+
+
+def test_an_unbatched_call_has_a_batch_of_one():
+    layer, x = nn.MultiheadAttention(6, 2), torch.randn(5, 6)
+    with dikkat.record(layer, weights=True) as trace:
+        layer(x, x, x, need_weights=False)
+    _, right = layer(x, x, x, average_attn_weights=False)
+    torch.testing.assert_close(trace[""].weights, right[None])
+    assert len(trace.scores()) == 2

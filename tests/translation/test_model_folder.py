@@ -178,7 +178,7 @@ REFUSED = [
     (lambda folder: (folder / "settings.json").write_text("[]"), "format: got None; expected 'dikkat translator'"),
     (
         content("target.tokenizer.json", lambda known: known["model"]["vocab"].update(va=99_999)),
-        "token numbers from 0 without a gap",
+        "vocab: got number 24 after 22; expected 23",
     ),
     (weights(lambda path: path.read_bytes() + b"more"), "truncated or damaged"),
     (weights(lambda path: path.read_bytes()[:-1]), "truncated or damaged"),

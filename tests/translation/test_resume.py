@@ -458,7 +458,7 @@ def test_a_bit_that_flips_in_the_best_weights_is_noticed(tmp_path):
     with pytest.raises(TrainingFolderError, match=rf"{file.name}: damaged: wrong checksum"):
         learn(SHORT, tmp_path / "run", resume=True)
     file.unlink()
-    with pytest.raises(TrainingFolderError, match=rf"{file.name}: missing"):
+    with pytest.raises(TrainingFolderError, match=rf"{file.name}: cannot be read"):
         learn(SHORT, tmp_path / "run", resume=True)
 
 

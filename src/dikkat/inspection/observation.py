@@ -335,7 +335,7 @@ class Observation(Dataflow):
             inputs = dict(zip(_FUSED, (query, key, value, *options), strict=False))
             edits = self._edits(streams, query.shape[-2], key.shape[-2])
             for recording in self._recordings():
-                inspect = partial(_inspect_fused, inputs, edits, unbatched=unbatched)
+                inspect = partial(_inspect_fused, inputs, edits)
                 recording.add(inspect, streams, query.shape[-2], key.shape[-2])
             if not changes:
                 return query
@@ -513,10 +513,9 @@ def _inspection_of(
     return inspect, streams, problem.restrictions.queries, problem.restrictions.keys
 
 
-def _inspect_fused(inputs: dict[str, Any], edits: Edits, request: Request, *, unbatched: bool = False) -> Inspection:
+def _inspect_fused(inputs: dict[str, Any], edits: Edits, request: Request) -> Inspection:
     edits = [bound for bound in edits if bound.edit.is_shown]
-    inspection = inspect_problem(problem_of_fused(**inputs), request, edits=edits)
-    return inspection.of_element(0) if unbatched else inspection
+    return inspect_problem(problem_of_fused(**inputs), request, edits=edits)
 
 
 def _gets_no_hooks(module: nn.Module) -> bool:

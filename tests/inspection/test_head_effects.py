@@ -147,3 +147,25 @@ def test_a_recurrence_has_effects():
         base = float(decoder(inputs, memory, start)[0].sum())
         with dikkat.change(decoder, cut=True):
             assert math.isclose(float(decoder(inputs, memory, start)[0].sum()) - base, table["effect"][0], abs_tol=1e-5)
+
+
+class Repeated(Model):
+    """One block that runs as three layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = self.blocks[:1]
+
+    def forward(self, x):
+        for _ in range(3):
+            x = self.blocks[0](x)
+        return self.head(x)
+
+
+def test_the_last_layer_of_a_repeated_block_needs_its_number():
+    model, x = Repeated().eval(), torch.randn(BATCH, TOKENS, SIZE)
+    with pytest.raises(ValueError, match=r"layers: got -1 for 'blocks\.0', which runs as several layers"):
+        dikkat.effects(model, x, target=0, layers=-1)
+    last, everything = (dikkat.effects(model, x, target=0, layers=layers) for layers in (2, None))
+    assert last["layer"].tolist() == [2] * HEADS
+    np.testing.assert_allclose(last["effect"], everything["effect"][-HEADS:], atol=1e-6)

@@ -120,6 +120,7 @@ class _Gates(Watcher):
         self.only: Key | None = None  # the call with a gate; None for all
 
     def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
+        self.check_layer()
         name = self.running[-1].name
         self.counts[name] += not step
         key = name, self.counts[name] - 1

@@ -96,6 +96,7 @@ def test_what_cannot_be_measured():
         ("first", TypeError, "target: got str"),
         (lambda output: output.argmax(), TypeError, "a floating-point number"),
         (lambda output: output, TypeError, "a floating-point number"),
+        (lambda output: output.sum() * math.nan, ValueError, "target: got nan; expected finite numbers"),
         (lambda output: model.head.bias.sum(), ValueError, "depends on no head"),
     ):
         with pytest.raises(error, match=message):

@@ -173,6 +173,8 @@ class _Runs:
             self._blocks.noted(),
         ):
             result = self._result(self._arguments, self._inputs)
+            if not bool(result.isfinite().all()):
+                raise ValueError(f"target: got {result.tolist()}; expected finite numbers")
             self._base, self._elements = result.detach().mean().item(), len(result) if result.ndim else None
             gates = self._gates.gates
             gradients = (

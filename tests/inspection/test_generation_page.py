@@ -3,6 +3,8 @@
 import base64
 import json
 import re
+from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -302,3 +304,13 @@ def test_a_call_that_attends_twice_is_refused() -> None:
     made = transformers.DiffLlamaForCausalLM(config).eval()
     with pytest.raises(ValueError, match=r"model: got \d+ calls of .* for 3 tokens; expected one for each"):
         dikkat.show.generation(made, tokenizer(), PROMPT, max_new_tokens=3, min_new_tokens=3)
+
+
+def test_masses_in_bfloat16_fit_the_page() -> None:
+    """The sums of weights are off by up to 0.4 %."""
+    made = dikkat.show.generation(
+        deepcopy(model("gpt2", "eager")).bfloat16(), tokenizer(), PROMPT, spans=SPANS, max_new_tokens=2
+    )
+    assert made.spans[-1] == ANSWER
+    content = content_of(replace(made, masses=np.full_like(made.masses, 1.002))._page())
+    assert {*np.frombuffer(base64.b64decode(content["masses"]), "<u2").tolist()} == {65535}

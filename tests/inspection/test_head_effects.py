@@ -170,3 +170,28 @@ def test_the_last_layer_of_a_repeated_block_needs_its_number():
     last, everything = (dikkat.effects(model, x, target=0, layers=layers) for layers in (2, None))
     assert last["layer"].tolist() == [2] * HEADS
     np.testing.assert_allclose(last["effect"], everything["effect"][-HEADS:], atol=1e-6)
+
+
+def test_a_mean_in_cross_attention_has_all_queries():
+    """The source has the length of the target, and padding."""
+
+    class Cross(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block, self.head = Block(), nn.Linear(SIZE, 5)
+
+        def forward(self, x, source):
+            q, k, v = (self.block.map(text).unflatten(-1, (-1, 4)).transpose(1, 2) for text in (x, source, source))
+            mask = (torch.arange(TOKENS) < 3)[None, None, None]
+            y = F.scaled_dot_product_attention(q[:, :3], k[:, 3:6], v[:, 6:], attn_mask=mask)
+            return self.head(y.transpose(1, 2).flatten(-2))
+
+    torch.manual_seed(0)
+    model, texts = Cross().eval(), [*torch.randn(2, BATCH, TOKENS, SIZE)]
+    table = dikkat.effects(model, *texts, target=1, mean=True)
+    with torch.no_grad():
+        base, true = value(1, model(*texts)), []
+        for head in range(HEADS):
+            with dikkat.change(model, heads=head, cut=True, mean=True):
+                true.append(value(1, model(*texts)) - base)
+    np.testing.assert_allclose(table["effect"], true, atol=1e-6)

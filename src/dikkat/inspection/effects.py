@@ -130,7 +130,8 @@ class _Gates(Watcher):
         def factors(count: int) -> Tensor:
             return self.gates.setdefault(key, torch.ones(1, count, requires_grad=True))
 
-        return [BoundEdit(Gate(None, self._mean, factors), 0, 0, lambda _: None)]
+        first_key = 0 if streams[0].sequence == streams[1].sequence else -1
+        return [BoundEdit(Gate(None, self._mean, factors), 0, first_key, lambda _: None)]
 
     def reject(self, reason: str) -> None:
         raise ValueError(f"effects: got {reason} in {self.running[-1].name!r}, which dikkat cannot cut")

@@ -214,6 +214,7 @@ def test_the_page(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("the cat sat . why ? a mat", ["1: the cat sat .", "2: why ?", "3: a mat"]),
         ("猫 在 。the 。", ["1: 猫 在 。", "2: the 。"]),
         ("the cat", ["1: the cat"]),
+        ("a mat the！cat", ["1: a mat the！"]),  # "the！cat" is one token
         ([{"role": "user", "content": "the cat\nsat"}, {"role": "bot", "content": "a mat"}],
          ["1: the cat", "2: sat", "3: a mat"]),
     ],
@@ -235,6 +236,14 @@ def test_a_chat_has_one_start_and_its_passages() -> None:
     weights = model("llama", "eager")(ids, output_attentions=True).attentions
     right = [layer[0, :, -1, 3:5].sum(-1).tolist() for layer in weights]
     np.testing.assert_allclose(made.masses[0, :, 0].reshape(2, 6), right, atol=1e-5)
+
+
+def test_passages_of_a_chat_are_not_in_its_template() -> None:
+    chat = [{"role": "user", "content": "user"}, {"role": "bot", "content": " bot\n\nuser "}]
+    made = dikkat.show.generation(model("llama"), tokenizer(), chat, max_new_tokens=1)
+    assert made.prompt == [
+        ("<s>user ", -1), ("user", 0), (" </s> bot  ", -1), ("bot", 1), ("\n\n", -1), ("user", 2), ("  </s> bot", -1)
+    ]  # fmt: skip
 
 
 def test_a_shared_first_token_stays_apart() -> None:

@@ -30,6 +30,7 @@ _ROLES = {"rest of the prompt": "rest", "first token": "first", "answer so far":
 _REST, _FIRST, _ANSWER, _SINK = _ROLES
 _ENTRIES = 2_000_000  # maximum masses of single heads in a page, in two bytes each; the page of more has their mean
 _UNITS = 2**16 - 1  # of a mass in a page
+_CONTENT = "\ufffc"  # replaces the content of a chat's message, to find its place in the template
 # Arguments of `generate` that write several tokens in one call, or run the model several times for a token.
 _USUAL = {"assistant_model": None, "prompt_lookup_num_tokens": None, "prefill_chunk_size": None, "guidance_scale": 1,
           "num_return_sequences": 1, "decoder_input_ids": None}  # fmt: skip
@@ -148,14 +149,15 @@ def generation(
         OSError: The system could not write; an existing file is unchanged.
     """
     beam_count = _check_arguments(model, generate_arguments)
-    text, written = _read_prompt(tokenizer, prompt)
+    text, messages = _read_prompt(tokenizer, prompt)
     encoded = encode(model, tokenizer, text, add_special_tokens=isinstance(prompt, str))
     if not getattr(encoded, "is_fast", False):
         kind = type(tokenizer).__name__
         raise TypeError(f"tokenizer: got {kind}; expected a fast one, which knows the characters of each token")
-    passages = _find_passages(text, _name_passages(text, written) if spans is None else spans)
+    passages = _find_passages(text, _name_passages(text, messages) if spans is None else spans)
     has_encoder = bool(getattr(model.config, "is_encoder_decoder", False))
-    positions = _find_tokens(encoded.encodings[0].offsets, passages, has_encoder)
+    positions = _find_tokens(encoded.encodings[0].offsets, passages, has_encoder, is_default=spans is None)
+    passages = {name: characters for name, characters in passages.items() if name in positions}
     inputs = {name: encoded[name] for name in ("input_ids", "attention_mask") if name in encoded}
     layers = _cross_attention(model, layers) if has_encoder else layers
     with record(model, layers=layers, heads=heads, spans=positions, queries=[-1]) as trace:
@@ -191,30 +193,40 @@ def _check_arguments(model: Any, arguments: Mapping[str, Any]) -> int:
     return int(arguments.get("num_beams", config.num_beams) or 1)
 
 
-def _read_prompt(tokenizer: Any, prompt: Any) -> tuple[str, list[str]]:
-    """Return the text of a prompt, and the texts that a person wrote in it."""
+def _read_prompt(tokenizer: Any, prompt: Any) -> tuple[str, list[slice]]:
+    """Return the text of a prompt, and the characters of its messages."""
     if isinstance(prompt, str):
-        return prompt, [prompt]
+        return prompt, [slice(0, len(prompt))]
     if not isinstance(prompt, Sequence) or not all(isinstance(turn, Mapping) and "content" in turn for turn in prompt):
         raise TypeError(f"prompt: got {type(prompt).__name__} {prompt!s:.60}; expected one text, or the messages of "
                         "one chat, such as [{'role': 'user', 'content': 'Why?'}]")  # fmt: skip
-    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-    return text, [turn["content"] for turn in prompt if isinstance(turn["content"], str)]
+
+    def render(turns: Sequence[Any]) -> str:
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+
+    text, messages = render(prompt), list[slice]()
+    for k, turn in enumerate(prompt):
+        if isinstance(turn["content"], str):
+            turns = [*prompt[:k], {**turn, "content": _CONTENT}, *prompt[k + 1 :]]
+            before, _, after = render(turns).partition(_CONTENT)
+            if text.startswith(before) and text.endswith(after):  # else the template depends on the content
+                messages.append(slice(len(before), len(text) - len(after)))
+    return text, messages
 
 
-def _name_passages(text: str, written: Iterable[str]) -> dict[str, slice]:
-    """Return the paragraphs, lines or sentences of written texts, under a number and their first letters."""
-    spans, end = dict[str, slice](), 0
-    for message in written:
+def _name_passages(text: str, messages: Iterable[slice]) -> dict[str, slice]:
+    """Return the paragraphs, lines or sentences of messages, under a number and their first letters."""
+    spans = dict[str, slice]()
+    for message in messages:
+        end = message.start
         for separator in (r"\n\s*\n", r"\n", r"(?<=[.!?])\s+|(?<=[。！？])"):
-            passages = [passage for passage in map(str.strip, re.split(separator, message)) if passage]
+            passages = [passage for passage in map(str.strip, re.split(separator, text[message])) if passage]
             if len(passages) > 1:
                 break
         for passage in passages:
-            start = text.find(passage, end)
-            if start >= 0:  # a template may change a text
-                end = start + len(passage)
-                spans[f"{len(spans) + 1}: {' '.join(passage.split())[:40]}"] = slice(start, end)
+            start = text.index(passage, end)
+            end = start + len(passage)
+            spans[f"{len(spans) + 1}: {' '.join(passage.split())[:40]}"] = slice(start, end)
     return spans
 
 
@@ -241,9 +253,12 @@ def _find_passages(text: str, spans: Mapping[str, str | slice]) -> dict[str, tup
 
 
 def _find_tokens(
-    offsets: Sequence[tuple[int, int]], passages: Mapping[str, tuple[int, int]], has_encoder: bool
+    offsets: Sequence[tuple[int, int]], passages: Mapping[str, tuple[int, int]], has_encoder: bool, *, is_default: bool
 ) -> dict[str, list[int]]:
-    """Return the positions of each passage's tokens, and of the rest. A shared token belongs to the first passage."""
+    """Return the positions of each passage's tokens, and of the rest. A shared token belongs to the first passage.
+
+    Default passages without tokens are left out.
+    """
     free, positions = [*range(len(offsets))], dict[str, list[int]]()
     previous, end = "", 0
     for name, (start, stop) in passages.items():
@@ -251,6 +266,8 @@ def _find_tokens(
             raise ValueError(f"spans: got {previous!r} and {name!r}, which overlap; expected separate passages")
         tokens = [token for token in free if offsets[token][0] < stop and offsets[token][1] > start]
         tokens = tokens if has_encoder or tokens[:1] != [0] else tokens[1:] or tokens
+        if not tokens and is_default:
+            continue
         if not tokens:
             raise ValueError(f"spans: got {name!r}, which has no token of its own; expected a longer passage")
         free, positions[name] = sorted({*free} - {*tokens}), tokens

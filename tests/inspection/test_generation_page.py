@@ -323,3 +323,27 @@ def test_masses_in_bfloat16_fit_the_page() -> None:
     assert made.spans[-1] == ANSWER
     content = content_of(replace(made, masses=np.full_like(made.masses, 1.002))._page())
     assert {*np.frombuffer(base64.b64decode(content["masses"]), "<u2").tolist()} == {65535}
+
+
+def test_layers_without_the_kind_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_cross_attention", lambda *_: ["encoder.block.0"])
+    with pytest.raises(ValueError, match="layers: got only calls without cross-attention; expected layers with"):
+        dikkat.show.generation(model("t5"), tokenizer(False), PROMPT, spans=SPANS, max_new_tokens=2)
+
+
+def test_beams_of_the_model_and_other_settings() -> None:
+    beams = deepcopy(model("llama"))
+    beams.generation_config.num_beams = 3
+    made, other = (
+        dikkat.show.generation(beams, tokenizer(), PROMPT, spans=SPANS, max_new_tokens=4, **arguments)
+        for arguments in ({}, {"generation_config": transformers.GenerationConfig(pad_token_id=1)})
+    )
+    np.testing.assert_allclose(made.masses, other.masses, atol=1e-6)
+    alone = dikkat.show.generation(model("llama"), tokenizer(), PROMPT, spans=SPANS, max_new_tokens=4, num_beams=3)
+    np.testing.assert_allclose(made.masses, alone.masses, atol=1e-6)
+
+
+def test_a_path_is_checked_before_the_model_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(model("llama")), "generate", None)
+    with pytest.raises(FileNotFoundError, match="does not exist; create it"):
+        dikkat.show.generation(model("llama"), tokenizer(), PROMPT, tmp_path / "no" / "page.html")

@@ -21,7 +21,7 @@ from dikkat.inspection.request import Inspection, range_of
 from dikkat.inspection.tables import make_frame
 from dikkat.inspection.trace import Trace
 from dikkat.show.document import document, escaped
-from dikkat.storage.files import write_whole
+from dikkat.storage.files import check_replaceable, write_whole
 
 __all__ = ["Generation", "generation"]
 
@@ -148,7 +148,9 @@ def generation(
             raises.
         OSError: The system could not write; an existing file is unchanged.
     """
-    beam_count = _check_arguments(model, generate_arguments)
+    _check_arguments(model, generate_arguments)
+    if path is not None:
+        check_replaceable(path)
     text, messages = _read_prompt(tokenizer, prompt)
     encoded = encode(model, tokenizer, text, add_special_tokens=isinstance(prompt, str))
     if not getattr(encoded, "is_fast", False):
@@ -166,7 +168,7 @@ def generation(
         )
     ids, beams = output.sequences[0, 1 if has_encoder else inputs["input_ids"].shape[1] :], output.get("beam_indices")
     rows = [0] * len(ids) if beams is None else beams[0][beams[0] >= 0].tolist()  # of each call's batch
-    masses, head_layers, numbers = _masses(trace, "cross" if has_encoder else "self", rows, beam_count)
+    masses, head_layers, numbers = _masses(trace, "cross" if has_encoder else "self", rows)
     names = list(positions)
     if not has_encoder:
         masses = np.concatenate([masses, (1 - masses.sum(-1, keepdims=True)).clip(0)], -1)
@@ -181,8 +183,7 @@ def generation(
     return result
 
 
-def _check_arguments(model: Any, arguments: Mapping[str, Any]) -> int:
-    """Return the number of beams."""
+def _check_arguments(model: Any, arguments: Mapping[str, Any]) -> None:
     if getattr(model, "generation_config", None) is None:
         raise TypeError(f"model: got {type(model).__name__}; expected a Hugging Face model with generate")
     config = arguments.get("generation_config") or model.generation_config
@@ -190,7 +191,6 @@ def _check_arguments(model: Any, arguments: Mapping[str, Any]) -> int:
         value = arguments.get(name, getattr(config, name, None))
         if value is not None and value != usual:
             raise ValueError(f"{name}: got {value!r:.60}; expected {usual}, as each token needs one call of the model")
-    return int(arguments.get("num_beams", config.num_beams) or 1)
 
 
 def _read_prompt(tokenizer: Any, prompt: Any) -> tuple[str, list[slice]]:
@@ -296,19 +296,22 @@ def _cross_attention(model: nn.Module, layers: Layers | None) -> list[int | str]
 
 
 def _masses(
-    trace: Trace, kind: str, rows: Sequence[int], beam_count: int
+    trace: Trace, kind: str, rows: Sequence[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the masses (tokens, heads, spans) of all calls of a kind, and the layer and the number of each head."""
     calls, masses, layers, heads = dict[tuple[int, str], list[Inspection]](), [], [], []
     for call, result in trace.calls():
         if call.kind == kind:
             calls.setdefault((call.layer, call.name), []).append(result)
+    if not calls:
+        raise ValueError(f"layers: got only calls without {kind}-attention; expected layers with {kind}-attention")
     for (layer, name), records in calls.items():
-        if len(records) != len(rows) and (beam_count == 1 or len(records) < len(rows)):  # the best beam may end early
+        by_row = [cast(Tensor, result.span_mass).reshape(-1, result.sizes[0], len(trace.spans)) for result in records]
+        can_end_early = len(by_row[0]) > 1  # the best of several beams
+        if len(records) != len(rows) and (not can_end_early or len(records) < len(rows)):
             raise ValueError(
                 f"model: got {len(records)} calls of {name!r} for {len(rows)} tokens; expected one for each"
             )
-        by_row = (cast(Tensor, result.span_mass).reshape(beam_count, -1, len(trace.spans)) for result in records)
         masses.append(torch.stack([mass[row] for mass, row in zip(by_row, rows, strict=False)]).double().numpy())
         numbers = records[0].heads
         heads.append(np.arange(masses[-1].shape[1]) if numbers is None else numbers.numpy())

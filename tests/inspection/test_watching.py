@@ -632,6 +632,18 @@ def test_a_trainer_logs_by_its_own_steps(tmp_path: Path) -> None:
     assert untouched(model)
 
 
+def test_a_second_training_is_watched_from_its_first_step(tmp_path: Path) -> None:
+    model = llama()
+    with dikkat.watch(model, every=2) as watched:
+        trainer = trainer_of(model, tmp_path, watched.callback(), max_steps=1)
+        for _ in range(2):
+            trainer.train()
+            assert any(
+                "attention/model.layers.1.self_attn/head 2/entropy" in entry for entry in trainer.state.log_history
+            )
+    assert watched.frame().step.tolist() == [0] * 2 * 6
+
+
 @pytest.mark.parametrize("attention", ["eager", "sdpa", "dikkat"])
 def test_a_trainer_with_checkpoints_autocast_and_a_file(tmp_path: Path, attention: str) -> None:
     if attention == "dikkat":

@@ -275,7 +275,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
                     state.log_history.append({"step": watched._step, **_values(watched.latest)})
 
             def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                watched._trainer_step = -1
+                watched._trainer_step = watched._step = -1  # another training may begin at the last watched step
                 watched._write()
 
         return WatchCallback()

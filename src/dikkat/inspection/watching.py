@@ -3,6 +3,7 @@
 import csv
 import html
 import io
+import logging
 import math
 import os
 import sys
@@ -322,11 +323,12 @@ def _check_log(log: Any) -> tuple[Callable[[int, dict[str, float]], object] | No
         return None, check_path("log", Path(log))
     if hasattr(log, "add_scalar"):
         return lambda step, values: [log.add_scalar(name, value, step) for name, value in values.items()], None
-    if hasattr(log, "log"):
+    if hasattr(log, "log") and not isinstance(log, logging.Logger | logging.LoggerAdapter):
         return lambda step, values: log.log(values, step=step), None
     if log is not None and not callable(log):
         raise TypeError(
-            f"log: got {type(log).__name__}; expected a function, an object with add_scalar or log, a path, or None"
+            f"log: got {type(log).__name__}; expected a function, an object with add_scalar(name, value, step) or "
+            "log(values, step=...), a path, or None"
         )
     return log, None
 

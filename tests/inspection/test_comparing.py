@@ -166,6 +166,16 @@ def test_padding_is_no_query() -> None:
     assert (traces[0] - traces[1])[""].change[..., 3:].isnan().all()
 
 
+def test_a_cut_layer_has_no_padding() -> None:
+    model, x = encoder(1), torch.randn(2, 5, 8)
+    whole = recorded(model, x)
+    with dikkat.change(model, layers=1, cut=True):
+        cut = recorded(model, x)
+    for pair in ((whole, cut), (cut, whole)):
+        table = dikkat.compare(*pair)
+        np.testing.assert_allclose(table["change"][table["layer"] == 1], 0.5, rtol=1e-5)
+
+
 def test_the_page_has_signed_weights(tmp_path: Path) -> None:
     first, second = random_weights(LONGER, LONGER, 7), random_weights(LONGER, LONGER, 8)
     difference = shown(first, LONGER_WORDS) - shown(second, LONGER_WORDS)

@@ -96,6 +96,7 @@ def test_what_cannot_be_measured():
         ("first", TypeError, "target: got str"),
         (lambda output: output.argmax(), TypeError, "a floating-point number"),
         (lambda output: output, TypeError, "a floating-point number"),
+        (lambda output: output.sum() * math.nan, ValueError, "target: got nan; expected finite numbers"),
         (lambda output: model.head.bias.sum(), ValueError, "depends on no head"),
     ):
         with pytest.raises(error, match=message):
@@ -147,3 +148,50 @@ def test_a_recurrence_has_effects():
         base = float(decoder(inputs, memory, start)[0].sum())
         with dikkat.change(decoder, cut=True):
             assert math.isclose(float(decoder(inputs, memory, start)[0].sum()) - base, table["effect"][0], abs_tol=1e-5)
+
+
+class Repeated(Model):
+    """One block that runs as three layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = self.blocks[:1]
+
+    def forward(self, x):
+        for _ in range(3):
+            x = self.blocks[0](x)
+        return self.head(x)
+
+
+def test_the_last_layer_of_a_repeated_block_needs_its_number():
+    model, x = Repeated().eval(), torch.randn(BATCH, TOKENS, SIZE)
+    with pytest.raises(ValueError, match=r"layers: got -1 for 'blocks\.0', which runs as several layers"):
+        dikkat.effects(model, x, target=0, layers=-1)
+    last, everything = (dikkat.effects(model, x, target=0, layers=layers) for layers in (2, None))
+    assert last["layer"].tolist() == [2] * HEADS
+    np.testing.assert_allclose(last["effect"], everything["effect"][-HEADS:], atol=1e-6)
+
+
+def test_a_mean_in_cross_attention_has_all_queries():
+    """The source has the length of the target, and padding."""
+
+    class Cross(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block, self.head = Block(), nn.Linear(SIZE, 5)
+
+        def forward(self, x, source):
+            q, k, v = (self.block.map(text).unflatten(-1, (-1, 4)).transpose(1, 2) for text in (x, source, source))
+            mask = (torch.arange(TOKENS) < 3)[None, None, None]
+            y = F.scaled_dot_product_attention(q[:, :3], k[:, 3:6], v[:, 6:], attn_mask=mask)
+            return self.head(y.transpose(1, 2).flatten(-2))
+
+    torch.manual_seed(0)
+    model, texts = Cross().eval(), [*torch.randn(2, BATCH, TOKENS, SIZE)]
+    table = dikkat.effects(model, *texts, target=1, mean=True)
+    with torch.no_grad():
+        base, true = value(1, model(*texts)), []
+        for head in range(HEADS):
+            with dikkat.change(model, heads=head, cut=True, mean=True):
+                true.append(value(1, model(*texts)) - base)
+    np.testing.assert_allclose(table["effect"], true, atol=1e-6)

@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import logging
 import math
 import threading
 import warnings
@@ -567,7 +568,8 @@ def test_a_training_that_never_ran_is_reported() -> None:
         ({"patience": 0}, ValueError, "patience: got 0"),
         ({"log": "attention.txt"}, ValueError, r"log: got 'attention.txt'; expected a path that ends in .csv or .html"),
         ({"log": "no-such-folder/a.csv"}, FileNotFoundError, "no-such-folder"),
-        ({"log": 3}, TypeError, "log: got int; expected a function, an object with add_scalar or log, a path, or None"),
+        ({"log": 3}, TypeError, r"log: got int; expected a function, .* or log\(values, step=...\), a path, or None"),
+        ({"log": logging.getLogger("training")}, TypeError, "log: got Logger; expected a function"),
         ({"layers": "no such layer"}, ValueError, "layers: got 'no such layer'"),
         ({"min_entropy": "low"}, TypeError, "min_entropy: got 'low'; expected a number"),
         ({"max_score": math.nan}, TypeError, "max_score: got nan; expected a number"),
@@ -630,6 +632,18 @@ def test_a_trainer_logs_by_its_own_steps(tmp_path: Path) -> None:
     assert 0 < entries[2][name] < math.log(13)
     watched.close()
     assert untouched(model)
+
+
+def test_a_second_training_is_watched_from_its_first_step(tmp_path: Path) -> None:
+    model = llama()
+    with dikkat.watch(model, every=2) as watched:
+        trainer = trainer_of(model, tmp_path, watched.callback(), max_steps=1)
+        for _ in range(2):
+            trainer.train()
+            assert any(
+                "attention/model.layers.1.self_attn/head 2/entropy" in entry for entry in trainer.state.log_history
+            )
+    assert watched.frame().step.tolist() == [0] * 2 * 6
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa", "dikkat"])

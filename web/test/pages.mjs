@@ -623,6 +623,9 @@ const scenarios = {
     assert.deepEqual((await rows())[0], ["the", "20%", "20%", "60%", "0%"]);
     await head.selectOption({ label: "Head 1" });
     assert.deepEqual(await rows(), [["the", "10%", "10%", "80%", "0%"], ["<b>", "40%", "0%", "50%", "10%"]]);
+    await layer.selectOption({ label: "Layer 2" }); // has no head 1
+    assert.deepEqual((await rows())[0], ["the", "0%", "0%", "0%", "0%"]);
+    await layer.selectOption({ label: "Layer 3" });
     await page.getByLabel("Only passages").check();
     assert.deepEqual(await rows(), [["the", "50%", "50%", "0%", "0%"], ["<b>", "100%", "0%", "0%", "0%"]]);
     assert.deepEqual(await page.locator(".read-bar").first().locator("i").evaluateAll((all) => all.map((each) => Math.round(each.offsetWidth / each.parentElement.offsetWidth * 100))), [50, 50, 0, 0]);

@@ -168,13 +168,8 @@ class _Changer(Watcher):
         if first_key >= 0 and module.cached is None:  # without a cache, the last query is at the last key
             first_query, first_key = max(0, keys - queries), 0
         self._counts[module.name] += not step
+        self.check_layer()
         for choices, edit in self._changes:
-            for choice in choices.values():
-                if (choice.number or 0) < 0 and module.name in choice.counted and module.layer > 0:
-                    raise ValueError(
-                        f"layers: got {choice.number} for {module.name!r}, which runs as several layers; expected "
-                        "a number from 0"
-                    )
             if any(choice.includes(module.name, module.layer) for choice in choices.values()):
                 positions = first_query + (step or 0), first_key
                 if isinstance(edit, GivenTrace):  # a trace has the rows of each call

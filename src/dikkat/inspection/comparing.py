@@ -134,7 +134,8 @@ def _find_padding(record: Inspection, kind: str, weights: Tensor) -> Tensor:
     positions = torch.arange(count) + first - max(0, first_key)
     if kind == "cross" or first_key < 0 or record.queries is not None or bool((positions >= keys).any()):
         return torch.zeros(len(weights), 1, count, dtype=torch.bool)
-    return (weights == 0).flatten(1, 2).all(1)[:, None, positions]
+    padding = (weights == 0).flatten(1, 2).all(1)[:, None, positions]
+    return padding & ~padding.all(-1, keepdim=True)  # a cut layer has only zeros
 
 
 def _align(pair: Calls, axis: int, tokens: Sequence[TokensByKind]) -> tuple[Tensor, Tensor]:

@@ -120,6 +120,7 @@ class _Gates(Watcher):
         self.only: Key | None = None  # the call with a gate; None for all
 
     def edits_of(self, streams: Streams, queries: int, keys: int, step: int | None) -> list[BoundEdit]:
+        self.check_layer()
         name = self.running[-1].name
         self.counts[name] += not step
         key = name, self.counts[name] - 1
@@ -129,7 +130,8 @@ class _Gates(Watcher):
         def factors(count: int) -> Tensor:
             return self.gates.setdefault(key, torch.ones(1, count, requires_grad=True))
 
-        return [BoundEdit(Gate(None, self._mean, factors), 0, 0, lambda _: None)]
+        first_key = 0 if streams[0].sequence == streams[1].sequence else -1
+        return [BoundEdit(Gate(None, self._mean, factors), 0, first_key, lambda _: None)]
 
     def reject(self, reason: str) -> None:
         raise ValueError(f"effects: got {reason} in {self.running[-1].name!r}, which dikkat cannot cut")
@@ -172,6 +174,8 @@ class _Runs:
             self._blocks.noted(),
         ):
             result = self._result(self._arguments, self._inputs)
+            if not bool(result.isfinite().all()):
+                raise ValueError(f"target: got {result.tolist()}; expected finite numbers")
             self._base, self._elements = result.detach().mean().item(), len(result) if result.ndim else None
             gates = self._gates.gates
             gradients = (

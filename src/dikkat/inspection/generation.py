@@ -21,7 +21,7 @@ from dikkat.inspection.request import Inspection, range_of
 from dikkat.inspection.tables import make_frame
 from dikkat.inspection.trace import Trace
 from dikkat.show.document import document, escaped
-from dikkat.storage.files import write_whole
+from dikkat.storage.files import check_replaceable, write_whole
 
 __all__ = ["Generation", "generation"]
 
@@ -30,6 +30,7 @@ _ROLES = {"rest of the prompt": "rest", "first token": "first", "answer so far":
 _REST, _FIRST, _ANSWER, _SINK = _ROLES
 _ENTRIES = 2_000_000  # maximum masses of single heads in a page, in two bytes each; the page of more has their mean
 _UNITS = 2**16 - 1  # of a mass in a page
+_CONTENT = "\ufffc"  # replaces the content of a chat's message, to find its place in the template
 # Arguments of `generate` that write several tokens in one call, or run the model several times for a token.
 _USUAL = {"assistant_model": None, "prompt_lookup_num_tokens": None, "prefill_chunk_size": None, "guidance_scale": 1,
           "num_return_sequences": 1, "decoder_input_ids": None}  # fmt: skip
@@ -82,7 +83,7 @@ class Generation:
             "spans": [[name, _ROLES.get(name, "")] for name in self.spans],
             "heads": [*zip(self.layers.tolist(), self.heads.tolist(), strict=True)] if is_small else [[-1, -1]],
             "masses": base64.b64encode(
-                np.rint((self.masses if is_small else mean) * _UNITS).astype("<u2").tobytes()
+                np.rint((self.masses if is_small else mean).clip(0, 1) * _UNITS).astype("<u2").tobytes()
             ).decode(),
         }  # fmt: skip
         rows = [(name, *(f"{mass:.0%}" for mass in masses)) for name, masses in zip(self.tokens, mean, strict=True)]
@@ -147,15 +148,18 @@ def generation(
             raises.
         OSError: The system could not write; an existing file is unchanged.
     """
-    beam_count = _check_arguments(model, generate_arguments)
-    text, written = _read_prompt(tokenizer, prompt)
+    _check_arguments(model, generate_arguments)
+    if path is not None:
+        check_replaceable(path)
+    text, messages = _read_prompt(tokenizer, prompt)
     encoded = encode(model, tokenizer, text, add_special_tokens=isinstance(prompt, str))
     if not getattr(encoded, "is_fast", False):
         kind = type(tokenizer).__name__
         raise TypeError(f"tokenizer: got {kind}; expected a fast one, which knows the characters of each token")
-    passages = _find_passages(text, _name_passages(text, written) if spans is None else spans)
+    passages = _find_passages(text, _name_passages(text, messages) if spans is None else spans)
     has_encoder = bool(getattr(model.config, "is_encoder_decoder", False))
-    positions = _find_tokens(encoded.encodings[0].offsets, passages, has_encoder)
+    positions = _find_tokens(encoded.encodings[0].offsets, passages, has_encoder, is_default=spans is None)
+    passages = {name: characters for name, characters in passages.items() if name in positions}
     inputs = {name: encoded[name] for name in ("input_ids", "attention_mask") if name in encoded}
     layers = _cross_attention(model, layers) if has_encoder else layers
     with record(model, layers=layers, heads=heads, spans=positions, queries=[-1]) as trace:
@@ -164,11 +168,12 @@ def generation(
         )
     ids, beams = output.sequences[0, 1 if has_encoder else inputs["input_ids"].shape[1] :], output.get("beam_indices")
     rows = [0] * len(ids) if beams is None else beams[0][beams[0] >= 0].tolist()  # of each call's batch
-    masses, head_layers, numbers = _masses(trace, "cross" if has_encoder else "self", rows, beam_count)
+    masses, head_layers, numbers = _masses(trace, "cross" if has_encoder else "self", rows)
     names = list(positions)
     if not has_encoder:
         masses = np.concatenate([masses, (1 - masses.sum(-1, keepdims=True)).clip(0)], -1)
-        names.append(_SINK if masses[0, :, -1].max() > 1e-3 else _ANSWER)  # the first token sees only the prompt
+        # The first token sees only the prompt. Weights in bfloat16 have sums that are off by 0.4 %.
+        names.append(_SINK if masses[0, :, -1].max() > 0.02 else _ANSWER)
     ids, pieces = ids[: len(rows)], _cut_text(text, passages, names)
     tokens = [token.text for token in make_tokens(tokenizer, {"input_ids": ids[None]})]
     answer = tokenizer.decode(ids, skip_special_tokens=True)
@@ -178,8 +183,7 @@ def generation(
     return result
 
 
-def _check_arguments(model: Any, arguments: Mapping[str, Any]) -> int:
-    """Return the number of beams."""
+def _check_arguments(model: Any, arguments: Mapping[str, Any]) -> None:
     if getattr(model, "generation_config", None) is None:
         raise TypeError(f"model: got {type(model).__name__}; expected a Hugging Face model with generate")
     config = arguments.get("generation_config") or model.generation_config
@@ -187,33 +191,42 @@ def _check_arguments(model: Any, arguments: Mapping[str, Any]) -> int:
         value = arguments.get(name, getattr(config, name, None))
         if value is not None and value != usual:
             raise ValueError(f"{name}: got {value!r:.60}; expected {usual}, as each token needs one call of the model")
-    return int(arguments.get("num_beams", config.num_beams) or 1)
 
 
-def _read_prompt(tokenizer: Any, prompt: Any) -> tuple[str, list[str]]:
-    """Return the text of a prompt, and the texts that a person wrote in it."""
+def _read_prompt(tokenizer: Any, prompt: Any) -> tuple[str, list[slice]]:
+    """Return the text of a prompt, and the characters of its messages."""
     if isinstance(prompt, str):
-        return prompt, [prompt]
+        return prompt, [slice(0, len(prompt))]
     if not isinstance(prompt, Sequence) or not all(isinstance(turn, Mapping) and "content" in turn for turn in prompt):
         raise TypeError(f"prompt: got {type(prompt).__name__} {prompt!s:.60}; expected one text, or the messages of "
                         "one chat, such as [{'role': 'user', 'content': 'Why?'}]")  # fmt: skip
-    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-    return text, [turn["content"] for turn in prompt if isinstance(turn["content"], str)]
+
+    def render(turns: Sequence[Any]) -> str:
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+
+    text, messages = render(prompt), list[slice]()
+    for k, turn in enumerate(prompt):
+        if isinstance(turn["content"], str):
+            turns = [*prompt[:k], {**turn, "content": _CONTENT}, *prompt[k + 1 :]]
+            before, _, after = render(turns).partition(_CONTENT)
+            if text.startswith(before) and text.endswith(after):  # else the template depends on the content
+                messages.append(slice(len(before), len(text) - len(after)))
+    return text, messages
 
 
-def _name_passages(text: str, written: Iterable[str]) -> dict[str, slice]:
-    """Return the paragraphs, lines or sentences of written texts, under a number and their first letters."""
-    spans, end = dict[str, slice](), 0
-    for message in written:
+def _name_passages(text: str, messages: Iterable[slice]) -> dict[str, slice]:
+    """Return the paragraphs, lines or sentences of messages, under a number and their first letters."""
+    spans = dict[str, slice]()
+    for message in messages:
+        end = message.start
         for separator in (r"\n\s*\n", r"\n", r"(?<=[.!?])\s+|(?<=[。！？])"):
-            passages = [passage for passage in map(str.strip, re.split(separator, message)) if passage]
+            passages = [passage for passage in map(str.strip, re.split(separator, text[message])) if passage]
             if len(passages) > 1:
                 break
         for passage in passages:
-            start = text.find(passage, end)
-            if start >= 0:  # a template may change a text
-                end = start + len(passage)
-                spans[f"{len(spans) + 1}: {' '.join(passage.split())[:40]}"] = slice(start, end)
+            start = text.index(passage, end)
+            end = start + len(passage)
+            spans[f"{len(spans) + 1}: {' '.join(passage.split())[:40]}"] = slice(start, end)
     return spans
 
 
@@ -240,9 +253,12 @@ def _find_passages(text: str, spans: Mapping[str, str | slice]) -> dict[str, tup
 
 
 def _find_tokens(
-    offsets: Sequence[tuple[int, int]], passages: Mapping[str, tuple[int, int]], has_encoder: bool
+    offsets: Sequence[tuple[int, int]], passages: Mapping[str, tuple[int, int]], has_encoder: bool, *, is_default: bool
 ) -> dict[str, list[int]]:
-    """Return the positions of each passage's tokens, and of the rest. A shared token belongs to the first passage."""
+    """Return the positions of each passage's tokens, and of the rest. A shared token belongs to the first passage.
+
+    Default passages without tokens are left out.
+    """
     free, positions = [*range(len(offsets))], dict[str, list[int]]()
     previous, end = "", 0
     for name, (start, stop) in passages.items():
@@ -250,6 +266,8 @@ def _find_tokens(
             raise ValueError(f"spans: got {previous!r} and {name!r}, which overlap; expected separate passages")
         tokens = [token for token in free if offsets[token][0] < stop and offsets[token][1] > start]
         tokens = tokens if has_encoder or tokens[:1] != [0] else tokens[1:] or tokens
+        if not tokens and is_default:
+            continue
         if not tokens:
             raise ValueError(f"spans: got {name!r}, which has no token of its own; expected a longer passage")
         free, positions[name] = sorted({*free} - {*tokens}), tokens
@@ -278,19 +296,22 @@ def _cross_attention(model: nn.Module, layers: Layers | None) -> list[int | str]
 
 
 def _masses(
-    trace: Trace, kind: str, rows: Sequence[int], beam_count: int
+    trace: Trace, kind: str, rows: Sequence[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the masses (tokens, heads, spans) of all calls of a kind, and the layer and the number of each head."""
     calls, masses, layers, heads = dict[tuple[int, str], list[Inspection]](), [], [], []
     for call, result in trace.calls():
         if call.kind == kind:
             calls.setdefault((call.layer, call.name), []).append(result)
+    if not calls:
+        raise ValueError(f"layers: got only calls without {kind}-attention; expected layers with {kind}-attention")
     for (layer, name), records in calls.items():
-        if len(records) != len(rows) and (beam_count == 1 or len(records) < len(rows)):  # the best beam may end early
+        by_row = [cast(Tensor, result.span_mass).reshape(-1, result.sizes[0], len(trace.spans)) for result in records]
+        can_end_early = len(by_row[0]) > 1  # the best of several beams
+        if len(records) != len(rows) and (not can_end_early or len(records) < len(rows)):
             raise ValueError(
                 f"model: got {len(records)} calls of {name!r} for {len(rows)} tokens; expected one for each"
             )
-        by_row = (cast(Tensor, result.span_mass).reshape(beam_count, -1, len(trace.spans)) for result in records)
         masses.append(torch.stack([mass[row] for mass, row in zip(by_row, rows, strict=False)]).double().numpy())
         numbers = records[0].heads
         heads.append(np.arange(masses[-1].shape[1]) if numbers is None else numbers.numpy())

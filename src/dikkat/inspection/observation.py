@@ -86,6 +86,16 @@ class Watcher:
     def reject(self, reason: str) -> None:
         """Raise an error if a selected module makes a call that cannot be changed."""
 
+    def check_layer(self) -> None:
+        """Raise an error if a negative number selects the running module, whose last layer is not known yet."""
+        module = self.running[-1]
+        for choice in self._choices:
+            if (choice.number or 0) < 0 and module.name in choice.counted and module.layer > 0:
+                raise ValueError(
+                    f"layers: got {choice.number} for {module.name!r}, which runs as several layers; expected a number "
+                    "from 0"
+                )
+
     def entered(self, name: str) -> None:
         """Handle the start of a selected module."""
 

@@ -3,6 +3,7 @@
 import csv
 import html
 import io
+import logging
 import math
 import os
 import sys
@@ -275,7 +276,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
                     state.log_history.append({"step": watched._step, **_values(watched.latest)})
 
             def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                watched._trainer_step = -1
+                watched._trainer_step = watched._step = -1  # another training may begin at the last watched step
                 watched._write()
 
         return WatchCallback()
@@ -322,11 +323,12 @@ def _check_log(log: Any) -> tuple[Callable[[int, dict[str, float]], object] | No
         return None, check_path("log", Path(log))
     if hasattr(log, "add_scalar"):
         return lambda step, values: [log.add_scalar(name, value, step) for name, value in values.items()], None
-    if hasattr(log, "log"):
+    if hasattr(log, "log") and not isinstance(log, logging.Logger | logging.LoggerAdapter):
         return lambda step, values: log.log(values, step=step), None
     if log is not None and not callable(log):
         raise TypeError(
-            f"log: got {type(log).__name__}; expected a function, an object with add_scalar or log, a path, or None"
+            f"log: got {type(log).__name__}; expected a function, an object with add_scalar(name, value, step) or "
+            "log(values, step=...), a path, or None"
         )
     return log, None
 

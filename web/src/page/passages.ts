@@ -37,7 +37,7 @@ export function passagesOf({ prompt, tokens, spans, heads, masses }: Passages): 
   const shares = (): number[][] => {
     const picked = [...heads.keys()].filter((k) => [layer, head].every(({ value }, which) => !value || heads[k]![which] === Number(value)));
     return tokens.map((_, token) => {
-      const row = spans.map((_, span) => picked.reduce((sum, k) => sum + data[(token * heads.length + k) * spans.length + span]!, 0) / (UNITS * picked.length));
+      const row = spans.map((_, span) => picked.reduce((sum, k) => sum + data[(token * heads.length + k) * spans.length + span]!, 0) / (UNITS * Math.max(1, picked.length)));
       if (!alone.checked) return row;
       const sum = row.reduce((before, mass, k) => before + (isPassage(k) ? mass : 0), 0);
       return row.map((mass, k) => (isPassage(k) && sum ? mass / sum : 0));

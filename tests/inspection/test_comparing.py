@@ -18,6 +18,7 @@ import dikkat
 import kit
 from dikkat.inspection import Inspection
 from dikkat.inspection.calls import Call
+from dikkat.inspection.joined_runs import drawable
 
 LAYERS, HEADS, COUNT, LONGER = 2, 3, 7, 11
 # The words of the longer text at these positions are those of the shorter one, in its order.
@@ -344,3 +345,16 @@ def test_the_page_has_the_effects_of_heads(tmp_path: Path) -> None:
             trace.to_html(tmp_path / "page.html", effects=wrong)
     with pytest.raises(ValueError, match="which is not in the trace"):
         part.to_html(tmp_path / "page.html", effects=table)
+
+
+def test_missing_keys_of_a_causal_difference_have_no_weight():
+    causal = [random_weights(COUNT, COUNT, seed).tril() for seed in (1, 2)]
+    first, second = (weights / weights.sum(-1, keepdim=True) for weights in causal)
+    difference = shown(first) - shown(second)
+    drawn = drawable(next(difference.calls())[1].of_batch(0))
+    assert drawn is not None
+    missing = drawn.top_keys < 0
+    assert missing.any()
+    assert (drawn.top_weights[missing] == 0).all()
+    right = (first - second)[0].gather(-1, drawn.top_keys.clamp(min=0))
+    torch.testing.assert_close(drawn.top_weights[~missing], right[~missing])

@@ -195,3 +195,9 @@ def test_a_mean_in_cross_attention_has_all_queries():
             with dikkat.change(model, heads=head, cut=True, mean=True):
                 true.append(value(1, model(*texts)) - base)
     np.testing.assert_allclose(table["effect"], true, atol=1e-6)
+
+
+def test_a_target_of_another_length_than_the_batch_raises():
+    model, x = torch.nn.TransformerEncoderLayer(6, 2, 7, batch_first=True).eval(), torch.randn(2, 5, 6)
+    with pytest.raises(TypeError, match=r"target: got \(6,\)"):
+        dikkat.effects(model, x, target=lambda output: output[0, -1])

@@ -158,7 +158,11 @@ class _Runs:
             logits = output if isinstance(output, Tensor) else output.logits
             result = (logits[:, -1] if logits.ndim > 2 else logits)[..., self._target]
         result = torch.as_tensor(result)
-        if not result.is_floating_point() or result.ndim > 1:
+        batches = {
+            len(tensor) for tensor in (*arguments, *inputs.values()) if isinstance(tensor, Tensor) and tensor.ndim
+        }
+        misfits = result.ndim == 1 and bool(batches) and len(result) not in batches
+        if not result.is_floating_point() or result.ndim > 1 or misfits:
             raise TypeError(
                 f"target: got {tuple(result.shape)} {result.dtype} from the function; expected a floating-point "
                 "number, or one for each element of the batch"

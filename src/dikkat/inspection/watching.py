@@ -365,7 +365,7 @@ def _values(rows: Sequence[HeadStatistics]) -> dict[str, float]:
         f"attention/{row.module}/{f'layer {row.layer}/' * (counts[row.module, row.head] > 1)}head {row.head}/{field}": x
         for row in rows
         for field, x in zip(row._fields[4:], row[4:], strict=True)
-        if not math.isnan(x)
+        if math.isfinite(x)
     }
 
 
@@ -373,7 +373,7 @@ def _table(rows: Sequence[HeadStatistics]) -> str:
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
     writer.writerow(HeadStatistics._fields)
-    writer.writerows((*row[:4], *("" if math.isnan(value) else f"{value:.6g}" for value in row[4:])) for row in rows)
+    writer.writerows((*row[:4], *(f"{value:.6g}" if math.isfinite(value) else "" for value in row[4:])) for row in rows)
     return content.getvalue()
 
 

@@ -15,13 +15,13 @@ _EXTRAS = {
         "platformdirs",
     },
     "textbook": {"tokenizers", "regex", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},
-    "transformers": {"transformers", "safetensors"},
+    "transformers": {"transformers", "safetensors", "pandas"},
     "datasets": {"datasets"},
     "serve": {"fastapi", "granian", "prometheus_client"},
     "show": {"matplotlib"},
     "notebook": {"anywidget", "jupyterlab"},
     "dask": {"dask"},
-    "regression": {"sklearn", "scipy", "typer", "rich", "safetensors", "pyarrow", "matplotlib"},
+    "regression": {"sklearn", "scipy", "pandas", "typer", "rich", "safetensors", "pyarrow", "matplotlib"},
 }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Fig
 
 def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
     """Return for each query the k training rows with the largest weights, largest first."""
-    with require_extra("notebook"):
+    with require_extra("regression"):
         import pandas
     records: list[dict[str, Any]] = []
     targets = model.y_train_.reshape(len(model.y_train_), -1)

@@ -3,6 +3,7 @@ import gzip
 import json
 import os
 import re
+import tomllib
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 
@@ -11,10 +12,10 @@ import sacrebleu
 import torch
 from safetensors.torch import load_file
 
-from cli.conftest import BOOK, FEW, QUICK
+from cli.conftest import BOOK, FEW, OTHERS, QUICK
 from command import made, refused, run_before
 from dikkat.cli import pictures
-from dikkat.translation import Search, Translation, Translator
+from dikkat.translation import Search, Source, Translation, Translator
 
 
 @pytest.mark.parametrize(
@@ -107,11 +108,19 @@ def test_info_has_settings_sizes_and_where_the_model_comes_from(run, model, tmp_
     target = Translator.load(tmp_path / "model").translate(["Come in."])[0].target
     assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu([target], [["Entrez donc vite ici !"]]).score)
     assert found["bleu_signature"] in err
+    sources, references = zip(*Source.parse(tomllib.loads(f"a = {OTHERS}")["a"]).open("test"), strict=True)
+    targets = [each.target for each in Translator.load(tmp_path / "model").translate(sources)]
+    assert found["validation_sentences"] == 5
+    assert found["validation_bleu"] == pytest.approx(sacrebleu.corpus_bleu(targets, [references]).score)
+    assert found["validation_chrf"] == pytest.approx(sacrebleu.corpus_chrf(targets, [references]).score)
+    assert found["validation_bleu_signature"] == found["bleu_signature"]
     assert found["parameters"] == sum(each.numel() for each in load_file(tmp_path / "model/model.safetensors").values())
     assert found["version"] == version("dikkat")
     assert abs(datetime.now(UTC) - datetime.fromisoformat(found["date"])) < timedelta(hours=1)
     assert found["settings"] == Translator.load(tmp_path / "model").settings.to_dict()
     out, _ = made(run("info", tmp_path / "model"))
+    assert re.search(r"^examples +\S.*\n {10,}\S", out, re.MULTILINE)  # a sentence a line, in the second column
+    assert "⟨" not in out
     rows = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.splitlines() if "  " in line.strip())
     assert (rows["corpus"], rows["hidden_size"], rows["bidirectional"]) == (FEW, "8", "yes")
     status, out, _ = run("info", model, "--json")  # made by the library, which knows of no corpus's name

@@ -204,6 +204,8 @@ def _finish(result: "Training", plan: "Recipe", validation_pairs: Any, output: P
         validation_loss=None if result.best is None else result.best.loss,
         examples=None if validation_pairs is None else _select_examples(validation_pairs, result.translator) or None,
     )  # fmt: skip
+    if result.scores is not None:
+        origin = origin.scored(result.scores)
     translator = replace(result.translator, origin=origin)
     if usable and _is_main_process():  # an untrained model must not replace an older one
         translator.save(output)
@@ -217,7 +219,7 @@ def _finish(result: "Training", plan: "Recipe", validation_pairs: Any, output: P
         raise typer.Exit(130)
     if plan.test is not None and _is_main_process():
         scores = _score(translator, list(plan.test.open("test")))
-        replace(translator, origin=origin.scored(plan.test.title(), scores)).save(output)
+        replace(translator, origin=origin.scored(scores, plan.test.title())).save(output)
     if _is_main_process():
         suggest(f"dikkat export {shlex.quote(str(output))} --html translator.html")
 

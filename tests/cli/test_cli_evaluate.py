@@ -5,6 +5,7 @@ import pytest
 import sacrebleu
 import torch
 
+from cli.conftest import QUICK
 from command import made, refused
 from dikkat.translation import (
     Translation,
@@ -54,6 +55,24 @@ def test_evaluate_prints_sacrebleus_own_scores_by_length(run, model, tmp_path):
         f"signature: {scores.chrf_signature}",
     ]
     assert not [line for line in out.splitlines() if line != line.rstrip()]
+
+
+@pytest.mark.filterwarnings("default")  # as outside the tests
+def test_evaluate_warns_about_training_sentences(run, pairs, tmp_path):
+    made(run("train", "--corpus", pairs, "--validation", "none", "-o", tmp_path / "model", *QUICK))
+    new, mixed = tmp_path / "new.tsv", tmp_path / "mixed.tsv"
+    new.write_text("They left.\tIls sont partis.\nWait.\tAttends !\n", encoding="utf-8")
+    source = PAIRS[0][0].upper()  # case makes no difference
+    mixed.write_text(f"{new.read_text('utf-8')}{source}\tSalut !\n", encoding="utf-8")
+    assert made(run("evaluate", tmp_path / "model", "--corpus", new))[1] == ""
+    for corpus, count in ((pairs, "8 of 8"), (mixed, "1 of 3")):
+        _, err = made(run("evaluate", tmp_path / "model", "--corpus", corpus))
+        assert err.startswith(f"dikkat: {corpus}: {count} source sentences are training sentences of {tmp_path}")
+        assert "`dikkat train --test FILE` leaves the sentences of FILE out" in err
+    _, err = made(run("evaluate", tmp_path / "model", "--corpus", pairs, "--versus", tmp_path / "model"))
+    assert err.count("training sentences") == 1
+    made(run("train", "--corpus", pairs, "--test", mixed, "--validation", "none", "-o", tmp_path / "other", *QUICK))
+    assert made(run("evaluate", tmp_path / "other", "--corpus", mixed))[1] == ""
 
 
 def test_evaluate_as_json_with_links_and_another_model(run, model, pairs, tmp_path):

@@ -1,10 +1,12 @@
 import warnings
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dikkat.translation import CorpusError, PairCorpus, TsvCorpus, hold_out, split, without_leaks
+from dikkat.translation.data import splits
 
 WORDS = st.text("abC ", min_size=1, max_size=4).filter(str.strip)
 PAIRS = st.lists(st.tuples(WORDS, WORDS), max_size=30)
@@ -142,3 +144,20 @@ def test_a_sentence_is_the_same_however_it_is_typed():
     assert sorted(map(len, (training, held_out))) == [1, 2]
     with pytest.warns(UserWarning, match="1 of 2 pairs left out"):
         assert list(without_leaks([(composed, "a"), ("I lost.", "c")], [(decomposed, "b")])) == [("I lost.", "c")]
+
+
+def test_a_sketch_recognises_sentences_of_a_set(monkeypatch):
+    """Of a set that is larger than the sketch, the compared sentences are a sample: expected values by the set."""
+    trained, new = [f"Sentence {number}." for number in range(2_000)], [f"Other {number}." for number in range(3_000)]
+    for size in (4_096, 397):
+        monkeypatch.setattr(splits, "SKETCH_SIZE", size)
+        hashes = np.empty(0, np.uint32)
+        for first in range(0, len(trained), 701):  # in chunks
+            hashes = splits.sketch(hashes, trained[first : first + 701])
+        assert len(hashes) == min(size, 2_000)
+        common, compared = splits.count_common([sentence.upper() for sentence in trained], hashes)
+        assert common == compared == len(hashes)
+        common, compared = splits.count_common([*trained[:500], *new], hashes)
+        share = min(1, size / 2_000)
+        assert abs(common - 500 * share) < 5 * (500 * share) ** 0.5 * (size < 2_000) + 1
+        assert abs(compared - 3_500 * share) < 5 * (3_500 * share) ** 0.5 * (size < 2_000) + 1

@@ -12,7 +12,7 @@ import typer
 
 from dikkat.cli import lines
 from dikkat.cli.app import Command, app, option
-from dikkat.cli.messages import suggest
+from dikkat.cli.messages import complain, suggest
 from dikkat.cli.options import (
     BatchSizeOption,
     CorpusOption,
@@ -25,7 +25,7 @@ from dikkat.cli.options import (
     with_options,
 )
 from dikkat.cli.tables import show_table
-from dikkat.cli.translate import load
+from dikkat.cli.translate import join
 from dikkat.errors import InputError
 from dikkat.translation import Search, Translation, Translator, evaluate, evaluate_lowercased_tokens, phrasebook
 from dikkat.translation.data.corpus import Pair, read_lines
@@ -139,12 +139,16 @@ def evaluate_model(
     if lowercased_tokens is not None:
         check_language(lowercased_tokens, "--lowercased-tokens")
     search = read_search(options)
-    translator = load(model, ensemble) if model else None
+    folders = [model, *(ensemble or [])] if model else []
+    loaded = {folder: Translator.load(folder) for folder in (*folders, versus) if folder}
+    translator = join([loaded[folder] for folder in folders]) if model else None
     reverse_translator = Translator.load(reverse) if reverse else None
-    for folder, loaded in ((model, translator), (reverse, reverse_translator)):
-        if links and loaded and not loaded.attends:
+    for folder, aligner in ((model, translator), (reverse, reverse_translator)):
+        if links and aligner and not aligner.attends:
             raise InputError(f"--links: got {folder}, a model without attention; expected one with attention")
     pairs = _read_pairs(corpus, references)
+    for folder, member in loaded.items():
+        _warn_about_training_sentences(member, folder, pairs, corpus)
     gold = _read_gold_links(links, pairs) if links else None  # before the work, to report errors early
     word_counts = _count_training_words(training) if training else None
     if report:
@@ -153,7 +157,7 @@ def evaluate_model(
         report.mkdir(parents=True, exist_ok=True)
     systems = [
         _read_targets(system, pairs) if isinstance(system, Path) else system
-        for system in (translator or hypotheses, Translator.load(versus) if versus else versus_file)
+        for system in (translator or hypotheses, loaded[versus] if versus else versus_file)
         if system is not None
     ]
     translations = _translate(translator, pairs, search, batch_size) if translator else []
@@ -182,6 +186,21 @@ def _read_pairs(corpus: str | None, references: Path | None) -> list[Pair]:
     if references:
         return [("", line) for line in read_lines(references)]
     return list(Source.parse(read_options({"corpus": corpus})["corpus"]).open("test"))
+
+
+def _warn_about_training_sentences(
+    translator: Translator, model: Path, pairs: Sequence[Pair], corpus: str | None
+) -> None:
+    if translator.origin is None:
+        return
+    common, compared = translator.origin.count_trained(source for source, _ in pairs)
+    if common:
+        sampled = "sampled " if compared < len(pairs) else ""
+        complain(
+            f"{corpus}: {common:,} of {compared:,} {sampled}source sentences are training sentences of {model}, so the "
+            "scores are higher than on new sentences. Use other pairs. `dikkat train --test FILE` leaves the sentences "
+            f"of FILE out of the training, and `dikkat info {model}` prints the scores on validation sentences"
+        )
 
 
 def _read_gold_links(links: str, pairs: Sequence[Pair]) -> list[GoldLinks]:

@@ -16,8 +16,10 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
     from dikkat.translation import Translator
 
     translator = Translator.load(model)
+    origin = translator.origin.to_dict() if translator.origin else {}  # a model from Python may have none
+    origin.pop("training_hashes", None)
     facts = {
-        **(translator.origin.to_dict() if translator.origin else {}),  # a model from Python may have none
+        **origin,
         "parameters": sum(parameter.numel() for parameter in translator.model.parameters()),
         "source_tokens": len(translator.source_tokenizer),
         "target_tokens": len(translator.target_tokenizer),

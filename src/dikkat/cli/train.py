@@ -201,7 +201,7 @@ def _finish(result: "Training", plan: "Recipe", validation_pairs: Any, output: P
     origin = Origin.now(
         corpus=plan.corpus and plan.corpus.title(), source_language=source_language, target_language=target_language,
         pairs=result.pairs, epochs=len(result.epochs),
-        validation_loss=None if result.best is None else result.best.loss,
+        validation_loss=None if result.best is None else result.best.loss, training_hashes=result.sketch,
         examples=None if validation_pairs is None else _select_examples(validation_pairs, result.translator) or None,
     )  # fmt: skip
     if result.scores is not None:

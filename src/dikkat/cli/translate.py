@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -67,7 +66,7 @@ def translate(
     if sentences and file:
         raise InputError("sentences and --file cannot be combined: remove one of them")
     search = read_search(options)
-    translator = load(model, ensemble)
+    translator = join([Translator.load(folder) for folder in (model, *(ensemble or []))])
     number, source = 0, file if file or sentences else "standard input"
     with naming_options(), lines.progress(lambda: lines.line_count(file)) as advance:
         for group in lines.groups(sentences, file):
@@ -88,7 +87,6 @@ def translate(
         suggest(f"dikkat show {shlex.quote(str(model))} {arguments}, to see its attention")
 
 
-def load(model: Path, ensemble: Sequence[Path] | None) -> BaseTranslator:
-    """Load a translator, or an ensemble of it and further models."""
-    translator = Translator.load(model)
-    return Translator.ensemble([translator, *map(Translator.load, ensemble)]) if ensemble else translator
+def join(translators: Sequence[Translator]) -> BaseTranslator:
+    """Return the only translator, or the ensemble of several."""
+    return Translator.ensemble(translators) if len(translators) > 1 else translators[0]

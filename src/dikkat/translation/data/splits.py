@@ -9,10 +9,14 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.errors import CorpusError
 
 _MIN_SENTENCES = 1_000  # different source sentences: with fewer, a part by hashes would often be empty
+SKETCH_SIZE = 4_096  # hashes
 _ADVICE = "separate validation files, or none (--validation none)"
 
 
@@ -123,6 +127,36 @@ def without_leaks(training: Corpus | Sequence[Pair], held_out: Corpus | Sequence
         2 pairs in memory: 1 of 2 pairs left out, because their source sentence is held out (1 pair in memory)
     """
     return _WithoutLeaks(as_corpus(training), as_corpus(held_out))
+
+
+def sketch(hashes: NDArray[np.uint32], sentences: Iterable[str]) -> NDArray[np.uint32]:
+    """Return the smallest different hashes of a set of sentences, at most `SKETCH_SIZE`, in ascending order.
+
+    `hashes` is the sketch of other sentences of the set. Case and spacing of a sentence make no difference.
+    """
+    return np.unique(np.concatenate([hashes, _hashes(sentences)]))[:SKETCH_SIZE]
+
+
+def count_common(sentences: Iterable[str], hashes: NDArray[np.uint32]) -> tuple[int, int]:
+    """Return how many sentences are in the set with the sketch `hashes`, and how many could be compared.
+
+    All can be compared if the set is smaller than `SKETCH_SIZE`, else those with hashes in the range of the sketch.
+
+    Example:
+        >>> hashes = sketch(np.empty(0, np.uint32), ["Go.", "I lost."])
+        >>> count_common(["go.", "go away.", "I  lost."], hashes)
+        (2, 3)
+    """
+    compared = _hashes(sentences)
+    if len(hashes) == SKETCH_SIZE:
+        compared = compared[compared <= hashes[-1]]
+    return int(np.isin(compared, hashes).sum()), len(compared)
+
+
+def _hashes(sentences: Iterable[str]) -> NDArray[np.uint32]:
+    texts = (_normalise(sentence).encode() for sentence in sentences)
+    digests = b"".join(hashlib.blake2b(text, digest_size=4).digest() for text in texts)
+    return np.frombuffer(digests, "<u4").astype(np.uint32)
 
 
 def _is_within(first: int, end: int, seed: int, sentence: str) -> bool:

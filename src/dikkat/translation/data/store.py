@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from dikkat.storage.cache import cache_folder, create_file, explaining_write_errors, hold_lock
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
+from dikkat.translation.data.splits import sketch
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.text.slots import NO_SLOTS, Slots
 from dikkat.translation.text.tokenizer import Tokenizer
 
 TokenPair = tuple[Sequence[int], Sequence[int]]
 
-_FORMAT = 4  # version of the file format; a new one invalidates cached files
+_FORMAT = 5  # version of the file format; a new one invalidates cached files
 COPIES = 1_000
 _PRACTISED_PAIRS = 100_000  # only the first pairs are copied
 _CHUNK = 8192  # pairs tokenised at once, on all cores
@@ -39,6 +40,7 @@ class Sentences(NamedTuple):
 class Counts:
     """Counts of a corpus's pairs: read, excluded as duplicates, excluded as too long, and excluded without tokens.
 
+    `sketch` has the hashes of the source sentences of all read pairs (`splits.sketch`) in hexadecimal digits.
     `copies` counts added pairs with more slots (`Slots.practise`). `digest` is the SHA-256 of all pairs without
     duplicates, in order.
     """
@@ -49,6 +51,7 @@ class Counts:
     without_tokens: int = 0
     copies: int = 0
     digest: str = ""
+    sketch: str = ""
 
 
 class Store:
@@ -213,7 +216,7 @@ class _Tokenization:
 
     def write_to(self, write: Callable[[Any], None]) -> None:
         known_hashes: set[int] = set()
-        digest, pair_count = hashlib.sha256(), 0
+        digest, pair_count, hashes = hashlib.sha256(), 0, np.empty(0, np.uint32)
         pairs = iter(self.pairs)
         while chunk := list(islice(pairs, _CHUNK)):
             new_pairs = []
@@ -225,6 +228,7 @@ class _Tokenization:
                     new_pairs.append(pair)
             token_pairs = self._tokenize(new_pairs)
             pair_count += len(token_pairs)
+            hashes = sketch(hashes, (source for source, _ in chunk))
             self.counts.read += len(chunk)
             self.counts.duplicates += len(chunk) - len(new_pairs)
             write(_batch(token_pairs))
@@ -235,7 +239,7 @@ class _Tokenization:
                 f"{self.corpus}: none of the {self.counts.read:,} pairs has between 1 and {self.max_length} tokens on "
                 "each side: raise max_length, or give another corpus"
             )
-        self.counts.digest = digest.hexdigest()
+        self.counts.digest, self.counts.sketch = digest.hexdigest(), hashes.astype("<u4").tobytes().hex()
 
     def _tokenize(self, pairs: Sequence[Pair]) -> list[TokenPair]:
         masked_pairs = [self.slots.mask(*pair) for pair in pairs]

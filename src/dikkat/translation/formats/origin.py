@@ -1,12 +1,16 @@
 """The origin of a model, stored with it as information; translations do not depend on it."""
 
+import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, get_args, get_type_hints
 
+import numpy as np
+
 from dikkat._version import __version__
+from dikkat.translation.data.splits import count_common
 from dikkat.translation.errors import ModelFolderError
 
 
@@ -34,6 +38,8 @@ class Origin:
         bleu_signature: sacreBLEU's signature of the BLEU.
         chrf: The chrF on the test corpus, from 0 to 100.
         chrf_signature: sacreBLEU's signature of the chrF.
+        training_hashes: Hashes of training source sentences, 8 hexadecimal digits each, by which `dikkat evaluate`
+            recognises such sentences.
     """
 
     date: str
@@ -55,12 +61,17 @@ class Origin:
     bleu_signature: str | None = None
     chrf: float | None = None
     chrf_signature: str | None = None
+    training_hashes: str | None = None
 
     @property
     def languages(self) -> tuple[str, str] | None:
         """The source and the target language; None if they are unknown."""
         languages = self.source_language, self.target_language
         return (languages[0], languages[1]) if languages[0] and languages[1] else None
+
+    def count_trained(self, sentences: Iterable[str]) -> tuple[int, int]:
+        """Return how many sentences are training sentences, and how many could be compared, as `count_common`."""
+        return count_common(sentences, np.frombuffer(bytes.fromhex(self.training_hashes or ""), "<u4"))
 
     @classmethod
     def now(cls, **known: Any) -> "Origin":
@@ -93,4 +104,6 @@ class Origin:
                 raise ModelFolderError(f"origin: got invalid {name} {value!r}")
         if missing := [field.name for field in fields(cls)[:2] if field.name not in values]:
             raise ModelFolderError(f"origin: {missing[0]} is missing")
+        if not re.fullmatch(r"([0-9a-f]{8})*", values.get("training_hashes", "")):
+            raise ModelFolderError("origin: got invalid training_hashes; expected hexadecimal digits")
         return cls(**values)

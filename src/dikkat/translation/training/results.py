@@ -22,6 +22,7 @@ class Training:
         interrupted: Whether Ctrl-C or a termination signal ended the training.
         resumable: Whether `resume` can continue the interrupted training.
         validations: All validations in order.
+        sketch: Hashes of source sentences of the training pairs, in hexadecimal digits, for `Origin`.
         scores: Scores of the translations of up to 500 validation pairs; None without validation, after an
             interruption, and in all processes except the first.
     """
@@ -35,6 +36,7 @@ class Training:
     resumable: bool = False
     validations: Sequence[Validation] = ()
     scores: Evaluation | None = None
+    sketch: str | None = None
 
     @property
     def best(self) -> Validation | None:

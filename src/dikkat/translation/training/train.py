@@ -142,7 +142,7 @@ def train(
         torch.manual_seed(settings.seed)
         validation_corpus = None if validation is None else as_corpus(validation)
         report: Callable[[str], object] = tell if tell is not None and is_first else lambda _: None
-        loop, pairs = _make_loop(settings, as_corpus(training), validation_corpus, run_folder, newest, report)
+        loop, store = _make_loop(settings, as_corpus(training), validation_corpus, run_folder, newest, report)
         if loop.group.rank:
             torch.manual_seed(settings.seed + loop.group.rank)  # so that dropout differs
         if newest is not None:
@@ -160,7 +160,7 @@ def train(
         display = _make_display(settings, progress, len(loop.batches)) if is_first else Display()
         with watch(loop.module) if is_first and watch is not None else nullcontext():
             error = _run_loop(loop, display, Interrupts(verbose=is_shown))
-        return _make_result(loop, pairs, error, report)
+        return _make_result(loop, store, error, report)
 
 
 @contextmanager
@@ -182,8 +182,8 @@ def _make_loop(
     folder: RunFolder | None,
     checkpoint: Path | None,
     report: Callable[[str], object],
-) -> tuple[Loop, int]:
-    """Return the loop of an untrained translator over the tokenised corpora, and the number of training pairs."""
+) -> tuple[Loop, Store]:
+    """Return the loop of an untrained translator over the tokenised corpora, and the tokenised training pairs."""
     if folder is not None and checkpoint is not None:
         source, target, slots = folder.texts()
         pairs = None
@@ -232,7 +232,7 @@ def _make_loop(
         folder=folder,
         group=group,
     )
-    return loop, len(store) - store.counts.copies
+    return loop, store
 
 
 def _run_loop(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingError | None:
@@ -250,7 +250,7 @@ def _run_loop(loop: Loop, display: Display, interrupts: Interrupts) -> TrainingE
     return None
 
 
-def _make_result(loop: Loop, pairs: int, error: TrainingError | None, report: Callable[[str], object]) -> Training:
+def _make_result(loop: Loop, store: Store, error: TrainingError | None, report: Callable[[str], object]) -> Training:
     state, folder = loop.state, loop.folder
     resumable = folder is not None and folder.newest() is not None and not state.finished
     if error is not None and not state.validations:
@@ -267,13 +267,14 @@ def _make_result(loop: Loop, pairs: int, error: TrainingError | None, report: Ca
     result = Training(
         loop.translator,
         state.all_epochs(),
-        pairs,
+        len(store) - store.counts.copies,
         state.elapsed,
         state.all_tokens / state.all_seconds if state.all_seconds else 0.0,
         loop.interrupted,
         loop.interrupted and resumable,
         state.validations,
         loop.scores,
+        store.counts.sketch,
     )
     if error is not None:
         error.training = result

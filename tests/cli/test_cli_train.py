@@ -30,7 +30,17 @@ def test_a_training_makes_a_model_and_replaces_one(run, pairs, tmp_path):
     assert f"{folder}: the best of 1 validations, best loss" in err
     settings = Translator.load(folder).settings
     assert (settings.score, settings.hidden_size, settings.epochs, settings.min_freq) == ("dot", 8, 1, 1)
-    assert run("train", "--corpus", pairs, "-o", folder, "--validation", "none", *QUICK)[0] == 0  # replaces it
+    weights = folder / "model.safetensors"
+    before, again = weights.read_bytes(), ["train", "--corpus", pairs, "-o", folder, "--validation", "none", *QUICK]
+    refused(
+        run(*again),
+        f"dikkat: {folder}: already has a model. Choose another folder, or replace the model with --overwrite, or "
+        "continue its training with --resume",
+    )
+    assert weights.read_bytes() == before
+    refused(run(*again, "--overwrite", "--resume"), "--resume and --overwrite cannot be combined: remove one of them")
+    made(run(*again, "--overwrite"))
+    assert weights.read_bytes() != before
 
 
 def test_settings_follow_from_the_corpus_where_none_are_given(run, pairs, tmp_path):
@@ -43,11 +53,11 @@ def test_settings_follow_from_the_corpus_where_none_are_given(run, pairs, tmp_pa
     assert settings.dropout == 0.4
     recipe = tmp_path / "own.toml"
     recipe.write_text(f'corpus = "{pairs}"\nepochs = 1\nhidden_size = 8\nembedding_size = 8\n')
-    _, err = made(run("train", recipe, "-o", folder, "--validation", "{share = 0.3}"))
+    _, err = made(run("train", recipe, "-o", folder, "--validation", "{share = 0.3}", "--overwrite"))
     assert "occur once" in err
     assert Translator.load(folder).settings == settings
     complete = shutil.copy(tmp_path / "model.training" / "recipe.toml", tmp_path / "complete.toml")
-    _, err = made(run("train", complete, "-o", folder))
+    _, err = made(run("train", complete, "-o", folder, "--overwrite"))
     assert "occur once" not in err
     assert Translator.load(folder).settings == settings
 
@@ -143,8 +153,8 @@ def test_the_loss_that_is_kept_is_that_of_the_best_validation(run, tmp_path, mon
 
     monkeypatch.setattr(trainings, "train", scored_otherwise)
     for criterion, wanted in (("loss", 2), ("bleu", 4)):
-        made(run("train", *BOOK, *QUICK, "--criterion", criterion, "-o", tmp_path / "model"))
-        assert Translator.load(tmp_path / "model").origin.validation_loss == wanted
+        made(run("train", *BOOK, *QUICK, "--criterion", criterion, "-o", tmp_path / criterion))
+        assert Translator.load(tmp_path / criterion).origin.validation_loss == wanted
 
 
 @pytest.mark.parametrize(
@@ -241,10 +251,27 @@ def test_an_interrupted_training_is_resumed_to_the_same_model(run, tmp_path, mon
     refused_status, _, err = run("train", *recipe, "-o", folder)
     assert refused_status == 2
     assert "--resume" in err.splitlines()[-1]
+    assert "--overwrite" in err.splitlines()[-1]
     refused(run("train", "--resume", "--hidden-size", 10, "-o", folder), "--hidden-size was 8 and is 10")
     made(run("train", "--resume", "-o", folder))
     weights = [(each / "model.safetensors").read_bytes() for each in (folder, tmp_path / "whole")]
     assert weights[0] == weights[1]
+
+
+def test_overwrite_replaces_an_interrupted_training(run, tmp_path, monkeypatch):
+    steps, options = [], [*BOOK, *QUICK, "--batch-size", 2, "-o", tmp_path / "model"]
+
+    def interrupted(model, *_, **__):
+        steps.append(model.training)
+        if model.training and sum(steps) == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(suited, "_describe_time", lambda *_: "")  # which takes steps too
+        run_before(patch, TranslationModel, "loss", interrupted)
+        assert run("train", *options, "--epochs", 3, "--seed", 1)[0] == 130
+    _, err = made(run("train", *options, "--overwrite"))
+    assert "the best of 1 validations" in err
 
 
 def test_a_corpus_without_a_repeated_word_says_so(run, tmp_path):
@@ -339,7 +366,7 @@ def test_a_training_that_does_not_begin_leaves_the_recipe_that_is_there(run, tmp
     recipe = tmp_path / "model.training" / "recipe.toml"
     made(run("train", *BOOK, *QUICK, "-o", tmp_path / "model"))
     before = recipe.read_bytes()
-    status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--min-freq", 999)
+    status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--overwrite", "--min-freq", 999)
     assert status == 2
     assert "word occurs 999 times" in err
 
@@ -348,10 +375,10 @@ def test_a_training_that_does_not_begin_leaves_the_recipe_that_is_there(run, tmp
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "build", interrupted)
-        assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5)[0] == 130
+        assert run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--overwrite", "--seed", 5)[0] == 130
         status, _, err = run("train", *BOOK, *QUICK, "-o", tmp_path / "new")
     assert status == 130
     assert err.splitlines()[-1] == "dikkat: interrupted before the first checkpoint; nothing is saved"
     assert recipe.read_bytes() == before
-    made(run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--seed", 5))
+    made(run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--overwrite", "--seed", 5))
     assert b"seed = 5" in recipe.read_bytes()

@@ -185,6 +185,12 @@ def test_the_command_line_quantizes(translator, tmp_path, capsys, monkeypatch):
     status, out, _ = run("quantize", model, "--output", small)
     assert (status, out.startswith(f"{small}: weights of ")) == (0, True)
     assert run("translate", small, "--precision", "int8", "I lost.") == (0, "J'ai perdu.\n", "")
+    status, _, complaint = run("quantize", model, "--output", small)
+    assert (status, complaint) == (
+        2,
+        f"dikkat: {small}: already has a model. Choose another folder, or replace the model with --overwrite\n",
+    )
+    assert run("quantize", model, "--output", small, "--overwrite")[0] == 0
     status, out, complaint = run("quantize", model, "--output", model)
     assert (status, out) == (2, "")
     assert "the model itself" in complaint

@@ -37,6 +37,9 @@ EnsembleOption = Annotated[
         "Another model with the same tokenizers, for an ensemble: slower, and usually better. Repeatable.", "FOLDER"
     ),
 ]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a model in the output folder.", rich_help_panel="Result")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
 CorpusOption = Annotated[str | None, option(_CORPUS_HELP, "CORPUS", panel="Corpus")]
 ValidationOption = Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import suggest
-from dikkat.cli.options import ModelArgument
+from dikkat.cli.options import ModelArgument, OverwriteOption
 from dikkat.errors import InputError
 
 
@@ -17,7 +17,8 @@ from dikkat.errors import InputError
 )
 def quantize(
     model: ModelArgument,
-    output: Annotated[Path, option("Output folder. It replaces a model of this name.", "FOLDER", "--output", "-o")],
+    output: Annotated[Path, option("Output folder.", "FOLDER", "--output", "-o")],
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Save a translator with int8 weights: a quarter of the size, nearly the same translations.
 
@@ -28,7 +29,7 @@ def quantize(
 
     if output.resolve() == model.resolve():
         raise InputError(f"--output: got {output}, the model itself; expected another folder, as int8 loses digits")
-    model_folder.check_writable(output)
+    model_folder.check_writable(output, overwrite=overwrite)
     translator = Translator.load(model)
     translator.save(output, int8=True)
     before, after = ((folder / model_folder.WEIGHTS).stat().st_size for folder in (model, output))

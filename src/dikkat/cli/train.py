@@ -15,6 +15,7 @@ from dikkat.cli.app import Command, app, option
 from dikkat.cli.messages import suggest
 from dikkat.cli.options import (
     CorpusOption,
+    OverwriteOption,
     TestOption,
     ValidationOption,
     check_conflicts,
@@ -50,6 +51,7 @@ _RESUME = "To resume: dikkat train --resume --output "
     "dikkat train phrasebook --output my-model\n\n"
     "dikkat train book --corpus '{name = \"phrasebook\", first = 600}' --seed 1 --output my-model\n\n"
     "dikkat train --corpus fra.txt --max-minutes 20 --output my-model\n\n"
+    "dikkat train --corpus pairs.tsv --output my-model --overwrite\n\n"
     "dikkat train --resume --output my-model\n\n"
     "dikkat train --resume --max-minutes 40 --output my-model",
 )
@@ -58,7 +60,7 @@ def train(
     output: Annotated[
         Path,
         option(
-            "Output folder. It replaces a model of this name. FOLDER.training has the data for --resume.",
+            "Output folder for the model. FOLDER.training has the data for --resume.",
             "FOLDER",
             "--output",
             "-o",
@@ -81,6 +83,7 @@ def train(
             panel="Result",
         ),
     ] = False,
+    overwrite: OverwriteOption = False,
     watch: Annotated[
         Path | None,
         option(
@@ -103,7 +106,9 @@ def train(
     """
     values = read_options({"corpus": corpus, "validation": validation, "test": test, **options})
     check_conflicts(values)
-    check_writable(output)  # before the work
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite cannot be combined: remove one of them")
+    check_writable(output, overwrite=resume or overwrite, advice=", or continue its training with --resume")
     if watch is not None:
         from dikkat.inspection.watching import check_path
 
@@ -118,8 +123,9 @@ def train(
         training_pairs, validation_pairs = plan.data()
         plan, sample = fitted(plan, training_pairs, validated=validation_pairs is not None)
         result = _train(
-            plan, training_pairs, validation_pairs, output, folder, resume=resume, sample=sample, watch=watch
-        )
+            plan, training_pairs, validation_pairs, output, folder, resume=resume, overwrite=overwrite, sample=sample,
+            watch=watch,
+        )  # fmt: skip
         _finish(result, plan, validation_pairs, output)
 
 
@@ -170,7 +176,7 @@ def _has_pairs(path: Path) -> bool:
 
 def _train(
     plan: "Recipe", training_pairs: Any, validation_pairs: Any, output: Path, folder: Path, *, resume: bool,
-    sample: "Sample | None", watch: Path | None,
+    overwrite: bool, sample: "Sample | None", watch: Path | None,
 ) -> "Training":  # fmt: skip
     from dikkat.inspection import watch as watch_model
     from dikkat.translation.training.results import TrainingError
@@ -184,8 +190,9 @@ def _train(
 
     try:
         return train_translator(
-            plan.settings, training_pairs, validation_pairs, folder=folder, resume=resume, on_begin=on_begin,
-            tell=_report, watch=None if watch is None else partial(watch_model, every=_WATCHED, log=watch),
+            plan.settings, training_pairs, validation_pairs, folder=folder, resume=resume, overwrite=overwrite,
+            on_begin=on_begin, tell=_report,
+            watch=None if watch is None else partial(watch_model, every=_WATCHED, log=watch),
         )  # fmt: skip
     except TrainingError as error:
         if error.training is not None and _is_main_process():

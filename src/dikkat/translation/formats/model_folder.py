@@ -61,9 +61,13 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
-def check_writable(folder: Path) -> None:
-    """Check before training that a model can be saved as `folder`."""
+def check_writable(folder: Path, *, overwrite: bool, advice: str = "") -> None:
+    """Check before the work that a model can be saved as `folder`; `advice` ends the error about a model there."""
     check_replaceable(folder)
+    if not overwrite and folder.exists() and any(folder.iterdir()):
+        raise ModelFolderError(
+            f"{folder}: already has a model. Choose another folder, or replace the model with --overwrite{advice}"
+        )
     try:
         check_free(absolute(folder))
     except OSError as error:

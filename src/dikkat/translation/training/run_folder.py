@@ -63,8 +63,8 @@ class RunFolder:
             return
         if (newest := self.newest()) and not checkpoints.load(newest).course["finished"]:
             raise TrainingFolderError(
-                f"{self.path}: a training stopped here after step {step_of(newest)}. Continue it with resume (on the "
-                "command line --resume), or remove the folder to start again"
+                f"{self.path}: a training stopped here after step {step_of(newest)}. Continue it with resume, or "
+                "replace it with overwrite (on the command line --resume, --overwrite)"
             )
 
     def begin(self, source: Tokenizer, target: Tokenizer, slots: Slots) -> None:

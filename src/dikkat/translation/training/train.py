@@ -46,6 +46,7 @@ def train(
     *,
     folder: str | Path | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     progress: bool | None = None,
     on_begin: Callable[[Path], object] | None = None,
     tell: Callable[[str], object] | None = None,
@@ -81,6 +82,7 @@ def train(
             spread pairs choose the length penalty if the settings have None.
         folder: The folder for checkpoints; None: no checkpoints.
         resume: Whether to continue the folder's training.
+        overwrite: Whether to replace an unfinished training in the folder.
         progress: Whether to show a progress bar; None: a bar if standard error is a terminal, else a line on standard
             error for each epoch. False shows nothing.
         on_begin: A function that the writing process calls with the locked folder, after all checks and before the
@@ -98,8 +100,8 @@ def train(
         SettingsError: A precision that the processor does not support, a pair longer than `batch_tokens`, a setting
             that needs validation pairs, a vocabulary too small for all bytes, or an average of more validations than
             there will be.
-        TrainingFolderError: The folder is in use, has an unfinished training (without `resume`), or no training or a
-            different one (with `resume`); the message names the difference.
+        TrainingFolderError: The folder is in use, has an unfinished training (without `resume` and `overwrite`), or no
+            training or a different one (with `resume`); the message names the difference.
         TrainingDivergedError: The loss, a gradient or a weight became NaN or infinite; the message names the step.
         TrainingMemoryError: A batch needs more memory than is available; the message names the batch's size.
         TrainingStorageError: A checkpoint could not be written. This error and the previous two have the best
@@ -119,6 +121,8 @@ def train(
         _check_without_validation(settings)
     if resume and folder is None:
         raise TrainingFolderError("folder: got None; expected the folder of the training to resume")
+    if resume and overwrite:
+        raise TrainingFolderError("resume and overwrite: got True and True; expected one of them")
     check_precision(settings.precision, device_type())
     check_size(settings.tokenizer, settings.vocabulary_size)
     if settings.average > settings.epochs and settings.validation_steps is None:
@@ -137,7 +141,7 @@ def train(
         newest = None
         if run_folder is not None and resume:
             newest = run_folder.resumable(settings)
-        elif run_folder is not None:
+        elif run_folder is not None and not overwrite:
             run_folder.check_free()
         torch.manual_seed(settings.seed)
         validation_corpus = None if validation is None else as_corpus(validation)

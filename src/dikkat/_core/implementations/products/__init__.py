@@ -52,8 +52,8 @@ def examine(problem: Problem) -> Examined:
         reasons.append("its factors are float16; 'chunked' and 'reference' take float64")
     elif not dtypes <= set(_HALVES) and not uses_tf32():
         reasons.append(
-            "its factors are float16, and products of float32 are exact; after "
-            "torch.set_float32_matmul_precision('high'), or in bfloat16, float16 or autocast, it runs"
+            "its factors are float16, less precise than float32; it runs in bfloat16, float16 or autocast, and in "
+            "float32 after torch.set_float32_matmul_precision('high')"
         )
     if problem.has_tangents:
         reasons.append("it has no forward-mode derivative; 'reference' has")

@@ -13,7 +13,7 @@ from dikkat.inspection.calls import Call
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection
-from dikkat.inspection.trace import Trace
+from dikkat.inspection.trace import PAGE_TITLE, Trace
 from dikkat.show.arrays import Weights, as_array
 from dikkat.show.views import CELLS, TOP, Token, Tokens
 
@@ -28,7 +28,7 @@ def attention(
     element: int | Sequence[int] = 0,
     layers: Layers | None = None,
     heads: int | Sequence[int] | None = None,
-    title: str = "Where the model looks",
+    title: str = PAGE_TITLE,
     **inputs: Any,
 ) -> Trace:
     """Write a self-contained page of a model's attention in a text.

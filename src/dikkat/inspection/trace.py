@@ -28,6 +28,7 @@ from dikkat.storage.headers import check_header, header
 _FORMAT, _VERSION = "dikkat trace", 4
 _MAX_BYTES = 2**36  # of a file
 _FIELDS = {field.name for field in fields(Inspection)} - {"shape", "positions"}
+PAGE_TITLE = "What the model looks at"
 _DIFFERENCE = "got a difference of two runs; expected one run"
 
 
@@ -445,7 +446,7 @@ class Trace:
         *,
         tokens: Tokens | Sequence[Tokens] | None = None,
         element: int | Sequence[int] = 0,
-        title: str = "What the model looks at",
+        title: str = PAGE_TITLE,
         effects: Any = None,
     ) -> None:
         """Write one self-contained page with pictures of all calls.
@@ -471,7 +472,7 @@ class Trace:
         write_whole(path, self._page(title, element, tokens, effects))
 
     def _repr_html_(self) -> str:
-        page = html.escape(self._page("What the model looks at", 0, None), quote=True)
+        page = html.escape(self._page(PAGE_TITLE, 0, None), quote=True)
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 46rem; border: 0"></iframe>'
 
     def _page(self, title: str, element: int | Sequence[int], tokens: Any, effects: Any = None) -> str:

@@ -78,6 +78,28 @@ def test_programs_run_as_they_are_copied(name, copied):
         exec(compile(text, name, "exec"), scope)
 
 
+@kit.each("language", ["tr", "zh"])
+@kit.each("name", ["translation", "attention", "index"])
+def test_translated_pages_have_the_sections_programs_and_numbers_of_the_english_page(name, language):
+    english, translated = (
+        _outline((ROOT / "docs" / folder / f"{page}.md").read_text(encoding="utf-8"))
+        for folder, page in (("", name), (language, name.replace("translation", "translator")))
+    )
+    assert translated[0].startswith(english[0])  # the translator's page also has two shorter sections of other pages
+    assert english[1] <= translated[1]
+    assert english[2] <= translated[2]
+
+
+def _outline(page):
+    """The levels of the headings, the blocks of code without comments, and the numbers of the text."""
+    page = re.sub(r"\A---\n.*?\n---\n", "", page, flags=re.DOTALL)
+    code = {re.sub(r" *#.*", "", block) for block in re.findall(r"```\w+\n.*?```", page, re.DOTALL)}
+    text = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+    levels = "".join(str(len(marks)) for marks in re.findall(r"^(#+) ", text, re.MULTILINE))
+    numbers = {re.sub("[.,]", "", number) for number in re.findall(r"(?<!\w)\d[\d.,]*", text)}
+    return levels, code, numbers
+
+
 @pytest.mark.parametrize("program", sorted((ROOT / "examples" / "gallery").glob("*.py")), ids=lambda path: path.stem)
 def test_the_gallery_shows_the_picture_that_its_lines_make(program, copied):
     exec(compile(program.read_text(encoding="utf-8"), program.name, "exec"), {})

@@ -34,8 +34,8 @@ def test_a_training_makes_a_model_and_replaces_one(run, pairs, tmp_path):
     before, again = weights.read_bytes(), ["train", "--corpus", pairs, "-o", folder, "--validation", "none", *QUICK]
     refused(
         run(*again),
-        f"dikkat: {folder}: already has a model. Choose another folder, or replace the model with --overwrite, or "
-        "continue its training with --resume",
+        f"dikkat: {folder}: already has a model. Choose another folder, or add --overwrite to replace it, or --resume "
+        "to continue its training",
     )
     assert weights.read_bytes() == before
     refused(run(*again, "--overwrite", "--resume"), "--resume and --overwrite cannot be combined: remove one of them")
@@ -47,7 +47,8 @@ def test_settings_follow_from_the_corpus_where_none_are_given(run, pairs, tmp_pa
     folder = tmp_path / "model"
     options = ["--corpus", pairs, "-o", folder, "--validation", "{share = 0.3}", "--epochs", 1, "--hidden-size", 8]
     _, err = made(run("train", *options, "--embedding-size", 8))
-    assert re.search(r"^\d+ pairs, \d+% of running words occur once: whole words", err, re.MULTILINE)
+    corpus_text = r"\(\d+ pairs; \d+% of running words occur once\)"
+    assert re.search(rf"^settings from the corpus {corpus_text}: whole words", err, re.MULTILINE)
     settings = Translator.load(folder).settings
     assert (settings.min_freq, settings.epochs, settings.hidden_size, settings.batch_size) == (1, 1, 8, 32)
     assert settings.dropout == 0.4
@@ -94,8 +95,11 @@ def test_what_ended_a_training_is_said(run, pairs, tmp_path):
 def test_a_file_of_pairs_in_place_of_a_recipe_is_met_with_the_option(run, pairs, tmp_path):
     refused(
         run("train", pairs, "-o", tmp_path / "m"),
-        f"got lines with tabs; expected a recipe. Pass sentence pairs with --corpus {pairs}",
+        f"got sentence pairs; expected a recipe. Pass them with --corpus {pairs}",
     )
+    table = pairs.with_suffix(".csv")
+    table.write_text("English,French\nGo.,Va !\n", encoding="utf-8")
+    refused(run("train", table, "-o", tmp_path / "m"), f"expected a recipe. Pass them with --corpus {table}")
 
 
 def test_what_is_read_and_found_is_said_before_the_training(run, pairs, tmp_path):

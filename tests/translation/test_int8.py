@@ -188,7 +188,7 @@ def test_the_command_line_quantizes(translator, tmp_path, capsys, monkeypatch):
     status, _, complaint = run("quantize", model, "--output", small)
     assert (status, complaint) == (
         2,
-        f"dikkat: {small}: already has a model. Choose another folder, or replace the model with --overwrite\n",
+        f"dikkat: {small}: already has a model. Choose another folder, or add --overwrite to replace it\n",
     )
     assert run("quantize", model, "--output", small, "--overwrite")[0] == 0
     status, out, complaint = run("quantize", model, "--output", model)

@@ -87,7 +87,8 @@ def test_no_sentence_to_hold_out_is_said_with_a_way_out():
 )
 def test_a_part_that_is_empty_says_so(pairs, message):
     with pytest.raises(
-        CorpusError, match=rf"1e-09 of it has no sentence pairs: the corpus has {message}.* none \(--validation none\)"
+        CorpusError,
+        match=rf"1e-07% of .* in memory has no sentence pairs: the corpus has {message}.* none \(--validation none\)",
     ):
         list(split(pairs, 1e-9)[1])
 

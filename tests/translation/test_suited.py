@@ -40,7 +40,7 @@ def test_single_words_are_cut_almost_into_letters():
     names = [(f"Na{number}me", f"На{number}ме") for number in range(200)]
     settings = suited(Sample(names, 200), {})
     assert (settings.tokenizer, settings.vocabulary_size, settings.min_freq) == ("bpe", 260, 2)
-    assert "mostly single words: 260 parts of words" in reason(Sample(names, 200), settings)
+    assert "mostly single words): 260 parts of words" in reason(Sample(names, 200), settings)
     assert suited(Sample(names, 20_000), {}).vocabulary_size == 260
     assert suited(Sample(names, 200), {"tokenizer": "word"}).min_freq == 1
     assert suited(Sample([(f"{name} goes", f"{other} va") for name, other in names], 200), {}).tokenizer == "word"
@@ -54,7 +54,7 @@ def test_what_is_written_without_spaces_is_cut():
     assert suited(Sample(captions, 10_000), {}).criterion == "bleu"  # of sacreBLEU's own words
     back = Sample([(target, source) for source, target in captions], 10_000)
     assert suited(back, {}).criterion == "bleu"
-    assert ", a script without spaces: 5,000 parts of words" in reason(back, suited(back, {}))
+    assert ", a script without spaces): 5,000 parts of words" in reason(back, suited(back, {}))
     assert suited(Sample([("the man 男", "l'homme 人")] * 200, 200), {}).tokenizer == "word"
 
 
@@ -169,7 +169,8 @@ def test_the_reason_is_one_line_with_the_minutes(monkeypatch):
     settings = Settings(hidden_size=8, embedding_size=8, epochs=7)
     line = reason(corpus(3_000), settings)
     assert "\n" not in line
-    assert line.startswith("3,000 pairs, 0% of running words occur once (of 400 of them): whole words, hidden_size 8,")
+    corpus_text = "3,000 pairs; 0% of running words in 400 of them occur once"
+    assert line.startswith(f"settings from the corpus ({corpus_text}): whole words, hidden_size 8,")
     assert "up to 7 epochs in float32; less than a minute of CPU time" in line
     slow = reason(corpus(9_000_000), settings)
     assert int(re.search(r"about (\d+) minutes", slow)[1]) > 1

@@ -319,7 +319,7 @@ def _print_scores(report: dict[str, Any]) -> None:
     if by_rarity := report.get("by_rarity"):
         print()
         rows = [[_times(b["least"], b["most"]), f"{b['sentences']:,}", *_score_cells(b)] for b in by_rarity]
-        show_table(["rarest source word met", "sentences", "BLEU", "chrF2"], rows)
+        show_table(["rarest source word in training", "sentences", "BLEU", "chrF2"], rows)
     if faults := report.get("faults"):
         print()
         show_table(["faults", "words"], [[name.replace("_", " "), f"{count:,}"] for name, count in faults.items()])

@@ -108,7 +108,7 @@ def train(
     check_conflicts(values)
     if resume and overwrite:
         raise InputError("--resume and --overwrite cannot be combined: remove one of them")
-    check_writable(output, overwrite=resume or overwrite, advice=", or continue its training with --resume")
+    check_writable(output, overwrite=resume or overwrite, advice=", or --resume to continue its training")
     if watch is not None:
         from dikkat.inspection.watching import check_path
 
@@ -159,8 +159,9 @@ def _load_plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resu
             raise InputError(f"{folder / _RECIPE}: missing, so there is no training to resume. Train without --resume")
         recipe = str(folder / _RECIPE)
     elif recipe is not None and _has_pairs(Path(recipe)):
-        name = shlex.quote(recipe)
-        raise InputError(f"{recipe}: got lines with tabs; expected a recipe. Pass sentence pairs with --corpus {name}")
+        raise InputError(
+            f"{recipe}: got sentence pairs; expected a recipe. Pass them with --corpus {shlex.quote(recipe)}"
+        )
     plan = Recipe.load(recipe) if recipe else Recipe()
     with naming_options():
         return plan.with_values(values)
@@ -171,7 +172,7 @@ def _has_pairs(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         source, tab, _ = file.readline(MAX_CHARACTERS).partition(b"\t")
-    return bool(tab) and b"=" not in source and bool(source.strip())
+    return ".csv" in path.suffixes or (bool(tab) and b"=" not in source and bool(source.strip()))
 
 
 def _train(

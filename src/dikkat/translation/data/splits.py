@@ -182,7 +182,7 @@ class _Part(Corpus):
             raise CorpusError(f"{self} has no sentence pairs: {_describe_count(keys)}. {advice}, {_ADVICE}")
 
     def __str__(self) -> str:
-        return f"{self._corpus}, {self._share:.3g} of it"
+        return f"{100 * self._share:.3g}% of {self._corpus}"
 
     def fingerprint(self) -> str | None:
         corpus_fingerprint = self._corpus.fingerprint()

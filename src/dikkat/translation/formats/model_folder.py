@@ -62,11 +62,11 @@ def check_replaceable(folder: Path) -> None:
 
 
 def check_writable(folder: Path, *, overwrite: bool, advice: str = "") -> None:
-    """Check before the work that a model can be saved as `folder`; `advice` ends the error about a model there."""
+    """Check before the work that a model can be saved as `folder`; `advice` is the end of the error about a model."""
     check_replaceable(folder)
     if not overwrite and folder.exists() and any(folder.iterdir()):
         raise ModelFolderError(
-            f"{folder}: already has a model. Choose another folder, or replace the model with --overwrite{advice}"
+            f"{folder}: already has a model. Choose another folder, or add --overwrite to replace it{advice}"
         )
     try:
         check_free(absolute(folder))
@@ -292,7 +292,7 @@ def _read_bytes(path: Path, limit: int, first: int | None = None) -> bytes:
         return read_regular(path, most=limit, first=first)
     except FileNotFoundError:
         raise ModelFolderError(
-            f"{path}: missing. {path.parent} is incomplete, or not a model folder of dikkat's"
+            f"{path}: missing, so {path.parent} is not a complete model folder. Copy the folder again, or give another"
         ) from None
     except OSError as error:
         raise ModelFolderError(f"{path}: cannot be read ({error.strerror})") from error

@@ -173,13 +173,13 @@ def reason(sample: Sample, settings: Settings) -> str:
     """Return one line about the settings that were chosen by the corpus, with the expected time on this machine."""
     units = "whole words" if settings.tokenizer == "word" else f"{settings.vocabulary_size:,} parts of words"
     kind = ", a script without spaces" if any(sample.unspaced) else ", mostly single words" * sample.single
-    scope = "" if len(sample.pairs) == sample.pair_count else f" (of {len(sample.pairs):,} of them)"
+    scope = "" if len(sample.pairs) == sample.pair_count else f" in {len(sample.pairs):,} of them"
     time_text = _describe_time(sample, settings)
     pairs = f"{sample.pair_count:,} pair{'s' * (sample.pair_count != 1)}"
     return (
-        f"{pairs}, {sample.once:.0%} of running words occur once{scope}{kind}: {units}, hidden_size "
-        f"{settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to {settings.epochs} "
-        f"epochs in {settings.precision}{time_text}. Your own settings have priority"
+        f"settings from the corpus ({pairs}; {sample.once:.0%} of running words{scope} occur once{kind}): {units}, "
+        f"hidden_size {settings.hidden_size}, dropout {settings.dropout:g}, r_drop {settings.r_drop:g}, up to "
+        f"{settings.epochs} epochs in {settings.precision}{time_text}. To change one, use its option"
     )
 
 
@@ -209,7 +209,7 @@ def _describe_time(sample: Sample, settings: Settings) -> str:
     overhead = 1.3  # for the optimiser and validation
     epoch_pairs = sample.pair_count + sample.copies
     minutes = overhead * min(times) * epoch_pairs / count * settings.epochs / 60 / processes().world
-    duration = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minutes"
+    duration = "less than a minute" if minutes < 1 else f"about {minutes:.0f} minute{'s' * (minutes >= 1.5)}"
     limit = settings.max_minutes or minutes
     limit_text = f", of which max_minutes allows {limit:g}" if minutes > limit else ""
     cores_text = f" on each of {threads} cores" if (threads := torch.get_num_threads()) > 1 else ""

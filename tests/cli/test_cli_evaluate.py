@@ -184,6 +184,7 @@ def test_a_report_has_the_faults_of_each_sentence_and_a_page_of_the_worst(run, m
     shown = run("evaluate", model, *options)[1]
     assert re.search(r"^never +1 ", shown, re.MULTILINE)
     assert re.search(r"^not copied +\d", shown, re.MULTILINE)
+    assert shown.endswith(f"report: {folder}/report.json\npage: {folder}/worst.html\n")
     refused(run("evaluate", model, "--corpus", pairs, "--training", pairs), "--training needs --report")
 
 

@@ -36,6 +36,7 @@ from dikkat.translation.decoding.translator import BaseTranslator
 
 _COMPARED = "Comparison"
 _REPORT = "Report"
+_REPORT_FILE, _REPORT_PAGE = "report.json", "worst.html"
 _FEW = 100  # sentences: below, a p-value means little
 _WORST = 50  # sentences on the page
 
@@ -177,8 +178,13 @@ def evaluate_model(
         results["alignment_error_rate"] = alignment_error_rate(model_links, gold)
     if report and translator:
         results |= _write_report(translator, translations, pairs, report, word_counts, batch_size)
-    print(json.dumps(results, ensure_ascii=False, indent=2)) if as_json else _print_scores(results)
-    if model and not as_json:
+    if as_json:
+        print(json.dumps(results, ensure_ascii=False, indent=2))
+        return
+    _print_scores(results)
+    if report:
+        print(f"report: {report / _REPORT_FILE}\npage: {report / _REPORT_PAGE}")
+    if model:
         suggest(f"dikkat show {shlex.quote(str(model))} {shlex.quote(pairs[0][0])}, to see its attention")
 
 
@@ -267,10 +273,10 @@ def _write_report(
     fields = "source", "target", "reference", "chrf", *faults
     sentences = [{name: getattr(judgement, name) for name in fields} for judgement in judgements]
     text = json.dumps({**results, "sentences": sentences}, ensure_ascii=False, indent=1)
-    write_whole(folder / "report.json", text)
+    write_whole(folder / _REPORT_FILE, text)
     worst = sorted(judgements, key=lambda judgement: judgement.chrf)[:_WORST]
     title, scores = "The worst translations", [judgement.chrf for judgement in worst]
-    save_page(folder / "worst.html", worst, title=title, scores=scores, score_name="chrF")
+    save_page(folder / _REPORT_PAGE, worst, title=title, scores=scores, score_name="chrF")
     return results
 
 

@@ -83,7 +83,10 @@ def _number(sentences: Iterable[str], vocabulary: dict[str, int]) -> list[_Numbe
 
 
 def _find_exchanged(sources: list[_Numbers], targets: list[_Numbers], sample_size: int, size: int) -> _RowMask:
-    """Return which pairs have exchanged sides, by words typical of a side in the first half, then in all pairs."""
+    """Return the mask of pairs with exchanged sides: each has words of the source on its target side, and vice versa.
+
+    The words that are typical of a side come from the first half of the pairs, and then from all pairs.
+    """
     exchanged: _RowMask = np.zeros(len(sources), bool)
     for count in (sample_size // 2, sample_size):
         ordered = [(b, a) if wrong else (a, b) for a, b, wrong in zip(sources, targets, exchanged, strict=True)]
@@ -101,7 +104,7 @@ def _find_exchanged(sources: list[_Numbers], targets: list[_Numbers], sample_siz
 
 
 def _find_strange(sources: list[_Numbers], targets: list[_Numbers], size: int) -> _RowMask:
-    """Return which pairs have words that rarely occur together elsewhere; one half of the pairs judges the other."""
+    """Return the mask of pairs whose words rarely occur together in other pairs; each half judges the other half."""
     gains, counts = np.zeros((2, len(sources))), np.zeros((2, len(sources)))
     half = np.random.default_rng(0).permutation(len(sources)) % 2 == 0  # random: lines of a file may alternate
     for training_mask in (half, ~half):
@@ -149,7 +152,7 @@ class _Lexicon:
         return np.bincount(pair, gain, len(sources)), np.bincount(pair[is_known], minlength=len(sources))
 
     def _pair_words(self, sources: list[_Numbers], targets: list[_Numbers]) -> tuple[_Numbers, _Numbers]:
-        """Return codes of (pair, target word) and (source word, target word); a pair's sources include none."""
+        """Return codes of (pair, target word) and (source word, target word), with an empty source word per pair."""
         occurrences, word_pairs = [], []
         for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
             occurrences.append(np.tile(row * self.size + target, len(source) + 1))

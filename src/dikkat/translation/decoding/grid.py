@@ -1,7 +1,7 @@
-"""A search on an accelerator: the places of all sentences are a grid, and no step waits for the host.
+"""A search on an accelerator: the hypotheses of all sentences form a grid, and no step waits for the host.
 
-All places of a sentence read one memory, so hypotheses are reordered without copying it. The tables of several steps
-are sent to the host together, for the bookkeeping of `StepBeams`. A decided sentence continues until then.
+All hypotheses of a sentence read one memory, so reordering them copies nothing. The tables of several steps are sent
+to the host together, where `StepBeams` records them. A sentence that has ended continues until then.
 """
 
 import math

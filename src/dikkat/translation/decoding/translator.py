@@ -247,7 +247,7 @@ class BaseTranslator(PairScorer):
     def _find_end(self, ids: Sequence[int], source: Sequence[int]) -> int:
         """Return where to cut a translation: after the first occurrence of tokens that repeat too often.
 
-        That is three times, and more often than any tokens of the source.
+        Too often means at least three times in a row, and more often than any tokens of the source.
         """
         if repetition(ids, self.target_tokenizer.begins_word)[0] <= 2:
             return len(ids)

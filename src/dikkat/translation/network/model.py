@@ -30,7 +30,7 @@ class Batch(NamedTuple):
         target: (B, T + 1) int64: `<bos>`, the sentence, `<eos>`.
         target_lengths: (B,) int64: tokens to predict, `<eos>` included.
         total_tokens: The target tokens of all processes' rows; 0 if unknown.
-        counts: Whether the rows count in the loss; False for a row that a process has only to stay in step.
+        counts: Whether the rows count in the loss; False for a row that a process computes only to stay in step.
     """
 
     source: Tensor

@@ -48,7 +48,7 @@ def every_module_has_hooks() -> bool:
 
 
 def undescribed(model: TranslationModel) -> list[str]:
-    """Return the reasons why the model may compute something else than its weights say; empty if it cannot."""
+    """Return the reasons why the weights may not describe what the model computes; empty if they do."""
     reasons = []
     global_hooks = every_module_has_hooks()
     for name, module in model.named_modules():

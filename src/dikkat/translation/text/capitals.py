@@ -49,7 +49,7 @@ class Capitals:
 
     @classmethod
     def learn(cls, sentences: Sequence[str]) -> "Capitals":
-        """Learn the marks of a text, single ones between words, and its names."""
+        """Learn the names of a text, and its marks (only single marks between words)."""
         surplus: Counter[str] = Counter()
         for sentence in sentences:
             first_words = [(_START, match[1]) for match in _FIRST_WORD.finditer(sentence)]

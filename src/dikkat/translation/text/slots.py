@@ -62,7 +62,7 @@ class Shape(NamedTuple):
     Attributes:
         written: The template: group numbers and the texts between them; for a coarse shape the text of each separator.
             None: the pairs do not agree, and the spans stay text.
-        times: The number of spans with this template.
+        times: The number of spans that the pairs write with this template.
         of: The number of all spans of the shape.
     """
 
@@ -341,7 +341,7 @@ def _find_spans(text: str, expression: regex.Pattern[str] = SPAN) -> Iterator[_S
 
 
 def _find_templates(span: _Span, target: str, used: list[Offsets]) -> list[tuple[int | str, ...]]:
-    """Return the templates of the first unused match of a span's groups in the target, in order first; mark it used."""
+    """Return the templates of a span's first unused match in the target, the ordered one first; mark it as used."""
     if span.shape[0] not in "#9":
         offsets = _find(span.groups[0], target, used)
         used += [offsets] if offsets else []

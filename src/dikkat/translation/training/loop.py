@@ -83,7 +83,7 @@ class Loop:
     """A training from its first step, or from a checkpoint, to its end.
 
     `module` computes the loss of a batch. `scoring_pairs` are validation pairs that choose the length penalty and score
-    the finished translator. Only the first process has these `scores`.
+    the finished translator. Only the first process computes `scores`.
     """
 
     def __init__(

@@ -130,7 +130,7 @@ def fitted(recipe: Recipe, pairs: Corpus | Sequence[Pair], *, validated: bool) -
 
 
 def suited(sample: Sample, chosen: Mapping[str, Any], *, validated: bool = True) -> Settings:
-    """Return the settings for a corpus's sample, with the chosen ones, and no defaults that need missing validation."""
+    """Return the `chosen` settings, completed from a corpus's sample, without settings that need missing validation."""
     is_large = sample.pair_count >= _LARGE_PAIRS
     values = dict(_LARGE if is_large else _SMALL)
     if is_large and has_bfloat16(device_type()):
@@ -170,7 +170,7 @@ def _epochs(sample: Sample, settings: Settings) -> int:
 
 
 def reason(sample: Sample, settings: Settings) -> str:
-    """Return one line about the settings that were chosen by the corpus, with the expected time on this machine."""
+    """Return one line with the settings that follow from the corpus, and the expected time on this machine."""
     units = "whole words" if settings.tokenizer == "word" else f"{settings.vocabulary_size:,} parts of words"
     kind = ", a script without spaces" if any(sample.unspaced) else ", mostly single words" * sample.single
     scope = "" if len(sample.pairs) == sample.pair_count else f" in {len(sample.pairs):,} of them"

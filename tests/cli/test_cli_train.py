@@ -38,7 +38,10 @@ def test_a_training_makes_a_model_and_replaces_one(run, pairs, tmp_path):
         "to continue its training",
     )
     assert weights.read_bytes() == before
-    refused(run(*again, "--overwrite", "--resume"), "--resume and --overwrite cannot be combined: remove one of them")
+    refused(
+        run(*again, "--overwrite", "--resume"),
+        "resume and overwrite (--resume, --overwrite): expected only one of them",
+    )
     made(run(*again, "--overwrite"))
     assert weights.read_bytes() != before
 

@@ -133,7 +133,7 @@ def test_an_unfinished_training_is_not_begun_anew_by_mistake(tmp_path, monkeypat
     killed_in(monkeypatch, SHORT, tmp_path / "run", "_take_step", 6)
     with pytest.raises(TrainingFolderError, match=r"run: a training stopped here after step 5\. Continue it"):
         learn(SHORT, tmp_path / "run")
-    with pytest.raises(TrainingFolderError, match=r"resume and overwrite: got True and True; expected one of them"):
+    with pytest.raises(TrainingFolderError, match=r"resume and overwrite .*: expected only one of them"):
         learn(SHORT, tmp_path / "run", resume=True, overwrite=True)
     assert equal(weights(learn(SHORT, tmp_path / "run", overwrite=True)), weights(in_peace(SHORT)))
 

@@ -33,10 +33,10 @@ from dikkat.translation.data.source import Source
 from dikkat.translation.decoding.alignment import GoldLinks, alignment_error_rate, check_links, gold_links, read_links
 from dikkat.translation.decoding.evaluation import check_language
 from dikkat.translation.decoding.translator import BaseTranslator
+from dikkat.translation.formats.origin import Origin
 
 _COMPARED = "Comparison"
 _REPORT = "Report"
-_REPORT_FILE, _REPORT_PAGE = "report.json", "worst.html"
 _FEW = 100  # sentences: below, a p-value means little
 _WORST = 50  # sentences on the page
 
@@ -149,7 +149,7 @@ def evaluate_model(
             raise InputError(f"--links: got {folder}, a model without attention; expected one with attention")
     pairs = _read_pairs(corpus, references)
     for folder, member in loaded.items():
-        _warn_about_training_sentences(member, folder, pairs, corpus)
+        _warn_about_training_sentences(member.origin, folder, pairs, str(corpus))
     gold = _read_gold_links(links, pairs) if links else None  # before the work, to report errors early
     word_counts = _count_training_words(training) if training else None
     if report:
@@ -183,7 +183,7 @@ def evaluate_model(
         return
     _print_scores(results)
     if report:
-        print(f"report: {report / _REPORT_FILE}\npage: {report / _REPORT_PAGE}")
+        print(f"report: {report / 'report.json'}\npage: {report / 'worst.html'}")
     if model:
         suggest(f"dikkat show {shlex.quote(str(model))} {shlex.quote(pairs[0][0])}, to see its attention")
 
@@ -194,12 +194,8 @@ def _read_pairs(corpus: str | None, references: Path | None) -> list[Pair]:
     return list(Source.parse(read_options({"corpus": corpus})["corpus"]).open("test"))
 
 
-def _warn_about_training_sentences(
-    translator: Translator, model: Path, pairs: Sequence[Pair], corpus: str | None
-) -> None:
-    if translator.origin is None:
-        return
-    common, compared = translator.origin.count_trained(source for source, _ in pairs)
+def _warn_about_training_sentences(origin: Origin | None, model: Path, pairs: Sequence[Pair], corpus: str) -> None:
+    common, compared = origin.count_trained(source for source, _ in pairs) if origin else (0, 0)
     if common:
         sampled = "sampled " if compared < len(pairs) else ""
         complain(
@@ -273,10 +269,10 @@ def _write_report(
     fields = "source", "target", "reference", "chrf", *faults
     sentences = [{name: getattr(judgement, name) for name in fields} for judgement in judgements]
     text = json.dumps({**results, "sentences": sentences}, ensure_ascii=False, indent=1)
-    write_whole(folder / _REPORT_FILE, text)
+    write_whole(folder / "report.json", text)
     worst = sorted(judgements, key=lambda judgement: judgement.chrf)[:_WORST]
     title, scores = "The worst translations", [judgement.chrf for judgement in worst]
-    save_page(folder / _REPORT_PAGE, worst, title=title, scores=scores, score_name="chrF")
+    save_page(folder / "worst.html", worst, title=title, scores=scores, score_name="chrF")
     return results
 
 

@@ -31,12 +31,7 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
     if as_json:
         print(json_text({**facts, "settings": settings}, indent=2))
         return
-    rows = [
-        [name.replace("_", " ") if number == 0 else "", line]
-        for name, value in facts.items()
-        for number, line in enumerate(_format(value).splitlines())
-    ]
-    show_table(["", ""], rows, text_columns=2)
+    show_table(["", ""], [[name.replace("_", " "), _format(value)] for name, value in facts.items()], text_columns=2)
     print()
     show_table(["setting", "value"], [[name, _format(value)] for name, value in settings.items()], text_columns=2)
     suggest(f'dikkat translate {shlex.quote(str(model))} "A sentence."')

@@ -17,7 +17,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, text_co
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if number >= text_columns else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(printable, row))
+        table.add_row(*("\n".join(map(printable, cell.split("\n"))) for cell in row))
     console = Console(markup=False, highlight=False, width=None if terminal else 1000)  # never wrap in a file
     with console.capture() as capture:
         console.print(table)

@@ -106,8 +106,6 @@ def train(
     """
     values = read_options({"corpus": corpus, "validation": validation, "test": test, **options})
     check_conflicts(values)
-    if resume and overwrite:
-        raise InputError("--resume and --overwrite cannot be combined: remove one of them")
     check_writable(output, overwrite=resume or overwrite, advice=", or --resume to continue its training")
     if watch is not None:
         from dikkat.inspection.watching import check_path
@@ -212,8 +210,11 @@ def _finish(result: "Training", plan: "Recipe", validation_pairs: Any, output: P
         validation_loss=None if result.best is None else result.best.loss, training_hashes=result.sketch,
         examples=None if validation_pairs is None else _select_examples(validation_pairs, result.translator) or None,
     )  # fmt: skip
-    if result.scores is not None:
-        origin = origin.scored(result.scores)
+    if (scores := result.scores) is not None:
+        origin = replace(
+            origin, validation_sentences=scores.sentences, validation_bleu=scores.bleu,
+            validation_bleu_signature=scores.bleu_signature,
+        )  # fmt: skip
     translator = replace(result.translator, origin=origin)
     if usable and _is_main_process():  # an untrained model must not replace an older one
         translator.save(output)
@@ -227,7 +228,7 @@ def _finish(result: "Training", plan: "Recipe", validation_pairs: Any, output: P
         raise typer.Exit(130)
     if plan.test is not None and _is_main_process():
         scores = _score(translator, list(plan.test.open("test")))
-        replace(translator, origin=origin.scored(scores, plan.test.title())).save(output)
+        replace(translator, origin=origin.scored(plan.test.title(), scores)).save(output)
     if _is_main_process():
         suggest(f"dikkat export {shlex.quote(str(output))} --html translator.html")
 

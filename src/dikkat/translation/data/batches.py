@@ -46,16 +46,9 @@ class Batches:
     """
 
     def __init__(
-        self,
-        pairs: Store | Sequence[TokenPair],
-        batch_size: int,
-        seed: int | None,
-        *,
-        batch_tokens: int | None = None,
-        buffer: int = 1_000_000,
-        rank: int = 0,
-        world: int = 1,
-    ) -> None:
+        self, pairs: Store | Sequence[TokenPair], batch_size: int, seed: int | None, *,
+        batch_tokens: int | None = None, buffer: int = 1_000_000, rank: int = 0, world: int = 1,
+    ) -> None:  # fmt: skip
         self._store = pairs if isinstance(pairs, Store) else Store.of(pairs)
         if not len(self._store):
             raise ValueError("pairs: got none; expected at least one")

@@ -83,10 +83,7 @@ def _number(sentences: Iterable[str], vocabulary: dict[str, int]) -> list[_Numbe
 
 
 def _find_exchanged(sources: list[_Numbers], targets: list[_Numbers], sample_size: int, size: int) -> _RowMask:
-    """Return the mask of pairs with exchanged sides: each has words of the source on its target side, and vice versa.
-
-    The words that are typical of a side come from the first half of the pairs, and then from all pairs.
-    """
+    """Return the mask of pairs with exchanged sides, by words typical of a side in the first half, then in all."""
     exchanged: _RowMask = np.zeros(len(sources), bool)
     for count in (sample_size // 2, sample_size):
         ordered = [(b, a) if wrong else (a, b) for a, b, wrong in zip(sources, targets, exchanged, strict=True)]

@@ -130,17 +130,12 @@ def without_leaks(training: Corpus | Sequence[Pair], held_out: Corpus | Sequence
 
 
 def sketch(hashes: NDArray[np.uint32], sentences: Iterable[str]) -> NDArray[np.uint32]:
-    """Return the smallest different hashes of a set of sentences, at most `SKETCH_SIZE`, in ascending order.
-
-    `hashes` is the sketch of other sentences of the set. Case and spacing of a sentence make no difference.
-    """
+    """Return a sketch of a set of sentences: its smallest hashes, from the sketch of some and the other sentences."""
     return np.unique(np.concatenate([hashes, _hashes(sentences)]))[:SKETCH_SIZE]
 
 
 def count_common(sentences: Iterable[str], hashes: NDArray[np.uint32]) -> tuple[int, int]:
-    """Return how many sentences are in the set with the sketch `hashes`, and how many could be compared.
-
-    All can be compared if the set is smaller than `SKETCH_SIZE`, else those with hashes in the range of the sketch.
+    """Return how many sentences are in the set of a sketch, and how many could be compared: all, if the set is small.
 
     Example:
         >>> hashes = sketch(np.empty(0, np.uint32), ["Go.", "I lost."])

@@ -77,18 +77,10 @@ class Store:
 
     @classmethod
     def build(
-        cls,
-        corpus: Corpus | Sequence[Pair],
-        source_tokenizer: Tokenizer,
-        target_tokenizer: Tokenizer,
-        *,
-        slots: Slots = NO_SLOTS,
-        max_length: int,
-        pairs: Iterable[Pair] | None = None,
-        distinct: bool = True,
-        practice: bool = False,
-        progress: Callable[[int], None] | None = None,
-    ) -> "Store":
+        cls, corpus: Corpus | Sequence[Pair], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer, *,
+        slots: Slots = NO_SLOTS, max_length: int, pairs: Iterable[Pair] | None = None, distinct: bool = True,
+        practice: bool = False, progress: Callable[[int], None] | None = None,
+    ) -> "Store":  # fmt: skip
         """Tokenise a corpus, or open its cached tokens.
 
         The corpus is read once, unless its `pairs` are in memory. Equal pairs have equal 64-bit hashes, which take

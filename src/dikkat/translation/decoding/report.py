@@ -62,12 +62,9 @@ def evaluate_by_rarity(
 
 
 def judge(
-    translation: Translation,
-    reference: str,
-    counts: Counter[str] | None,
-    translated: Tensor | None,
+    translation: Translation, reference: str, counts: Counter[str] | None, translated: Tensor | None,
     expected: Tensor | None,
-) -> Judged:
+) -> Judged:  # fmt: skip
     """Return a translation with its faults. Without `counts` of the words in training, no word is unseen.
 
     `translated` (S,) has the weight of each source unit in the translation, `expected` (S,) in the reference. Both are
@@ -82,14 +79,12 @@ def judge(
         lost = ((translated < _LOST) & (expected > _EXPECTED)).tolist()
         dropped = [source[slice(*span)] for span, is_lost in zip(units.spans, lost, strict=True) if is_lost]
     return Judged(
-        **vars(translation),
-        reference=reference,
-        chrf=CHRF().sentence_score(target, [reference]).score,
+        **vars(translation), reference=reference, chrf=CHRF().sentence_score(target, [reference]).score,
         unseen=[word for word in words(source) if counts is not None and not counts[word.lower()]],
         not_copied=_find_not_copied(words(source), words(target), words(reference)),
         doubled=_find_doubled(words(target.lower()), words(reference.lower())),
         dropped=dropped,
-    )
+    )  # fmt: skip
 
 
 def _find_not_copied(source: Sequence[str], target: Sequence[str], reference: Sequence[str]) -> list[str]:

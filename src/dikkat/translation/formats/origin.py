@@ -27,11 +27,9 @@ class Origin:
         pairs: The number of training pairs.
         epochs: The number of epochs, including an incomplete last one.
         validation_loss: The mean loss of a target token in the best validation, in nats; None without validation.
-        validation_sentences: The number of validation sentences that were translated for the next scores.
-        validation_bleu: Their BLEU, from 0 to 100.
-        validation_bleu_signature: sacreBLEU's signature of the BLEU.
-        validation_chrf: Their chrF, from 0 to 100.
-        validation_chrf_signature: sacreBLEU's signature of the chrF.
+        validation_sentences: The number of translated validation sentences.
+        validation_bleu: The BLEU of these translations, from 0 to 100.
+        validation_bleu_signature: sacreBLEU's signature of this BLEU.
         examples: Three held-out sentences, one per line, with which the model's pages begin.
         test: The test corpus; None: the model was not scored.
         bleu: The BLEU on the test corpus, from 0 to 100.
@@ -53,8 +51,6 @@ class Origin:
     validation_sentences: int | None = None
     validation_bleu: float | None = None
     validation_bleu_signature: str | None = None
-    validation_chrf: float | None = None
-    validation_chrf_signature: str | None = None
     examples: str | None = None
     test: str | None = None
     bleu: float | None = None
@@ -83,12 +79,10 @@ class Origin:
         """
         return cls(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), __version__, **known)
 
-    def scored(self, scores: Any, test: str | None = None) -> "Origin":
-        """Return a copy with the scores on the corpus `test`, or if it is None, on validation sentences."""
-        names = ("bleu", "bleu_signature", "chrf", "chrf_signature")
-        if test is not None:
-            return replace(self, test=test, **{name: getattr(scores, name) for name in names})
-        return replace(self, **{f"validation_{name}": getattr(scores, name) for name in ("sentences", *names)})
+    def scored(self, test: str, scores: Any) -> "Origin":
+        """Return a copy with the scores of a test."""
+        values = {name: getattr(scores, name) for name in ("bleu", "bleu_signature", "chrf", "chrf_signature")}
+        return replace(self, test=test, **values)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the known values by name, of types that JSON has."""

@@ -122,7 +122,7 @@ def train(
     if resume and folder is None:
         raise TrainingFolderError("folder: got None; expected the folder of the training to resume")
     if resume and overwrite:
-        raise TrainingFolderError("resume and overwrite: got True and True; expected one of them")
+        raise TrainingFolderError("resume and overwrite (--resume, --overwrite): expected only one of them")
     check_precision(settings.precision, device_type())
     check_size(settings.tokenizer, settings.vocabulary_size)
     if settings.average > settings.epochs and settings.validation_steps is None:
@@ -180,13 +180,9 @@ def _restore_threads(precision: str) -> Iterator[None]:
 
 
 def _make_loop(
-    settings: Settings,
-    training: Corpus,
-    validation: Corpus | None,
-    folder: RunFolder | None,
-    checkpoint: Path | None,
-    report: Callable[[str], object],
-) -> tuple[Loop, Store]:
+    settings: Settings, training: Corpus, validation: Corpus | None, folder: RunFolder | None,
+    checkpoint: Path | None, report: Callable[[str], object],
+) -> tuple[Loop, Store]:  # fmt: skip
     """Return the loop of an untrained translator over the tokenised corpora, and the tokenised training pairs."""
     if folder is not None and checkpoint is not None:
         source, target, slots = folder.texts()
@@ -214,17 +210,12 @@ def _make_loop(
         report(line)
     group = Group(processes())
     batches = partial(
-        Batches,
-        batch_size=settings.batch_size,
-        batch_tokens=settings.batch_tokens,
-        buffer=settings.shuffle_buffer,
-        rank=group.rank,
-        world=group.world,
-    )
+        Batches, batch_size=settings.batch_size, batch_tokens=settings.batch_tokens, buffer=settings.shuffle_buffer,
+        rank=group.rank, world=group.world,
+    )  # fmt: skip
     uses_bleu = validation is not None and settings.criterion == "bleu"
     loop = Loop(
-        translator,
-        batches(store, seed=settings.seed),
+        translator, batches(store, seed=settings.seed),
         validation=None if validated is None else batches(validated, seed=None),
         sample=evenly(validation or (), _CRITERION_PAIRS)[0] if uses_bleu else [],
         scoring_pairs=[] if validation is None else list(_select_scoring_pairs(translator, validation)),
@@ -233,9 +224,8 @@ def _make_loop(
             "training corpus": _fingerprint(store),
             "validation corpus": None if validated is None else _fingerprint(validated),
         },
-        folder=folder,
-        group=group,
-    )
+        folder=folder, group=group,
+    )  # fmt: skip
     return loop, store
 
 
@@ -269,17 +259,11 @@ def _make_result(loop: Loop, store: Store, error: TrainingError | None, report: 
         if (length_penalty := loop.translator.settings.length_penalty) is not None:
             report(f"length penalty {length_penalty:g}")
     result = Training(
-        loop.translator,
-        state.all_epochs(),
-        len(store) - store.counts.copies,
-        state.elapsed,
-        state.all_tokens / state.all_seconds if state.all_seconds else 0.0,
-        loop.interrupted,
-        loop.interrupted and resumable,
-        state.validations,
-        loop.scores,
-        store.counts.sketch,
-    )
+        loop.translator, state.all_epochs(), pairs=len(store) - store.counts.copies, seconds=state.elapsed,
+        tokens_per_second=state.all_tokens / state.all_seconds if state.all_seconds else 0.0,
+        interrupted=loop.interrupted, resumable=loop.interrupted and resumable, validations=state.validations,
+        scores=loop.scores, sketch=store.counts.sketch,
+    )  # fmt: skip
     if error is not None:
         error.training = result
         raise error
@@ -381,14 +365,9 @@ def _store(
             report(f"{pairs:,} {purpose} pairs read")
 
     store = Store.build(
-        corpus,
-        translator.source_tokenizer,
-        translator.target_tokenizer,
-        slots=translator.slots,
-        max_length=translator.settings.max_length,
-        progress=read,
-        **options,
-    )
+        corpus, translator.source_tokenizer, translator.target_tokenizer, slots=translator.slots,
+        max_length=translator.settings.max_length, progress=read, **options,
+    )  # fmt: skip
     if losses := store.losses():
         warnings.warn(f"{purpose} corpus: {losses}", UserWarning, stacklevel=4)
     return store

@@ -125,14 +125,46 @@ def test_a_saved_model_is_applied(run, homes, tmp_path):
     assert (status, err) == (0, "")
     assert "not used: note\n" in out
     assert "new.csv: read as UTF-8 with semicolons between the columns, decimal commas\n" in out
-    written = pd.read_csv("out/predictions.csv", sep=";", decimal=",")
+    written = pd.read_csv("out/new-predictions.csv", sep=";", decimal=",")
     assert list(written.columns[5:]) == ["price_predicted", "price_std", "price_lower", "price_upper"]
     order = pd.CategoricalDtype(["low", "mid", "high"], ordered=True)
     x = new[["town", "area", "size", "day"]].astype({"size": order})
     np.testing.assert_allclose(written["price_predicted"], model.predict(x), rtol=1e-9)
     np.testing.assert_allclose(written["price_std"], model.predict(x, return_std=True)[1], rtol=1e-7)
     made(run("new.csv", "--apply", "made/model.safetensors", "-o", "plain"))
-    assert list(pd.read_csv("plain/predictions.csv", sep=";").columns[5:]) == ["price_predicted", "price_std"]
+    assert list(pd.read_csv("plain/new-predictions.csv", sep=";").columns[5:]) == ["price_predicted", "price_std"]
+
+
+def test_applying_a_model_writes_next_to_the_table_and_says_when_it_replaces_a_file(run, homes, tmp_path):
+    out, _ = made(run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high"))
+    assert "(replaced)" not in out
+    before = {path: path.read_bytes() for path in (tmp_path / "regression").iterdir()}
+    (tmp_path / "new").mkdir()
+    homes.to_parquet("new/spring.2021.parquet")
+    homes.to_csv("new/Autumn.CSV.gz", index=False)
+    (tmp_path / "new/autumn").mkdir()
+    homes[:31].to_parquet("new/autumn/a.parquet")
+    apply = ["--apply", "regression/model.safetensors"]
+    for table, file in (
+        ("new/spring.2021.parquet", "new/spring.2021-predictions.parquet"),
+        ("new/Autumn.CSV.gz", "new/Autumn-predictions.csv"),
+        ("new/autumn", "new/autumn-predictions.parquet"),
+        ("-", "stdin-predictions.csv"),
+    ):
+        for note in ("", " (replaced)"):
+            out, _ = made(run(table, *apply, stdin=homes.to_csv(index=False).encode()))
+            assert f"predictions: {file}{note}\n" in out
+        assert (tmp_path / file).is_file()
+    assert {path: path.read_bytes() for path in (tmp_path / "regression").iterdir()} == before
+    out, _ = made(run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high"))
+    assert {line for line in out.splitlines() if line.endswith(" (replaced)")} == {
+        "model: regression/model.safetensors (replaced)",
+        "predictions: regression/predictions.csv (replaced)",
+        *(
+            f"picture: regression/{name} (replaced)"
+            for name in ("fit.png", "fit.svg", "attention.png", "attention.svg")
+        ),
+    }
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests
@@ -145,7 +177,7 @@ def test_missing_cells_where_a_model_is_applied(run, homes):
     refused(run("homes.csv", *apply), "has 1 of 60 values missing")
     status, _, err = run("homes.csv", *apply, "--missing", "drop")
     assert (status, err) == (0, "dikkat: 2 of 60 rows have a missing cell and get no prediction\n")
-    found = pd.read_csv("out/predictions.csv")["price_predicted"]
+    found = pd.read_csv("out/homes-predictions.csv")["price_predicted"]
     assert found.isna().tolist() == [i in (3, 4) for i in range(60)]
     np.testing.assert_allclose(found.drop(index=[3, 4]), whole.drop(index=[3, 4]), rtol=1e-9)
     refused(run("homes.csv", *apply, "--folds", 3), "--folds is for fitting and --apply uses a fitted model")
@@ -184,7 +216,7 @@ def test_numbers_that_are_categories_may_be_texts_in_another_table(run, homes):
     status, _, err = run("new.csv", "--apply", "made/model.safetensors", "-o", "out")
     assert (status, err.count("\n")) == (0, 1)
     assert "1 of 60 rows of X have a category in column 'town' that was not in fit" in err
-    found = pd.read_csv("out/predictions.csv")["price_predicted"]
+    found = pd.read_csv("out/new-predictions.csv")["price_predicted"]
     np.testing.assert_allclose(found[:-1], expected[:-1], rtol=1e-9)
     assert abs(found[59] - expected[59]) > 1e-3
 
@@ -251,13 +283,13 @@ def test_texts_are_texts_where_all_look_like_numbers(run, homes):
     options = ["--target", "price", "--categorical", "town", "--set", "bandwidth=0.2,60", "--folds", 0]
     made(run("codes.csv", *options, "-o", "made"))
     expected = pd.read_csv("made/predictions.csv")["price_predicted"][new.index]
-    for name, asked in (
-        ("applied", ["new.csv", "--apply", "made/model.safetensors"]),
-        ("predicted", ["codes.csv", *options, "--predict", "new.csv"]),
+    for file, arguments in (
+        ("out/new-predictions.csv", ["new.csv", "--apply", "made/model.safetensors"]),
+        ("out/predictions.csv", ["codes.csv", *options, "--predict", "new.csv"]),
     ):
-        status, _, err = run(*asked, "-o", name)
+        status, _, err = run(*arguments, "-o", "out")
         assert (status, err) == (0, "")
-        np.testing.assert_allclose(pd.read_csv(f"{name}/predictions.csv")["price_predicted"], expected, rtol=1e-9)
+        np.testing.assert_allclose(pd.read_csv(file)["price_predicted"], expected, rtol=1e-9)
 
 
 def test_missing_cells_are_learned_from_and_predicted(run, homes):
@@ -275,4 +307,4 @@ def test_missing_cells_are_learned_from_and_predicted(run, homes):
     homes.drop(columns="price").to_csv("new.csv", index=False)
     status, _, err = run("new.csv", "--apply", "regression/model.safetensors", "--output", "new")
     assert (status, err) == (0, "")
-    np.testing.assert_allclose(pd.read_csv("new/predictions.csv")["price_predicted"], written["price_predicted"])
+    np.testing.assert_allclose(pd.read_csv("new/new-predictions.csv")["price_predicted"], written["price_predicted"])

@@ -227,7 +227,8 @@ def test_a_cell_that_is_no_number_does_not_take_its_column_away(run, quick, home
     homes.loc[6, "area"] = None
     homes.to_csv("homes.csv", index=False)
     refused(
-        run("homes.csv", "--target", "price"), "column 'area' has 1 of 41 values missing, NaN or infinite, the first"
+        run("homes.csv", "--target", "price"),
+        "column 'area' has 1 of 41 cells missing, the first in row 7; add --missing drop",
     )
 
 

@@ -86,7 +86,7 @@ def test_rows_that_lack_cells(run, homes):
     holes.loc[4, "town"] = None
     holes.to_csv("homes.csv", index=False)
     options = [*SETTINGS, "--ordered", "size=low,mid,high"]
-    refused(run("homes.csv", *options), "column 'town' has 1 of 60 values missing, the first in row 5; keep rows")
+    refused(run("homes.csv", *options), "column 'town' has 1 of 60 cells missing, the first in row 5; add --missing")
     status, out, err = run("homes.csv", *options, "--missing", "drop")
     assert (status, err) == (0, "dikkat: 2 of 60 rows have a missing cell and get no prediction\n")
     assert "rows: 60, 3 left out for missing cells\n" in out
@@ -174,13 +174,44 @@ def test_missing_cells_where_a_model_is_applied(run, homes):
     homes.loc[3, "area"], homes.loc[4, "town"] = np.nan, None
     homes.to_csv("homes.csv", index=False)
     apply = ["--apply", "made/model.safetensors", "-o", "out"]
-    refused(run("homes.csv", *apply), "has 1 of 60 values missing")
+    refused(run("homes.csv", *apply), "has 1 of 60 cells missing, the first in row 5; add --missing drop to leave")
+    message = (
+        "--missing: got 'indicator', but made/model.safetensors was fitted without it; expected 'refuse' or 'drop'"
+    )
+    refused(run("homes.csv", *apply, "--missing", "indicator"), message)
+    warning = "dikkat: 2 of 60 rows have a missing cell and get no prediction\n"
     status, _, err = run("homes.csv", *apply, "--missing", "drop")
-    assert (status, err) == (0, "dikkat: 2 of 60 rows have a missing cell and get no prediction\n")
+    assert (status, err) == (0, warning)
     found = pd.read_csv("out/homes-predictions.csv")["price_predicted"]
     assert found.isna().tolist() == [i in (3, 4) for i in range(60)]
     np.testing.assert_allclose(found.drop(index=[3, 4]), whole.drop(index=[3, 4]), rtol=1e-9)
     refused(run("homes.csv", *apply, "--folds", 3), "--folds is for fitting and --apply uses a fitted model")
+    made(run("homes.csv", "--target", "price", "--folds", 0, "--missing", "indicator", "-o", "gaps"))
+    apply[1] = "gaps/model.safetensors"
+    for options, gaps in (([], 0), (["--missing", "indicator"], 0), (["--missing", "drop"], 2)):
+        status, _, err = run("homes.csv", *apply, *options)
+        assert (status, err) == (0, warning if gaps else "")
+        assert pd.read_csv("out/homes-predictions.csv")["price_predicted"].isna().sum() == gaps
+    refused(run("homes.csv", *apply, "--missing", "refuse"), "cells missing")
+
+
+@pytest.mark.parametrize("missing", ["drop", "indicator"])
+def test_rows_without_a_weight_are_left_out(run, homes, missing):
+    homes["count"] = 1 + np.arange(60.0) % 3
+    homes.loc[7, "count"] = np.nan
+    homes.to_csv("homes.csv", index=False)
+    options = [*SETTINGS, "--ordered", "size=low,mid,high", "--weights", "count"]
+    refused(
+        run("homes.csv", *options), "column 'count' has 1 of 60 cells missing, the first in row 8; add --missing drop"
+    )
+    out, _ = made(run("homes.csv", *options, "--missing", missing))
+    assert "rows: 60, 1 left out for missing cells\n" in out
+    model = KernelRegressor.load("regression/model.safetensors")
+    np.testing.assert_array_equal(model.sample_weight_, homes["count"].drop(index=7))
+    homes.loc[9, "area"] = np.inf
+    homes.to_csv("homes.csv", index=False)
+    message = "column 'area' has 1 of 60 cells infinite, the first in row 10; correct them"
+    refused(run("homes.csv", *options, "--missing", missing), message)
 
 
 def test_a_column_that_is_named_is_what_it_holds_or_refused(run, homes, tmp_path):

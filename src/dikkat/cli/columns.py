@@ -105,16 +105,18 @@ class Data:
         texts = [name for name, kind in self.kinds.items() if kind == "category" and self.rows.holds_text(name)]
         return table.frame(self.kinds, missing, self.orders, texts)
 
-    def training_rows(self, drops: bool, gaps: bool = False) -> "tuple[pyarrow.Table, Array, Array | None]":
-        """Return features, target and weights of the training rows; `drops` leaves out rows with missing cells.
+    def training_rows(self, missing: str) -> "tuple[pyarrow.Table, Array, Array | None]":
+        """Return features, target and weights of the training rows.
 
-        With `gaps`, features may have missing cells, and only rows without a target are left out.
+        With `missing` "drop", rows with missing cells are left out. With "indicator", rows without a target or a weight
+        are left out.
         """
         import pyarrow
 
-        x, y = self.frame(self.rows, drops or gaps), self.rows.numbers(self.target, missing=drops or gaps)[:, 0]
-        weight = None if self.weights is None else self.rows.numbers(self.weights)[:, 0]
-        usable = (gaps | find_complete_rows(x)) & ~np.isnan(y)
+        may_miss = missing != "refuse"
+        x, y = self.frame(self.rows, may_miss), self.rows.numbers(self.target, missing=may_miss)[:, 0]
+        weight = None if self.weights is None else self.rows.numbers(self.weights, missing=may_miss)[:, 0]
+        usable = ((missing == "indicator") | find_complete_rows(x)) & ~np.isnan(y if weight is None else y + weight)
         if usable.all():
             return x, y, weight
         if not usable.any():
@@ -156,14 +158,14 @@ def find_complete_rows(x: "pyarrow.Table") -> "NDArray[np.bool_]":
     return complete
 
 
-def predict_rows(model: "KernelRegressor", x: "pyarrow.Table", coverage: float | None) -> "list[Array]":
-    """Return predictions and deviations, with a coverage also both ends of intervals; NaN for rows with missing cells.
+def predict_rows(model: "KernelRegressor", x: "pyarrow.Table", coverage: float | None, missing: str) -> "list[Array]":
+    """Return predictions and deviations, and with a coverage both ends of intervals.
 
-    Warns if there are such rows.
+    Unless `missing` is "indicator", rows with missing cells get NaN and a warning.
     """
     import pyarrow
 
-    usable = find_complete_rows(x) | (model.missing == "indicator")
+    usable = find_complete_rows(x) | (missing == "indicator")
     if not usable.all():
         warnings.warn(
             f"{(~usable).sum():,} of {len(usable):,} rows have a missing cell and get no prediction", stacklevel=2

@@ -48,7 +48,8 @@ _HELP = {
     "categorical": "A column of categories without an order. Repeatable. [default: text columns with few values]",
     "ordered": "A column of ordered categories: numbers, or text as in size=small,medium,large. Repeatable.",
     "missing": "Rows with missing cells: refuse raises an error; drop leaves them out and counts them; indicator "
-    "treats a missing cell as a category, so that every row gets a prediction. [default: refuse]",
+    "treats a missing cell as a category, so that every row gets a prediction. [default: refuse; with --apply, as in "
+    "the fit]",
     "weights": "A column with the weight of each row: 2 counts a row twice, 0 ignores it.",
     "predict": "Another table with the same features, whose target to predict. [default: the table itself]",
     "apply": "Predict TABLE with a saved model, instead of fitting one, and write homes-predictions.csv for homes.csv. "
@@ -130,19 +131,20 @@ def regress(
         raise InputError(f"--interval: got {interval}; expected a number between 0 and 1, such as 0.9")
     if missing not in (None, *_MISSING):
         raise InputError(f"--missing: got {missing!r}; expected 'refuse', 'drop' or 'indicator'")
-    form, drops = form_options(_parse_pairs("text", text, _TEXT_NAMES)), missing == "drop"
+    form = form_options(_parse_pairs("text", text, _TEXT_NAMES))
     if apply is not None:
         if fit_options := [name for name in table_options if name not in ("apply", "interval", "missing", "text")]:
             raise InputError(f"--{fit_options[0]} is for fitting and --apply uses a fitted model: remove one of them")
         folder = output or (table.parent if table.is_file() or table.is_dir() else Path())
-        return _apply(apply, table, form, interval, drops, _create_folder(folder))
+        return _apply(apply, table, form, interval, missing, _create_folder(folder))
     parameters = {name: _parse(name, value) for name, value in _parse_pairs("set", settings, _SET_NAMES).items()}
     if order is not None:
         parameters["order"] = order
     if missing == "indicator":
         parameters["missing"] = missing
     data = Data.read(table, context.params, form, parameters)
-    return _fit(parameters, data, interval, 5 if folds is None else folds, drops, _create_folder(output or _FOLDER))
+    output = _create_folder(output or _FOLDER)
+    return _fit(parameters, data, interval, 5 if folds is None else folds, missing or "refuse", output)
 
 
 def _parse_pairs(option: str, texts: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
@@ -167,7 +169,9 @@ def _parse(name: str, text: str) -> Any:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _fit(parameters: dict[str, Any], data: Data, coverage: float | None, folds: int, drops: bool, output: Path) -> None:
+def _fit(
+    parameters: dict[str, Any], data: Data, coverage: float | None, folds: int, missing: str, output: Path
+) -> None:
     from sklearn.model_selection import KFold
 
     from dikkat.regression import KernelRegressor, diagnostics, summary
@@ -177,9 +181,8 @@ def _fit(parameters: dict[str, Any], data: Data, coverage: float | None, folds: 
     names = _check_output(file, data.queries, data.target, coverage, data.rows.path)
     _check_free(output / MODEL, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
     begin = time.perf_counter()
-    gaps = "missing" in parameters
-    x, y, weight = data.training_rows(drops, gaps)
-    queries = data.frame(data.queries, drops or gaps)
+    x, y, weight = data.training_rows(missing)
+    queries = data.frame(data.queries, missing != "refuse")
     row_pairs, query_pairs = len(y) ** 2, len(data.queries) * len(y)
     with _naming_options({"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}):
         with working("finding the bandwidth", None, row_pairs):
@@ -187,7 +190,7 @@ def _fit(parameters: dict[str, Any], data: Data, coverage: float | None, folds: 
         model.target_name_ = data.target
         # An estimate and its deviation are one sum over the rows each, as are the error and degree of freedom of a row.
         with working("predicting", 2 * query_pairs + 2 * row_pairs, row_pairs):
-            predictions = dict(zip(names, predict_rows(model, queries, coverage), strict=True))
+            predictions = dict(zip(names, predict_rows(model, queries, coverage, missing), strict=True))
             left_out = diagnostics.leave_out(model)
         with working(f"holding out {folds} folds", None, row_pairs):
             held_out = diagnostics.hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
@@ -202,10 +205,12 @@ def _fit(parameters: dict[str, Any], data: Data, coverage: float | None, folds: 
     _draw(model, data, left_out, coverage, output)
 
 
-def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None, drops: bool, output: Path) -> None:
+def _apply(
+    path: Path, table: Path, form: "FormOptions", coverage: float | None, missing: str | None, output: Path
+) -> None:
     """Predict the rows of a table, and write it to `output`, under a name that contains the table's name.
 
-    Rows with missing cells raise an error, or with `drops` get no prediction.
+    `missing` treats missing cells as in a fit; None treats them as the fit of the model did.
     """
     from dikkat.regression import KernelRegressor
     from dikkat.regression.dialects import STDIN
@@ -213,7 +218,9 @@ def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None,
     from dikkat.regression.tables import Table
 
     model, rows = KernelRegressor.load(path), Table(table, form)
-    kinds = _feature_kinds(path, model, rows)
+    kinds, missing = _feature_kinds(path, model, rows), missing or model.missing
+    if missing == "indicator" != model.missing:
+        raise InputError(f"--missing: got 'indicator', but {path} was fitted without it; expected 'refuse' or 'drop'")
     name = "stdin" if table == STDIN else re.sub(rf"(?i){re.escape(rows.suffix)}(\.gz)?$", "", table.name)
     file = output / f"{name}-{PREDICTIONS}{rows.suffix}"
     names = _check_output(file, rows, model.target_name_, coverage)
@@ -224,10 +231,10 @@ def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None,
     }
     orders = {name: levels[name] for name in levels if kinds[name] == "ordered"}
     texts = [name for name in levels if kinds[name] == "category"]
-    x = rows.frame(kinds, drops or model.missing == "indicator", orders, texts)
+    x = rows.frame(kinds, missing != "refuse", orders, texts)
     try:
         with working("predicting", None, len(rows) * len(model.X_train_)):
-            columns = predict_rows(model, x, coverage)
+            columns = predict_rows(model, x, coverage, missing)
     except ValueError as error:
         raise InputError(f"{rows.path}: {error}") from error
     unused = [name for name in rows.names if name not in kinds]

@@ -135,7 +135,17 @@ def test_tables_with_little_in_them(run, quick, tmp_path, table):
     settings = ["--order", "linear", "--set", "kernel=epanechnikov"] if "5," in table or "1e6" in table else []
     out, _ = made(run("t.csv", "--target", "y", *settings))
     assert "nan" not in out
-    assert {"attention.png", "fit.svg"} <= set(pictures(tmp_path / "regression"))
+    assert "fit.svg" in pictures(tmp_path / "regression")
+
+
+def test_equal_weights_have_no_picture(run, quick, homes, tmp_path):
+    options = ["homes.csv", "--target", "price", "--folds", 0, "--set"]
+    message = "no picture of the attention: each row has the same weight in all predictions\n"
+    for weights in ([], ["--weights", "count"]):
+        for bandwidth, is_drawn in ((3, True), (900, False)):
+            out, _ = made(run(*options, f"bandwidth={bandwidth}", *weights))
+            assert (message in out) == (not is_drawn)
+            assert pictures(tmp_path / "regression") == both(*["attention"] * is_drawn, "fit")
 
 
 def test_a_feature_without_influence_is_said_to_have_none(run, quick, tmp_path):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MODEL, PREDICTIONS = "model.safetensors", "predictions"
 _FOLDER = Path("regression")
 
+_VISIBLE = 0.01  # relative difference of attention weights below which a picture of them has one colour
 _PICTURES, _ENDINGS = ("fit", "attention"), (".png", ".svg")
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # an argument of the estimator in an error message
 _SET_NAMES = ("kernel", "bandwidth", "ridge", "cv", "weights")  # settings of the estimator for --set
@@ -283,8 +284,12 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
         _save(pictures.draw_fit(left_out.predicted[has_weight], y, curves, data.target, omitted), output / "fit")
     feature = drawn[0] if drawn else 0  # the feature with the largest effect
     attention = diagnostics.among(model, model.X_train_[:, feature])
-    figure = pictures.draw_attention(attention, names[feature], columns.columns_of(model)[feature])
-    _save(figure, output / "attention")
+    if np.ptp(attention.weights, axis=0).max() > _VISIBLE * attention.weights.max():
+        figure = pictures.draw_attention(attention, names[feature], columns.columns_of(model)[feature])
+        return _save(figure, output / "attention")
+    for ending in _ENDINGS:  # of an earlier run
+        (output / f"attention{ending}").unlink(missing_ok=True)
+    print("no picture of the attention: each row has the same weight in all predictions")
 
 
 def _fit_curve(seed: int, output: Path) -> None:

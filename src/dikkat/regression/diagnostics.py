@@ -226,7 +226,8 @@ def among(model: KernelRegressor, by: Array) -> Among:
     """Return the attention of training points to each other, sorted by `by` (n,)."""
     rows = np.flatnonzero(model.sample_weight_ > 0)
     order = rows[np.argsort(by[rows], kind="stable")]
-    groups = np.array_split(order, min(len(order), _MAX_GROUPS))
+    group_size = math.ceil(len(order) / _MAX_GROUPS)
+    groups = np.array_split(order, math.ceil(len(order) / group_size))  # of equal size: a larger group would be darker
     starts = np.cumsum([0, *map(len, groups[:-1])])
     middle = [group[len(group) // 2] for group in groups]
     query = model._coordinates(model.X_train_[middle])

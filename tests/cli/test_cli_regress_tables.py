@@ -246,7 +246,7 @@ def test_numbers_that_are_categories_may_be_texts_in_another_table(run, homes):
     homes.astype({"town": object}).assign(town=[*homes["town"][:-1], "?"]).to_csv("new.csv", index=False)
     status, _, err = run("new.csv", "--apply", "made/model.safetensors", "-o", "out")
     assert (status, err.count("\n")) == (0, 1)
-    assert "1 of 60 rows of X have a category in column 'town' that was not in fit" in err
+    assert "1 of 60 rows with a category in column 'town' that was not in fit" in err
     found = pd.read_csv("out/new-predictions.csv")["price_predicted"]
     np.testing.assert_allclose(found[:-1], expected[:-1], rtol=1e-9)
     assert abs(found[59] - expected[59]) > 1e-3
@@ -269,6 +269,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
         run("homes.csv", "--apply", "homes.csv", "-o", "out"), "homes.csv: truncated, damaged, or not a safetensors"
     )
     refused(run("--apply", "made/model.safetensors"), "--apply needs a table")
+    refused(run("homes.csv", "--apply", "made", "-o", "out"), "made: Is a directory")
     KernelRegressor(bandwidth=1.0).fit([[0.0], [1.0]], [0.0, 1.0]).save("nameless.safetensors")
     refused(
         run("homes.csv", "--apply", "nameless.safetensors"),
@@ -279,7 +280,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
     assert (status, err) == (0, "")
     homes.assign(town="Izmir").to_csv("new.csv", index=False)
     _, err = made(run("new.csv", *apply))
-    assert "60 of 60 rows of X have a category in column 'town' that was not in fit" in err
+    assert "60 of 60 rows with a category in column 'town' that was not in fit" in err
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,8 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
     [
         (["--ordered", "size=low"], "--ordered: got 'size=low'; expected a column, or one with levels: size=low,high"),
         (["--ordered", "size=low,mid"], "homes.csv: column 'size' holds 'high'; expected one of low, mid"),
-        (["--ordered", "size"], "--ordered: got column 'size', which holds text"),
+        (["--ordered", "size"], "--ordered: got 'size', which holds text; expected --ordered size=LOWEST,…,HIGHEST"),
+        (["--ordered", "size=low,mid,high", "--categorical", "size"], "column 'size': got --ordered and --categorical"),
         (["--categorical", "twon"], "homes.csv: there is no column 'twon'; did you mean 'town'?"),
         (["--without", "twon"], "homes.csv: there is no column 'twon'; did you mean 'town'?"),
         (
@@ -303,6 +305,31 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
 )
 def test_what_cannot_be_used_is_one_line(run, homes, options, message):
     refused(run("homes.csv", "--target", "price", *options), message)
+
+
+@pytest.mark.filterwarnings("default")  # as outside the tests
+def test_advice_names_options(run, homes):
+    homes["count"] = 0.1 + np.arange(60.0) % 3
+    homes.loc[7, "size"] = None
+    homes.to_csv("homes.csv", index=False)
+    options = [*SETTINGS, "--ordered", "size=low,mid,high"]
+    message = (
+        "homes.csv: got 1 missing cells in column 'size', which is ordered; expected none. --missing indicator is for"
+    )
+    refused(run("homes.csv", *options, "--missing", "indicator"), message)
+    _, err = made(run("homes.csv", *options, "--missing", "drop", "--weights", "count"))
+    assert "dikkat: --weights: got weights that sum to" in err
+    assert "use --set weights=precision, for which" in err
+    day = pd.date_range("2021-01-01", periods=120)
+    series = pd.DataFrame({"day": day, "y": np.cumsum(np.random.default_rng(0).normal(0, 1, 120))})
+    series.to_csv("series.csv", index=False)
+    _, err = made(run("series.csv", "--target", "y", "--folds", 0))
+    assert "column 'y': got rows whose errors correlate with their neighbours' along 'day'" in err
+    assert "expected independent errors, or --set cv=20, which makes 20 blocks of rows" in err
+    made(run("homes.csv", "--target", "price", "--feature", "area", "--folds", 0))
+    homes.assign(area=9e9).to_csv("new.csv", index=False)
+    _, err = made(run("new.csv", "--apply", "regression/model.safetensors"))
+    assert "dikkat: new.csv: got 60 of 60 rows beyond the rows in fit, in area" in err
 
 
 @pytest.mark.filterwarnings("error")

@@ -72,6 +72,13 @@ class Data:
         declared = {**dict.fromkeys(options["categorical"] or (), "category"), **dict.fromkeys(orders, "ordered")}
         for name in (*used, *declared, *(options["without"] or ())):
             rows.check_once(name)
+        for name, levels in orders.items():
+            if name in (options["categorical"] or ()):
+                raise InputError(f"column {name!r}: got --ordered and --categorical; expected only one of them")
+            if not levels and rows.holds_text(name):
+                raise InputError(
+                    f"--ordered: got {name!r}, which holds text; expected --ordered {name}=LOWEST,…,HIGHEST"
+                )
         features: list[str] = list(options["feature"] or ())
         left_out: dict[str, str] = {}
         if not features:

@@ -13,6 +13,7 @@ import typer
 
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.columns import Data, form_options, predict_rows, print_formats
+from dikkat.cli.messages import rewriting_warnings
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
@@ -32,6 +33,10 @@ _PICTURES, _ENDINGS = ("fit", "attention"), (".png", ".svg")
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # an argument of the estimator in an error message
 _SET_NAMES = ("kernel", "bandwidth", "ridge", "cv", "weights")  # settings of the estimator for --set
 _TEXT_NAMES = ("delimiter", "decimal", "thousands", "encoding", "na")  # for --text
+_ADVICE = {  # settings of the estimator in messages
+    "weights='precision'": "--set weights=precision", "missing='indicator'": "--missing indicator",
+    "cv=20": "--set cv=20",
+}  # fmt: skip
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _MISSING = ("refuse", "drop", "indicator")  # the values of --missing
 _SET_WORDS = (  # for completion in the shell
@@ -160,7 +165,9 @@ def _parse_pairs(option: str, texts: Sequence[str] | None, known: Sequence[str])
 
 def _parse(name: str, text: str) -> Any:
     if name == "cv":
-        return int(text) if text.isdecimal() else text
+        if not text.isdecimal() or int(text) < 2:
+            raise InputError(f"--set cv: got {text!r}; expected a whole number of at least 2")
+        return int(text)
     if name not in ("bandwidth", "ridge"):
         return text
     try:
@@ -185,7 +192,7 @@ def _fit(
     x, y, weight = data.training_rows(missing)
     queries = data.frame(data.queries, missing != "refuse")
     row_pairs, query_pairs = len(y) ** 2, len(data.queries) * len(y)
-    with _naming_options({"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}):
+    with _naming_options({"y": f"column {data.target!r}", "X": str(data.rows.path)}):
         with working("finding the bandwidth", None, row_pairs):
             model = KernelRegressor(**parameters, **data.categories()).fit(x, y, weight)
         model.target_name_ = data.target
@@ -233,11 +240,8 @@ def _apply(
     orders = {name: levels[name] for name in levels if kinds[name] == "ordered"}
     texts = [name for name in levels if kinds[name] == "category"]
     x = rows.frame(kinds, missing != "refuse", orders, texts)
-    try:
-        with working("predicting", None, len(rows) * len(model.X_train_)):
-            columns = predict_rows(model, x, coverage, missing)
-    except ValueError as error:
-        raise InputError(f"{rows.path}: {error}") from error
+    with _naming_options({"X": str(rows.path)}), working("predicting", None, len(rows) * len(model.X_train_)):
+        columns = predict_rows(model, x, coverage, missing)
     unused = [name for name in rows.names if name not in kinds]
     print(f"features: {', '.join(kinds)}")
     if unused:
@@ -361,24 +365,21 @@ def _check_free(*paths: Path) -> None:
             raise InputError(f"{path}: got a folder; expected a file or a new path. Choose another --output")
 
 
-def _widest(data: Data) -> str:
-    ranges = {data.features[0]: -1.0}
-    for name in (name for name in data.features if data.kinds[name] == "number"):
-        with np.errstate(over="ignore"):
-            numbers = data.rows.numbers(name, missing=True)
-            ranges[name] = float(np.ptp(numbers[~np.isnan(numbers)])) if not np.isnan(numbers).all() else 0.0
-    return max(ranges, key=lambda name: ranges[name])
-
-
 @contextmanager
-def _naming_options(columns: Mapping[str, str]) -> Iterator[None]:
-    """Replace arguments of the estimator in errors by columns or options."""
+def _naming_options(sources: Mapping[str, str]) -> Iterator[None]:
+    """Replace arguments of the estimator in errors and warnings by `sources` (files and columns) and options."""
 
-    def replace(match: re.Match[str]) -> str:
+    def name_argument(match: re.Match[str]) -> str:
         name = match[0]
-        return columns.get(name) or _OPTIONS.get(name) or (f"--set {name}" if name in _SET_NAMES else f"--{name}")
+        return sources.get(name) or _OPTIONS.get(name) or (f"--set {name}" if name in _SET_NAMES else f"--{name}")
 
-    try:
-        yield
-    except ValueError as error:
-        raise InputError(_ARGUMENT.sub(replace, str(error))) from error
+    def rewrite(message: str) -> str:
+        for setting, words in _ADVICE.items():
+            message = message.replace(setting, words)
+        return _ARGUMENT.sub(name_argument, message)
+
+    with rewriting_warnings(rewrite):
+        try:
+            yield
+        except ValueError as error:
+            raise InputError(rewrite(str(error))) from error

@@ -188,14 +188,15 @@ def _draw_curve(axes: Axes, curve: Curve, target: str, limits: tuple[float, floa
 
 def _set_date_ticks(axes: Axes, curve: Curve) -> str:
     """Set short labels for dates, and return the axis label: the name, and the years if no tick shows a year."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+    from matplotlib import dates
 
-    first, last = (curve.column.moment(end).item() for end in (curve.at[0], curve.at[-1]))
-    locator, days = AutoDateLocator(maxticks=_MAX_DATES), date2num(curve.column.moment(0))
+    library: Any = dates  # has no types
+    first, last = (library.num2date(library.date2num(curve.column.moment(end))) for end in (curve.at[0], curve.at[-1]))
+    locator = library.AutoDateLocator(maxticks=_MAX_DATES)
     ticks = np.asarray(locator.tick_values(first, last))
-    ticks = ticks[(ticks >= date2num(first)) & (ticks <= date2num(last))]
-    labels = ConciseDateFormatter(locator).format_ticks(ticks)
-    axes.set_xticks(ticks - days, labels)
+    ticks = ticks[(ticks >= library.date2num(first)) & (ticks <= library.date2num(last))]
+    labels = library.ConciseDateFormatter(locator).format_ticks(ticks)
+    axes.set_xticks(ticks - library.date2num(curve.column.moment(0)), labels)
     if {str(year) for year in range(first.year, last.year + 1)} & set(labels):
         return curve.name
     return f"{curve.name}, {' to '.join(dict.fromkeys([str(first.year), str(last.year)]))}"

@@ -109,8 +109,8 @@ class Table:
         content = _Content.of(column)
         if index not in self._identifiers and (content.numbers or index in self._doubts):
             raise InputError(
-                f"{self.path}: column {name!r} {self._doubts.get(index, content)}; correct it, leave it out with "
-                f"--without, or take its cells as categories with --categorical {name}"
+                f"{self.path}: column {name!r} {self._doubts.get(index, content)}; correct it (write dates as "
+                f"2020-01-31), leave it out with --without, or take its cells as categories with --categorical {name}"
             )
         count, rows = len({value for _, value in content.cells}) if _holds_text(column.type) else 0, len(content.cells)
         if not 1 < count <= min(MOST_LEVELS, rows // 2):

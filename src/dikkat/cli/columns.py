@@ -50,11 +50,6 @@ class Data:
     left_out: dict[str, str]  # the unused columns, with reasons
     orders: dict[str, list[str]]  # the levels of ordered text columns
 
-    @property
-    def features(self) -> list[str]:
-        """The columns to predict from."""
-        return list(self.kinds)
-
     @classmethod
     def read(cls, table: Path, options: Mapping[str, Any], form: "FormOptions", settings: Mapping[str, Any]) -> "Data":
         """Read the tables of the options, and select the columns."""
@@ -113,11 +108,7 @@ class Data:
         return table.frame(self.kinds, missing, self.orders, texts)
 
     def training_rows(self, missing: str) -> "tuple[pyarrow.Table, Array, Array | None]":
-        """Return features, target and weights of the training rows.
-
-        With `missing` "drop", rows with missing cells are left out. With "indicator", rows without a target or a weight
-        are left out.
-        """
+        """Return features, target and weights of the training rows: with "indicator", features may be missing."""
         import pyarrow
 
         may_miss = missing != "refuse"
@@ -166,10 +157,7 @@ def find_complete_rows(x: "pyarrow.Table") -> "NDArray[np.bool_]":
 
 
 def predict_rows(model: "KernelRegressor", x: "pyarrow.Table", coverage: float | None, missing: str) -> "list[Array]":
-    """Return predictions and deviations, and with a coverage both ends of intervals.
-
-    Unless `missing` is "indicator", rows with missing cells get NaN and a warning.
-    """
+    """Return predictions, deviations and, with a coverage, both ends of intervals; NaN for rows that are dropped."""
     import pyarrow
 
     usable = find_complete_rows(x) | (missing == "indicator")

@@ -216,10 +216,7 @@ def _fit(
 def _apply(
     path: Path, table: Path, form: "FormOptions", coverage: float | None, missing: str | None, output: Path
 ) -> None:
-    """Predict the rows of a table, and write it to `output`, under a name that contains the table's name.
-
-    `missing` treats missing cells as in a fit; None treats them as the fit of the model did.
-    """
+    """Write a table with predictions; without `missing`, treat missing cells as the fit of the model did."""
     from dikkat.regression import KernelRegressor
     from dikkat.regression.dialects import STDIN
     from dikkat.regression.progress import working

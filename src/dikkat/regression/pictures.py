@@ -152,7 +152,6 @@ def _create_figure(width: float, height: float) -> Figure:
 
 
 def _draw_weights(axes: Axes, weights: Array, strongest: float) -> AxesImage:
-    """Draw weights as colours, with a frame because most are pale."""
     return axes.imshow(weights, cmap="Reds", vmin=0.0, vmax=strongest, aspect="auto", interpolation="nearest")
 
 

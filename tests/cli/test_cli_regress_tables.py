@@ -86,7 +86,7 @@ def test_rows_that_lack_cells(run, homes):
     holes.loc[4, "town"] = None
     holes.to_csv("homes.csv", index=False)
     options = [*SETTINGS, "--ordered", "size=low,mid,high"]
-    refused(run("homes.csv", *options), "column 'town' has 1 of 60 values missing, the first in row 5; keep rows")
+    refused(run("homes.csv", *options), "column 'town' has 1 of 60 cells missing, the first in row 5; add --missing")
     status, out, err = run("homes.csv", *options, "--missing", "drop")
     assert (status, err) == (0, "dikkat: 2 of 60 rows have a missing cell and get no prediction\n")
     assert "rows: 60, 3 left out for missing cells\n" in out
@@ -125,14 +125,46 @@ def test_a_saved_model_is_applied(run, homes, tmp_path):
     assert (status, err) == (0, "")
     assert "not used: note\n" in out
     assert "new.csv: read as UTF-8 with semicolons between the columns, decimal commas\n" in out
-    written = pd.read_csv("out/predictions.csv", sep=";", decimal=",")
+    written = pd.read_csv("out/new-predictions.csv", sep=";", decimal=",")
     assert list(written.columns[5:]) == ["price_predicted", "price_std", "price_lower", "price_upper"]
     order = pd.CategoricalDtype(["low", "mid", "high"], ordered=True)
     x = new[["town", "area", "size", "day"]].astype({"size": order})
     np.testing.assert_allclose(written["price_predicted"], model.predict(x), rtol=1e-9)
     np.testing.assert_allclose(written["price_std"], model.predict(x, return_std=True)[1], rtol=1e-7)
     made(run("new.csv", "--apply", "made/model.safetensors", "-o", "plain"))
-    assert list(pd.read_csv("plain/predictions.csv", sep=";").columns[5:]) == ["price_predicted", "price_std"]
+    assert list(pd.read_csv("plain/new-predictions.csv", sep=";").columns[5:]) == ["price_predicted", "price_std"]
+
+
+def test_applying_a_model_writes_next_to_the_table_and_says_when_it_replaces_a_file(run, homes, tmp_path):
+    out, _ = made(run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high"))
+    assert "(replaced)" not in out
+    before = {path: path.read_bytes() for path in (tmp_path / "regression").iterdir()}
+    (tmp_path / "new").mkdir()
+    homes.to_parquet("new/spring.2021.parquet")
+    homes.to_csv("new/Autumn.CSV.gz", index=False)
+    (tmp_path / "new/autumn").mkdir()
+    homes[:31].to_parquet("new/autumn/a.parquet")
+    apply = ["--apply", "regression/model.safetensors"]
+    for table, file in (
+        ("new/spring.2021.parquet", "new/spring.2021-predictions.parquet"),
+        ("new/Autumn.CSV.gz", "new/Autumn-predictions.csv"),
+        ("new/autumn", "new/autumn-predictions.parquet"),
+        ("-", "stdin-predictions.csv"),
+    ):
+        for note in ("", " (replaced)"):
+            out, _ = made(run(table, *apply, stdin=homes.to_csv(index=False).encode()))
+            assert f"predictions: {file}{note}\n" in out
+        assert (tmp_path / file).is_file()
+    assert {path: path.read_bytes() for path in (tmp_path / "regression").iterdir()} == before
+    out, _ = made(run("homes.csv", *SETTINGS, "--ordered", "size=low,mid,high"))
+    assert {line for line in out.splitlines() if line.endswith(" (replaced)")} == {
+        "model: regression/model.safetensors (replaced)",
+        "predictions: regression/predictions.csv (replaced)",
+        *(
+            f"picture: regression/{name} (replaced)"
+            for name in ("fit.png", "fit.svg", "attention.png", "attention.svg")
+        ),
+    }
 
 
 @pytest.mark.filterwarnings("default")  # as outside the tests
@@ -142,13 +174,44 @@ def test_missing_cells_where_a_model_is_applied(run, homes):
     homes.loc[3, "area"], homes.loc[4, "town"] = np.nan, None
     homes.to_csv("homes.csv", index=False)
     apply = ["--apply", "made/model.safetensors", "-o", "out"]
-    refused(run("homes.csv", *apply), "has 1 of 60 values missing")
+    refused(run("homes.csv", *apply), "has 1 of 60 cells missing, the first in row 5; add --missing drop to leave")
+    message = (
+        "--missing: got 'indicator', but made/model.safetensors was fitted without it; expected 'refuse' or 'drop'"
+    )
+    refused(run("homes.csv", *apply, "--missing", "indicator"), message)
+    warning = "dikkat: 2 of 60 rows have a missing cell and get no prediction\n"
     status, _, err = run("homes.csv", *apply, "--missing", "drop")
-    assert (status, err) == (0, "dikkat: 2 of 60 rows have a missing cell and get no prediction\n")
-    found = pd.read_csv("out/predictions.csv")["price_predicted"]
+    assert (status, err) == (0, warning)
+    found = pd.read_csv("out/homes-predictions.csv")["price_predicted"]
     assert found.isna().tolist() == [i in (3, 4) for i in range(60)]
     np.testing.assert_allclose(found.drop(index=[3, 4]), whole.drop(index=[3, 4]), rtol=1e-9)
     refused(run("homes.csv", *apply, "--folds", 3), "--folds is for fitting and --apply uses a fitted model")
+    made(run("homes.csv", "--target", "price", "--folds", 0, "--missing", "indicator", "-o", "gaps"))
+    apply[1] = "gaps/model.safetensors"
+    for options, gaps in (([], 0), (["--missing", "indicator"], 0), (["--missing", "drop"], 2)):
+        status, _, err = run("homes.csv", *apply, *options)
+        assert (status, err) == (0, warning if gaps else "")
+        assert pd.read_csv("out/homes-predictions.csv")["price_predicted"].isna().sum() == gaps
+    refused(run("homes.csv", *apply, "--missing", "refuse"), "cells missing")
+
+
+@pytest.mark.parametrize("missing", ["drop", "indicator"])
+def test_rows_without_a_weight_are_left_out(run, homes, missing):
+    homes["count"] = 1 + np.arange(60.0) % 3
+    homes.loc[7, "count"] = np.nan
+    homes.to_csv("homes.csv", index=False)
+    options = [*SETTINGS, "--ordered", "size=low,mid,high", "--weights", "count"]
+    refused(
+        run("homes.csv", *options), "column 'count' has 1 of 60 cells missing, the first in row 8; add --missing drop"
+    )
+    out, _ = made(run("homes.csv", *options, "--missing", missing))
+    assert "rows: 60, 1 left out for missing cells\n" in out
+    model = KernelRegressor.load("regression/model.safetensors")
+    np.testing.assert_array_equal(model.sample_weight_, homes["count"].drop(index=7))
+    homes.loc[9, "area"] = np.inf
+    homes.to_csv("homes.csv", index=False)
+    message = "column 'area' has 1 of 60 cells infinite, the first in row 10; correct them"
+    refused(run("homes.csv", *options, "--missing", missing), message)
 
 
 def test_a_column_that_is_named_is_what_it_holds_or_refused(run, homes, tmp_path):
@@ -183,8 +246,8 @@ def test_numbers_that_are_categories_may_be_texts_in_another_table(run, homes):
     homes.astype({"town": object}).assign(town=[*homes["town"][:-1], "?"]).to_csv("new.csv", index=False)
     status, _, err = run("new.csv", "--apply", "made/model.safetensors", "-o", "out")
     assert (status, err.count("\n")) == (0, 1)
-    assert "1 of 60 rows of X have a category in column 'town' that was not in fit" in err
-    found = pd.read_csv("out/predictions.csv")["price_predicted"]
+    assert "1 of 60 rows with a category in column 'town' that was not in fit" in err
+    found = pd.read_csv("out/new-predictions.csv")["price_predicted"]
     np.testing.assert_allclose(found[:-1], expected[:-1], rtol=1e-9)
     assert abs(found[59] - expected[59]) > 1e-3
 
@@ -206,6 +269,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
         run("homes.csv", "--apply", "homes.csv", "-o", "out"), "homes.csv: truncated, damaged, or not a safetensors"
     )
     refused(run("--apply", "made/model.safetensors"), "--apply needs a table")
+    refused(run("homes.csv", "--apply", "made", "-o", "out"), "made: Is a directory")
     KernelRegressor(bandwidth=1.0).fit([[0.0], [1.0]], [0.0, 1.0]).save("nameless.safetensors")
     refused(
         run("homes.csv", "--apply", "nameless.safetensors"),
@@ -216,7 +280,7 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
     assert (status, err) == (0, "")
     homes.assign(town="Izmir").to_csv("new.csv", index=False)
     _, err = made(run("new.csv", *apply))
-    assert "60 of 60 rows of X have a category in column 'town' that was not in fit" in err
+    assert "60 of 60 rows with a category in column 'town' that was not in fit" in err
 
 
 @pytest.mark.parametrize(
@@ -224,7 +288,8 @@ def test_what_cannot_be_applied(run, homes, tmp_path):
     [
         (["--ordered", "size=low"], "--ordered: got 'size=low'; expected a column, or one with levels: size=low,high"),
         (["--ordered", "size=low,mid"], "homes.csv: column 'size' holds 'high'; expected one of low, mid"),
-        (["--ordered", "size"], "--ordered: got column 'size', which holds text"),
+        (["--ordered", "size"], "--ordered: got 'size', which holds text; expected --ordered size=LOWEST,…,HIGHEST"),
+        (["--ordered", "size=low,mid,high", "--categorical", "size"], "column 'size': got --ordered and --categorical"),
         (["--categorical", "twon"], "homes.csv: there is no column 'twon'; did you mean 'town'?"),
         (["--without", "twon"], "homes.csv: there is no column 'twon'; did you mean 'town'?"),
         (
@@ -242,6 +307,31 @@ def test_what_cannot_be_used_is_one_line(run, homes, options, message):
     refused(run("homes.csv", "--target", "price", *options), message)
 
 
+@pytest.mark.filterwarnings("default")  # as outside the tests
+def test_advice_names_options(run, homes):
+    homes["count"] = 0.1 + np.arange(60.0) % 3
+    homes.loc[7, "size"] = None
+    homes.to_csv("homes.csv", index=False)
+    options = [*SETTINGS, "--ordered", "size=low,mid,high"]
+    message = (
+        "homes.csv: got 1 missing cells in column 'size', which is ordered; expected none. --missing indicator is for"
+    )
+    refused(run("homes.csv", *options, "--missing", "indicator"), message)
+    _, err = made(run("homes.csv", *options, "--missing", "drop", "--weights", "count"))
+    assert "dikkat: --weights: got weights that sum to" in err
+    assert "use --set weights=precision, for which" in err
+    day = pd.date_range("2021-01-01", periods=120)
+    series = pd.DataFrame({"day": day, "y": np.cumsum(np.random.default_rng(0).normal(0, 1, 120))})
+    series.to_csv("series.csv", index=False)
+    _, err = made(run("series.csv", "--target", "y", "--folds", 0))
+    assert "column 'y': got rows whose errors correlate with their neighbours' along 'day'" in err
+    assert "expected independent errors, or --set cv=20, which makes 20 blocks of rows" in err
+    made(run("homes.csv", "--target", "price", "--feature", "area", "--folds", 0))
+    homes.assign(area=9e9).to_csv("new.csv", index=False)
+    _, err = made(run("new.csv", "--apply", "regression/model.safetensors"))
+    assert "dikkat: new.csv: got 60 of 60 rows beyond the rows in fit, in area" in err
+
+
 @pytest.mark.filterwarnings("error")
 def test_texts_are_texts_where_all_look_like_numbers(run, homes):
     codes = homes.assign(town=homes["town"].map({"Köln": "1", "Ulm": "2", "Bern": "A"}))[["town", "area", "price"]]
@@ -251,13 +341,13 @@ def test_texts_are_texts_where_all_look_like_numbers(run, homes):
     options = ["--target", "price", "--categorical", "town", "--set", "bandwidth=0.2,60", "--folds", 0]
     made(run("codes.csv", *options, "-o", "made"))
     expected = pd.read_csv("made/predictions.csv")["price_predicted"][new.index]
-    for name, asked in (
-        ("applied", ["new.csv", "--apply", "made/model.safetensors"]),
-        ("predicted", ["codes.csv", *options, "--predict", "new.csv"]),
+    for file, arguments in (
+        ("out/new-predictions.csv", ["new.csv", "--apply", "made/model.safetensors"]),
+        ("out/predictions.csv", ["codes.csv", *options, "--predict", "new.csv"]),
     ):
-        status, _, err = run(*asked, "-o", name)
+        status, _, err = run(*arguments, "-o", "out")
         assert (status, err) == (0, "")
-        np.testing.assert_allclose(pd.read_csv(f"{name}/predictions.csv")["price_predicted"], expected, rtol=1e-9)
+        np.testing.assert_allclose(pd.read_csv(file)["price_predicted"], expected, rtol=1e-9)
 
 
 def test_missing_cells_are_learned_from_and_predicted(run, homes):
@@ -275,4 +365,4 @@ def test_missing_cells_are_learned_from_and_predicted(run, homes):
     homes.drop(columns="price").to_csv("new.csv", index=False)
     status, _, err = run("new.csv", "--apply", "regression/model.safetensors", "--output", "new")
     assert (status, err) == (0, "")
-    np.testing.assert_allclose(pd.read_csv("new/predictions.csv")["price_predicted"], written["price_predicted"])
+    np.testing.assert_allclose(pd.read_csv("new/new-predictions.csv")["price_predicted"], written["price_predicted"])

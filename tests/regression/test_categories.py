@@ -194,7 +194,7 @@ def test_a_category_that_was_not_there_says_nothing():
     query, rest = frame.iloc[:3].assign(town="Izmir"), frame.drop(columns="town")
     settings = {"categorical_features": ["pool"], "ordered_features": ["rooms"]}
     expected = NadarayaWatson(bandwidth=BANDWIDTH[1:], **settings).fit(rest, y).predict(rest[:3])
-    with pytest.warns(UserWarning, match="3 of 3 rows of X have a category in column 'town' that was not in fit"):
+    with pytest.warns(UserWarning, match="3 of 3 rows with a category in column 'town' that was not in fit"):
         found = model.predict(query)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
@@ -304,7 +304,7 @@ def test_texts_that_are_one_number_are_told_apart():
         pd.DataFrame({"a": codes, "b": frame["area"]}), y
     )
     assert model.columns_[0].levels == ("01", "1", "2")
-    with pytest.warns(UserWarning, match="1 of 2 rows of X have a category in column 'a' that was not in fit"):
+    with pytest.warns(UserWarning, match="1 of 2 rows with a category in column 'a' that was not in fit"):
         model.predict(pd.DataFrame({"a": [1, 2], "b": [0.0, 0.0]}))
 
 

@@ -179,7 +179,7 @@ def _by_date(random: np.random.Generator, memory: float) -> tuple[pd.DataFrame, 
 
 
 def test_a_series_beside_other_columns_and_near_repeats_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match="correlate with their neighbours' along 'date', .* `cv=20`"):
+    with pytest.warns(UserWarning, match="correlate with their neighbours' along 'date', .* cv=20,"):
         KernelRegressor().fit(*_by_date(np.random.default_rng(0), 0.6))
     x, y, group = _measured(4)
     x = x + 0.02 * np.random.default_rng(1).normal(size=x.shape)

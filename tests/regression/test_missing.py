@@ -21,7 +21,7 @@ def _homes(seed=0, count=ROWS):
     return x, y
 
 
-@pytest.mark.filterwarnings("ignore:.* rows of X have a missing cell")
+@pytest.mark.filterwarnings("ignore:.* rows with a missing cell")
 def test_gaps_are_a_category_beside_the_number(tmp_path):
     x, y = _homes()
     model = KernelRegressor(missing="indicator").fit(x, y)
@@ -36,7 +36,7 @@ def test_gaps_are_a_category_beside_the_number(tmp_path):
     new, _ = _homes(1, 7)
     new.iloc[0] = None
     new.loc[1, "age"] = None
-    with pytest.warns(UserWarning, match="2 of 7 rows of X have a missing cell in column 'age', which had none in fit"):
+    with pytest.warns(UserWarning, match="2 of 7 rows with a missing cell in column 'age', which had none in fit"):
         answer = model.predict(new)
     assert np.isfinite(answer).all()
     assert np.isfinite(model.gradient(new)[:, :2]).all()
@@ -50,13 +50,11 @@ def test_a_category_that_is_missing_in_queries_alone_is_one_that_was_not_there()
     x, y = _homes()
     x = x.ffill().bfill()
     model = KernelRegressor(bandwidth="scott", missing="indicator").fit(x[:20], y[:20])
-    with pytest.warns(
-        UserWarning, match="1 of 61 rows of X have a missing cell in column 'town', which had none in fit"
-    ):
+    with pytest.warns(UserWarning, match="1 of 61 rows with a missing cell in column 'town', which had none in fit"):
         model.predict(x.assign(town=["Ulm"] * 60 + [None]))
 
 
-@pytest.mark.filterwarnings("ignore:.* rows of X have a missing cell")
+@pytest.mark.filterwarnings("ignore:.* rows with a missing cell")
 @pytest.mark.parametrize("method", ["jackknife+", "local", "split"])
 def test_intervals_hold_what_a_missing_cell_could_have_said(method):
     """They are wider by how far the column moves the estimate, whether it had gaps in fit or not."""
@@ -105,7 +103,7 @@ def test_rows_without_y_are_left_out_with_their_weights_and_groups():
 
 def test_gaps_are_refused_where_none_are_allowed():
     x, y = _homes()
-    wanted = r"X: got missing cells \(NaN\) in the columns area, town; expected a value in each, or missing='indicator'"
+    wanted = r"missing cells \(NaN\) in the columns area, town; expected a value in each, or a model with missing='indicator'"
     with pytest.raises(ValueError, match=wanted):
         KernelRegressor().fit(x, y)
     with pytest.raises(ValueError, match="X: got missing cells"):
@@ -175,7 +173,7 @@ def test_a_query_with_a_gap_is_near_what_is_alike_in_the_rest_and_refused_where_
     x = pd.DataFrame(random.uniform(0, 9, (ROWS, 2)), columns=["a", "b"])
     y = 3 * x["a"] + x["b"]
     model = KernelRegressor(missing="indicator", bandwidth=[1e8, 1e8]).fit(x, y)
-    with pytest.warns(UserWarning, match="have a missing cell in column 'b'"):
+    with pytest.warns(UserWarning, match="with a missing cell in column 'b'"):
         rows = model.nearest(pd.DataFrame({"a": [5.0], "b": [np.nan]}), 4)["row"]
     assert set(rows) == set(np.argsort(np.abs(x["a"] - 5).to_numpy())[:4])
     town = x.assign(town=["Ulm", "(missing)"] * 30 + ["Ulm"])  # a name that somebody gave

@@ -80,6 +80,47 @@ def test_categories_are_lines_of_text_the_most_frequent_of_many():
     assert axes.get_xlim() == figure.axes[1].get_ylim()
 
 
+LONG = "municipal spending"
+
+
+@pytest.mark.parametrize(
+    ("at", "column", "label"),
+    [
+        ([0, 1993], Column("date", origin="2015-03-06"), LONG),
+        ([0, 119], Column("date", origin="2021-01-01"), f"{LONG}, 2021"),
+        ([3, 33], Column("date", origin="2020-12-13"), f"{LONG}, 2020 to 2021"),
+        ([0, 1.7], Column("date", origin="2021-01-01T05:00"), f"{LONG}, 2021"),
+        ([0, 400], Column("date", origin="2020-10-01"), LONG),
+        ([101_691, 8_958_168], Column(), LONG),
+        ([2e-7, 1.1e-5], Column(), LONG),
+        ([1990, 2023], Column(), LONG),
+    ],
+)
+def test_labels_do_not_overlap(at, column, label):
+    at = np.linspace(*at, 13)
+    shown = Curve(LONG, at, at, at, at, at, column)
+    figure = pictures.draw_fit(at, at, [shown, curve(), curve()], "y")  # in four panels, the narrowest
+    figure.draw_without_rendering()
+    axes = figure.axes[1]
+    ticks = [text for text in axes.get_xticklabels() if at[0] <= text.get_position()[0] <= at[-1]]
+    boxes = [text.get_window_extent() for text in ticks]
+    assert 2 <= len(boxes) <= 10
+    assert all(low.x1 < high.x0 for low, high in pairwise(boxes))
+    assert len({text.get_text() for text in ticks}) > 1
+    assert axes.xaxis.get_offset_text().get_text() == axes.yaxis.get_offset_text().get_text() == ""
+    assert axes.get_xlabel() == label
+    (legend,) = figure.legends
+    assert legend.get_window_extent().y0 > max(axes.get_window_extent().y1 for axes in figure.axes)
+
+
+def test_dates_are_at_their_days():
+    at = np.linspace(0, 119, 13)
+    shown = Curve("day", at, at, at, at, at, Column("date", origin="2021-01-01"))
+    axes = pictures.draw_curve(shown, at, "y").axes[0]
+    days = {text.get_text(): text.get_position()[0] for text in axes.get_xticklabels()}
+    assert (days["Feb"], days["Mar"], days["Apr"]) == (31, 59, 90)
+
+
 def test_rows_without_a_prediction_are_not_drawn():
     figure = pictures.draw_fit(np.array([np.nan, 2.0, 3.0]), np.array([1.0, 2.0, 9.0]), [], "y")
     figure.draw_without_rendering()
@@ -104,6 +145,20 @@ def test_attention_is_drawn_on_a_scale_that_single_points_do_not_spoil(tmp_path)
     figure = pictures.draw_attention(Among(np.eye(3), 3), "x")
     assert figure.axes[0].images[0].get_clim() == (0, 1)
     assert figure.axes[0].get_title() == "attention among 3 points\nsorted by x"
+
+
+def test_categories_at_the_attention_do_not_overlap():
+    sizes = [29, 3, 1, 1, 1, 23, 5, 1, 1, 17, 2, 2, 37]
+    levels = tuple(f"Agent {letter}" for letter in "ABCDEFGHIJKLM")
+    by = np.repeat(np.arange(13.0), sizes)
+    attention = Among(np.eye(len(by)), len(by), by)
+    axes = pictures.draw_attention(attention, "agent", Column("category", levels)).axes[0]
+    axes.figure.draw_without_rendering()
+    labels = sorted(axes.get_yticklabels(), key=lambda label: -label.get_position()[1])
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(low.y1 < high.y0 for low, high in pairwise(boxes))
+    assert {"Agent A", "Agent F", "Agent J", "Agent M"} < {label.get_text() for label in labels}
+    assert axes.get_yticks()[0] == len(by) - 37 + 18
 
 
 def test_the_experiment_has_three_columns_and_one_scale_of_colours():

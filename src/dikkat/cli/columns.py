@@ -50,11 +50,6 @@ class Data:
     left_out: dict[str, str]  # the unused columns, with reasons
     orders: dict[str, list[str]]  # the levels of ordered text columns
 
-    @property
-    def features(self) -> list[str]:
-        """The columns to predict from."""
-        return list(self.kinds)
-
     @classmethod
     def read(cls, table: Path, options: Mapping[str, Any], form: "FormOptions", settings: Mapping[str, Any]) -> "Data":
         """Read the tables of the options, and select the columns."""
@@ -72,6 +67,13 @@ class Data:
         declared = {**dict.fromkeys(options["categorical"] or (), "category"), **dict.fromkeys(orders, "ordered")}
         for name in (*used, *declared, *(options["without"] or ())):
             rows.check_once(name)
+        for name, levels in orders.items():
+            if name in (options["categorical"] or ()):
+                raise InputError(f"column {name!r}: got --ordered and --categorical; expected only one of them")
+            if not levels and rows.holds_text(name):
+                raise InputError(
+                    f"--ordered: got {name!r}, which holds text; expected --ordered {name}=LOWEST,…,HIGHEST"
+                )
         features: list[str] = list(options["feature"] or ())
         left_out: dict[str, str] = {}
         if not features:
@@ -105,16 +107,14 @@ class Data:
         texts = [name for name, kind in self.kinds.items() if kind == "category" and self.rows.holds_text(name)]
         return table.frame(self.kinds, missing, self.orders, texts)
 
-    def training_rows(self, drops: bool, gaps: bool = False) -> "tuple[pyarrow.Table, Array, Array | None]":
-        """Return features, target and weights of the training rows; `drops` leaves out rows with missing cells.
-
-        With `gaps`, features may have missing cells, and only rows without a target are left out.
-        """
+    def training_rows(self, missing: str) -> "tuple[pyarrow.Table, Array, Array | None]":
+        """Return features, target and weights of the training rows: with "indicator", features may be missing."""
         import pyarrow
 
-        x, y = self.frame(self.rows, drops or gaps), self.rows.numbers(self.target, missing=drops or gaps)[:, 0]
-        weight = None if self.weights is None else self.rows.numbers(self.weights)[:, 0]
-        usable = (gaps | find_complete_rows(x)) & ~np.isnan(y)
+        may_miss = missing != "refuse"
+        x, y = self.frame(self.rows, may_miss), self.rows.numbers(self.target, missing=may_miss)[:, 0]
+        weight = None if self.weights is None else self.rows.numbers(self.weights, missing=may_miss)[:, 0]
+        usable = ((missing == "indicator") | find_complete_rows(x)) & ~np.isnan(y if weight is None else y + weight)
         if usable.all():
             return x, y, weight
         if not usable.any():
@@ -156,14 +156,11 @@ def find_complete_rows(x: "pyarrow.Table") -> "NDArray[np.bool_]":
     return complete
 
 
-def predict_rows(model: "KernelRegressor", x: "pyarrow.Table", coverage: float | None) -> "list[Array]":
-    """Return predictions and deviations, with a coverage also both ends of intervals; NaN for rows with missing cells.
-
-    Warns if there are such rows.
-    """
+def predict_rows(model: "KernelRegressor", x: "pyarrow.Table", coverage: float | None, missing: str) -> "list[Array]":
+    """Return predictions, deviations and, with a coverage, both ends of intervals; NaN for rows that are dropped."""
     import pyarrow
 
-    usable = find_complete_rows(x) | (model.missing == "indicator")
+    usable = find_complete_rows(x) | (missing == "indicator")
     if not usable.all():
         warnings.warn(
             f"{(~usable).sum():,} of {len(usable):,} rows have a missing cell and get no prediction", stacklevel=2

@@ -3,7 +3,7 @@
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +13,7 @@ import typer
 
 from dikkat.cli.app import Command, app, option
 from dikkat.cli.columns import Data, form_options, predict_rows, print_formats
+from dikkat.cli.messages import rewriting_warnings
 from dikkat.cli.tables import show_table
 from dikkat.errors import InputError
 
@@ -25,11 +26,17 @@ if TYPE_CHECKING:
     from dikkat.regression.tables import Table
 
 MODEL, PREDICTIONS = "model.safetensors", "predictions"
+_FOLDER = Path("regression")
 
+_VISIBLE = 0.01  # relative difference of attention weights below which a picture of them has one colour
 _PICTURES, _ENDINGS = ("fit", "attention"), (".png", ".svg")
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # an argument of the estimator in an error message
 _SET_NAMES = ("kernel", "bandwidth", "ridge", "cv", "weights")  # settings of the estimator for --set
 _TEXT_NAMES = ("delimiter", "decimal", "thousands", "encoding", "na")  # for --text
+_ADVICE = {  # settings of the estimator in messages
+    "weights='precision'": "--set weights=precision", "missing='indicator'": "--missing indicator",
+    "cv=20": "--set cv=20",
+}  # fmt: skip
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _MISSING = ("refuse", "drop", "indicator")  # the values of --missing
 _SET_WORDS = (  # for completion in the shell
@@ -47,10 +54,12 @@ _HELP = {
     "categorical": "A column of categories without an order. Repeatable. [default: text columns with few values]",
     "ordered": "A column of ordered categories: numbers, or text as in size=small,medium,large. Repeatable.",
     "missing": "Rows with missing cells: refuse raises an error; drop leaves them out and counts them; indicator "
-    "treats a missing cell as a category, so that every row gets a prediction. [default: refuse]",
+    "treats a missing cell as a category, so that every row gets a prediction. [default: refuse; with --apply, as in "
+    "the fit]",
     "weights": "A column with the weight of each row: 2 counts a row twice, 0 ignores it.",
     "predict": "Another table with the same features, whose target to predict. [default: the table itself]",
-    "apply": "Predict TABLE with a saved model, instead of fitting one. Columns are matched by name.",
+    "apply": "Predict TABLE with a saved model, instead of fitting one, and write homes-predictions.csv for homes.csv. "
+    "Columns are matched by name.",
     "text": "Format of the text, if it is not detected: delimiter=LETTER or tab, between columns; decimal=. or ,; "
     "thousands=LETTER or none; encoding=NAME, such as cp1250; na=CELL,CELL for missing cells, numbers with a decimal "
     "point. Repeatable.",
@@ -64,7 +73,8 @@ _HELP = {
     "a fit. 0: none. [default: 5]",
     "seed": "Without a table: the seed of the random numbers, at least 0. [default: 0]",
     "textbook": "Without a table: fit the fifty points by the three methods of the textbook.",
-    "output": "Folder for the model, the predictions and the pictures. It replaces files of an earlier run.",
+    "output": "Folder for the model, the predictions and the pictures. Existing files are replaced. [default: "
+    "regression; with --apply, the folder of TABLE]",
 }
 
 Names = list[str] | None
@@ -103,9 +113,7 @@ def regress(
     folds: Annotated[int | None, option(_HELP["folds"], "N", panel=_RESULT)] = None,
     seed: Annotated[int | None, _data("seed", "N")] = None,
     textbook: Annotated[bool, typer.Option("--textbook", help=_HELP["textbook"], rich_help_panel=_DATA)] = False,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help=_HELP["output"], metavar="FOLDER", rich_help_panel=_RESULT)
-    ] = Path("regression"),
+    output: Annotated[Path | None, option(_HELP["output"], "FOLDER", "--output", "-o", panel=_RESULT)] = None,
 ) -> None:
     """Predict a column of a table from other columns by kernel regression, and draw its attention.
 
@@ -120,7 +128,7 @@ def regress(
             raise InputError(f"--{table_options[0]} needs a table, as in dikkat regress TABLE --target COLUMN")
         if seed is not None and seed < 0:
             raise InputError(f"--seed: got {seed}; expected at least 0")
-        return (_run_experiment if textbook else _fit_curve)(seed or 0, _create_folder(output))
+        return (_run_experiment if textbook else _fit_curve)(seed or 0, _create_folder(output or _FOLDER))
     if seed is not None or textbook:
         raise InputError(f"{'--textbook' if textbook else '--seed'} is for the example without a table: remove one")
     if folds is not None and (folds < 0 or folds == 1):
@@ -129,18 +137,20 @@ def regress(
         raise InputError(f"--interval: got {interval}; expected a number between 0 and 1, such as 0.9")
     if missing not in (None, *_MISSING):
         raise InputError(f"--missing: got {missing!r}; expected 'refuse', 'drop' or 'indicator'")
-    form, drops = form_options(_parse_pairs("text", text, _TEXT_NAMES)), missing == "drop"
+    form = form_options(_parse_pairs("text", text, _TEXT_NAMES))
     if apply is not None:
         if fit_options := [name for name in table_options if name not in ("apply", "interval", "missing", "text")]:
             raise InputError(f"--{fit_options[0]} is for fitting and --apply uses a fitted model: remove one of them")
-        return _apply(apply, table, form, interval, drops, _create_folder(output))
+        folder = output or (table.parent if table.is_file() or table.is_dir() else Path())
+        return _apply(apply, table, form, interval, missing, _create_folder(folder))
     parameters = {name: _parse(name, value) for name, value in _parse_pairs("set", settings, _SET_NAMES).items()}
     if order is not None:
         parameters["order"] = order
     if missing == "indicator":
         parameters["missing"] = missing
     data = Data.read(table, context.params, form, parameters)
-    return _fit(parameters, data, interval, 5 if folds is None else folds, drops, _create_folder(output))
+    output = _create_folder(output or _FOLDER)
+    return _fit(parameters, data, interval, 5 if folds is None else folds, missing or "refuse", output)
 
 
 def _parse_pairs(option: str, texts: Sequence[str] | None, known: Sequence[str]) -> dict[str, str]:
@@ -155,7 +165,9 @@ def _parse_pairs(option: str, texts: Sequence[str] | None, known: Sequence[str])
 
 def _parse(name: str, text: str) -> Any:
     if name == "cv":
-        return int(text) if text.isdecimal() else text
+        if not text.isdecimal() or int(text) < 2:
+            raise InputError(f"--set cv: got {text!r}; expected a whole number of at least 2")
+        return int(text)
     if name not in ("bandwidth", "ridge"):
         return text
     try:
@@ -165,26 +177,28 @@ def _parse(name: str, text: str) -> Any:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def _fit(parameters: dict[str, Any], data: Data, coverage: float | None, folds: int, drops: bool, output: Path) -> None:
+def _fit(
+    parameters: dict[str, Any], data: Data, coverage: float | None, folds: int, missing: str, output: Path
+) -> None:
     from sklearn.model_selection import KFold
 
     from dikkat.regression import KernelRegressor, diagnostics, summary
     from dikkat.regression.progress import working
 
-    predictions_file, names = _check_output(output, data.queries, data.target, coverage, data.rows.path)
+    file = output / f"{PREDICTIONS}{data.queries.suffix}"
+    names = _check_output(file, data.queries, data.target, coverage, data.rows.path)
     _check_free(output / MODEL, *(output / f"{name}{ending}" for name in _PICTURES for ending in _ENDINGS))
     begin = time.perf_counter()
-    gaps = "missing" in parameters
-    x, y, weight = data.training_rows(drops, gaps)
-    queries = data.frame(data.queries, drops or gaps)
+    x, y, weight = data.training_rows(missing)
+    queries = data.frame(data.queries, missing != "refuse")
     row_pairs, query_pairs = len(y) ** 2, len(data.queries) * len(y)
-    with _naming_options({"y": f"column {data.target!r}", "X": f"column {_widest(data)!r}"}):
+    with _naming_options({"y": f"column {data.target!r}", "X": str(data.rows.path)}):
         with working("finding the bandwidth", None, row_pairs):
             model = KernelRegressor(**parameters, **data.categories()).fit(x, y, weight)
         model.target_name_ = data.target
         # An estimate and its deviation are one sum over the rows each, as are the error and degree of freedom of a row.
         with working("predicting", 2 * query_pairs + 2 * row_pairs, row_pairs):
-            predictions = dict(zip(names, predict_rows(model, queries, coverage), strict=True))
+            predictions = dict(zip(names, predict_rows(model, queries, coverage, missing), strict=True))
             left_out = diagnostics.leave_out(model)
         with working(f"holding out {folds} folds", None, row_pairs):
             held_out = diagnostics.hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
@@ -194,22 +208,27 @@ def _fit(parameters: dict[str, Any], data: Data, coverage: float | None, folds: 
     print_formats(data.rows, data.queries)
     print("\n".join(report.rows))
     print(f"seconds: {time.perf_counter() - begin:.1f}")
-    model.save(output / MODEL)
-    print(f"model: {output / MODEL}")
-    data.queries.write(predictions_file, predictions)
-    print(f"predictions: {predictions_file}")
+    _write("model", output / MODEL, model.save)
+    _write("predictions", file, lambda path: data.queries.write(path, predictions))
     _draw(model, data, left_out, coverage, output)
 
 
-def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None, drops: bool, output: Path) -> None:
-    """Predict the rows of a table; rows with missing cells raise an error, or with `drops` get no prediction."""
+def _apply(
+    path: Path, table: Path, form: "FormOptions", coverage: float | None, missing: str | None, output: Path
+) -> None:
+    """Write a table with predictions; without `missing`, treat missing cells as the fit of the model did."""
     from dikkat.regression import KernelRegressor
+    from dikkat.regression.dialects import STDIN
     from dikkat.regression.progress import working
     from dikkat.regression.tables import Table
 
     model, rows = KernelRegressor.load(path), Table(table, form)
-    kinds = _feature_kinds(path, model, rows)
-    predictions_file, names = _check_output(output, rows, model.target_name_, coverage)
+    kinds, missing = _feature_kinds(path, model, rows), missing or model.missing
+    if missing == "indicator" != model.missing:
+        raise InputError(f"--missing: got 'indicator', but {path} was fitted without it; expected 'refuse' or 'drop'")
+    name = "stdin" if table == STDIN else re.sub(rf"(?i){re.escape(rows.suffix)}(\.gz)?$", "", table.name)
+    file = output / f"{name}-{PREDICTIONS}{rows.suffix}"
+    names = _check_output(file, rows, model.target_name_, coverage)
     levels = {
         name: list(map(str, column.levels))
         for name, column in zip(kinds, model.columns_, strict=False)
@@ -217,12 +236,9 @@ def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None,
     }
     orders = {name: levels[name] for name in levels if kinds[name] == "ordered"}
     texts = [name for name in levels if kinds[name] == "category"]
-    x = rows.frame(kinds, drops or model.missing == "indicator", orders, texts)
-    try:
-        with working("predicting", None, len(rows) * len(model.X_train_)):
-            columns = predict_rows(model, x, coverage)
-    except ValueError as error:
-        raise InputError(f"{rows.path}: {error}") from error
+    x = rows.frame(kinds, missing != "refuse", orders, texts)
+    with _naming_options({"X": str(rows.path)}), working("predicting", None, len(rows) * len(model.X_train_)):
+        columns = predict_rows(model, x, coverage, missing)
     unused = [name for name in rows.names if name not in kinds]
     print(f"features: {', '.join(kinds)}")
     if unused:
@@ -230,8 +246,7 @@ def _apply(path: Path, table: Path, form: "FormOptions", coverage: float | None,
     print_formats(rows)
     skipped = int(np.isnan(columns[0]).sum())
     print(f"rows: {len(rows):,}" + (f", {skipped:,} without a prediction" if skipped else ""))
-    rows.write(predictions_file, dict(zip(names, columns, strict=True)))
-    print(f"predictions: {predictions_file}")
+    _write("predictions", file, lambda path: rows.write(path, dict(zip(names, columns, strict=True))))
 
 
 def _feature_kinds(path: Path, model: "KernelRegressor", rows: "Table") -> dict[str, str]:
@@ -246,17 +261,15 @@ def _feature_kinds(path: Path, model: "KernelRegressor", rows: "Table") -> dict[
     return dict(zip(map(str, names), map(str, kinds), strict=True))
 
 
-def _check_output(
-    output: Path, table: "Table", target: str | None, coverage: float | None, *inputs: Path
-) -> tuple[Path, list[str]]:
-    """Return the file of the predictions and the names of their columns; raise InputError if it cannot be written."""
-    file, prefix = output / f"{PREDICTIONS}{table.suffix}", f"{target}_" if target else ""
+def _check_output(file: Path, table: "Table", target: str | None, coverage: float | None, *inputs: Path) -> list[str]:
+    """Return the names of the columns of the predictions; raise InputError if the file cannot be written."""
+    prefix = f"{target}_" if target else ""
     names = [f"{prefix}{name}" for name in ("predicted", "std", *["lower", "upper"] * (coverage is not None))]
     if file.resolve() in [path.resolve() for path in (table.path, *inputs)]:
         raise InputError(f"{file}: the predictions would replace the table itself; give another --output")
     table.check_writable(file, names)
     _check_free(file)
-    return file, names
+    return names
 
 
 def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: float | None, output: Path) -> None:
@@ -272,8 +285,12 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
         _save(pictures.draw_fit(left_out.predicted[has_weight], y, curves, data.target, omitted), output / "fit")
     feature = drawn[0] if drawn else 0  # the feature with the largest effect
     attention = diagnostics.among(model, model.X_train_[:, feature])
-    figure = pictures.draw_attention(attention, names[feature], columns.columns_of(model)[feature])
-    _save(figure, output / "attention")
+    if np.ptp(attention.weights, axis=0).max() > _VISIBLE * attention.weights.max():
+        figure = pictures.draw_attention(attention, names[feature], columns.columns_of(model)[feature])
+        return _save(figure, output / "attention")
+    for ending in _ENDINGS:  # of an earlier run
+        (output / f"attention{ending}").unlink(missing_ok=True)
+    print("no picture of the attention: each row has the same weight in all predictions")
 
 
 def _fit_curve(seed: int, output: Path) -> None:
@@ -285,13 +302,12 @@ def _fit_curve(seed: int, output: Path) -> None:
     report = model.summary()
     show_table(summary.HEADINGS, report.features)
     print("\n".join(report.rows))
-    model.save(output / MODEL)
-    print(f"model: {output / MODEL}")
-    file, at = output / f"{PREDICTIONS}.csv", points.at[:, None]
+    _write("model", output / MODEL, model.save)
+    at = points.at[:, None]
     lower, upper = model.predict_interval(at, 0.9)
     predictions = {"predicted": np.asarray(model.predict(at)), "lower": lower, "upper": upper}
-    tables.write_columns(file, {"x": points.at, "truth": points.truth, **predictions})
-    print(f"predictions: {file}")
+    columns = {"x": points.at, "truth": points.truth, **predictions}
+    _write("predictions", output / f"{PREDICTIONS}.csv", lambda path: tables.write_columns(path, columns))
     _save(pictures.draw_curve(diagnostics.curve_along(model, 0, "x", 0.9), points.y, "y"), output / "fit")
 
 
@@ -309,12 +325,11 @@ def _run_experiment(seed: int, output: Path) -> None:
     steps = [[str(epoch), f"{step['bandwidth'][0]:.4g}", f"{step['error']:.4f}"] for epoch, step in history]
     print()
     show_table(["epoch", "bandwidth", "leave-one-out"], steps)
-    learned.save(output / MODEL)
-    print(f"\nmodel: {output / MODEL}")
-    file, names = output / f"{PREDICTIONS}.csv", ("average", "gaussian", "learned")
-    predictions = {name: pooling.predicted for name, pooling in zip(names, result.poolings, strict=True)}
-    tables.write_columns(file, {"x": result.at, "truth": result.truth, **predictions})
-    print(f"predictions: {file}")
+    print()
+    _write("model", output / MODEL, learned.save)
+    names, columns = ("average", "gaussian", "learned"), {"x": result.at, "truth": result.truth}
+    columns |= {name: pooling.predicted for name, pooling in zip(names, result.poolings, strict=True)}
+    _write("predictions", output / f"{PREDICTIONS}.csv", lambda path: tables.write_columns(path, columns))
     _save(pictures.draw_experiment(result), output / "experiment")
 
 
@@ -322,8 +337,14 @@ def _save(figure: "Figure", path: Path) -> None:
     from dikkat.show import save
 
     for ending in _ENDINGS:
-        save(figure, path.with_suffix(ending))
-    print(f"picture: {path}.png, {path.name}.svg")
+        _write("picture", path.with_suffix(ending), lambda file: save(figure, file))
+
+
+def _write(label: str, path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file, and print its path and whether it replaces a file."""
+    note = " (replaced)" if path.exists() else ""
+    write(path)
+    print(f"{label}: {path}{note}")
 
 
 def _create_folder(folder: Path) -> Path:
@@ -341,24 +362,21 @@ def _check_free(*paths: Path) -> None:
             raise InputError(f"{path}: got a folder; expected a file or a new path. Choose another --output")
 
 
-def _widest(data: Data) -> str:
-    ranges = {data.features[0]: -1.0}
-    for name in (name for name in data.features if data.kinds[name] == "number"):
-        with np.errstate(over="ignore"):
-            numbers = data.rows.numbers(name, missing=True)
-            ranges[name] = float(np.ptp(numbers[~np.isnan(numbers)])) if not np.isnan(numbers).all() else 0.0
-    return max(ranges, key=lambda name: ranges[name])
-
-
 @contextmanager
-def _naming_options(columns: Mapping[str, str]) -> Iterator[None]:
-    """Replace arguments of the estimator in errors by columns or options."""
+def _naming_options(sources: Mapping[str, str]) -> Iterator[None]:
+    """Replace arguments of the estimator in errors and warnings by `sources` (files and columns) and options."""
 
-    def replace(match: re.Match[str]) -> str:
+    def name_argument(match: re.Match[str]) -> str:
         name = match[0]
-        return columns.get(name) or _OPTIONS.get(name) or (f"--set {name}" if name in _SET_NAMES else f"--{name}")
+        return sources.get(name) or _OPTIONS.get(name) or (f"--set {name}" if name in _SET_NAMES else f"--{name}")
 
-    try:
-        yield
-    except ValueError as error:
-        raise InputError(_ARGUMENT.sub(replace, str(error))) from error
+    def rewrite(message: str) -> str:
+        for setting, words in _ADVICE.items():
+            message = message.replace(setting, words)
+        return _ARGUMENT.sub(name_argument, message)
+
+    with rewriting_warnings(rewrite):
+        try:
+            yield
+        except ValueError as error:
+            raise InputError(rewrite(str(error))) from error

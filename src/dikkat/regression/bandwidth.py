@@ -49,13 +49,9 @@ class Path(NamedTuple):
 
 
 def chosen_bandwidths(
-    joined: Joined,
-    bandwidth: str | float | ArrayLike,
-    ridge: str | float,
-    profile: Profile,
-    degree: int,
+    joined: Joined, bandwidth: str | float | ArrayLike, ridge: str | float, profile: Profile, degree: int,
     folds: list[Fold] | None = None,
-) -> Chosen:
+) -> Chosen:  # fmt: skip
     """Return the bandwidths and the ridge for an estimator's `bandwidth`, `ridge` and the folds of its `cv`.
 
     Raises:
@@ -90,13 +86,9 @@ def fixed_bandwidths(joined: Joined, bandwidth: str | float | ArrayLike, profile
 
 
 def search(
-    joined: Joined,
-    profile: Profile,
-    degree: int,
-    ridge: float | None = 0.0,
-    by: Searched = "auto",
+    joined: Joined, profile: Profile, degree: int, ridge: float | None = 0.0, by: Searched = "auto",
     folds: list[Fold] | None = None,
-) -> Chosen:
+) -> Chosen:  # fmt: skip
     """Search from several starts for the bandwidths with the least criterion.
 
     The search tries many starts on a sample of the rows and rescales the best to all rows: a bandwidth shrinks with

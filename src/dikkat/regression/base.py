@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, validate_data
 
 from dikkat.errors import InputError
+from dikkat.regression import validation
 from dikkat.regression.bandwidth import fixed_bandwidths, rule_of_thumb
 from dikkat.regression.columns import Column, encode_cells, warn_of_unseen
 from dikkat.regression.criterion import Criterion, Membership, folds_of, membership
@@ -20,17 +21,6 @@ from dikkat.regression.likelihood import search_likelihood
 from dikkat.regression.metric import Metric, directions, sample_rows
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.smoother import Smoother
-from dikkat.regression.validation import (
-    DTYPES,
-    check_bandwidth,
-    check_count,
-    check_rows,
-    check_size,
-    fill_masked,
-    naming_missing_cells,
-    split,
-    warn_of_extrapolation,
-)  # fmt: skip
 
 # The attributes that make up `Rows`.
 _ROW_ATTRIBUTES = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_", "weights_")
@@ -76,9 +66,9 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """
         model = object.__new__(type(self))
         model.__dict__ = vars(self) | settings
-        rows = check_rows(model, X, y, sample_weight)
+        rows = validation.check_rows(model, X, y, sample_weight)
         if self.cv is not None:
-            rows = rows._replace(folds=membership(split(self.cv, rows, groups), len(rows.x)))
+            rows = rows._replace(folds=membership(validation.split(self.cv, rows, groups), len(rows.x)))
         fitted = model._fit_copy(rows)
         if warns:
             fitted._warn(sample_weight is not None)
@@ -121,7 +111,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         The bandwidths come from the setting, a rule of thumb or, with `make_criterion`, a search for the least
         criterion (`dikkat.regression.likelihood`).
         """
-        coding, bandwidth = rows.coding, check_bandwidth(self.bandwidth, rows.columns)
+        coding, bandwidth = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns)
         alpha, steps = 1.0, list[tuple[Array, float]]()
         if not isinstance(bandwidth, str):
             sigma = fixed_bandwidths(joined, coding.to_sigma(bandwidth) if rows.columns else bandwidth, self.kernel)
@@ -155,7 +145,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             array([[0.5       , 0.5       , 0.        ],
                    [0.57142857, 0.42857143, 0.        ]])
         """
-        check_count("top_k", top_k, or_none=", or None for all")
+        validation.check_count("top_k", top_k, or_none=", or None for all")
         query = self._query_coordinates(X)
         return self._smoother.attention(query, self.sample_weight_, top_k)
 
@@ -263,8 +253,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """Check queries X and convert them to the form of `X_train_`; `warns`: warn about queries beyond the data."""
         check_is_fitted(self)
         check_in_memory(X=X)
-        columns, dtype, X = self.columns_, self.X_train_.dtype, fill_masked(X)
-        with np.errstate(over="ignore", invalid="ignore"), naming_missing_cells(self, X):
+        columns, dtype, X = self.columns_, self.X_train_.dtype, validation.fill_masked(X)
+        with np.errstate(over="ignore", invalid="ignore"), validation.naming_missing_cells(self, X):
             if columns:
                 validate_data(self, X, skip_check_array=True, reset=False)
                 names = _get_feature_names(X)
@@ -272,16 +262,18 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                 # A numeric column has `levels` if it had missing cells in fit.
                 may_miss = [column.kind in ("number", "date", "category") and bool(column.levels) for column in columns]
                 missing = np.isnan(cells) & may_miss & (self.missing == "indicator")
-                query: Array = check_array(np.where(missing, 0.0, cells), dtype=DTYPES, estimator=self, input_name="X")
+                query: Array = check_array(
+                    np.where(missing, 0.0, cells), dtype=validation.DTYPES, estimator=self, input_name="X"
+                )
                 query[missing] = np.nan
                 warn_of_unseen(query, columns, names)
                 query[missing & [column.is_category for column in columns]] = -1  # as an unseen category
             else:
-                query = validate_data(self, X, dtype=DTYPES, reset=False)
+                query = validate_data(self, X, dtype=validation.DTYPES, reset=False)
         if query.dtype != dtype:
-            check_size("X", np.nan_to_num(query), float(np.finfo(dtype).max), dtype)
+            validation.check_size("X", np.nan_to_num(query), float(np.finfo(dtype).max), dtype)
         if warns:
-            warn_of_extrapolation(self, query)
+            validation.warn_of_extrapolation(self, query)
         return np.ascontiguousarray(query, dtype)
 
 

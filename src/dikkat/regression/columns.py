@@ -123,19 +123,19 @@ def find_kinds(
     unordered = _mask("categorical_features", categorical, count, names)
     in_order = _mask("ordered_features", ordered, count, names)
     if duplicates := np.flatnonzero(unordered & in_order).tolist():
-        label = _label(duplicates[0], names)
+        label = label_of(duplicates[0], names)
         raise ValueError(
             f"ordered_features: got {label}, which is in categorical_features too; expected it in only one"
         )
     periods, declared = _periods(periodic or {}, count, names), unordered | in_order
     if duplicates := [j for j in periods if declared[j]]:
-        label = _label(duplicates[0], names)
+        label = label_of(duplicates[0], names)
         raise ValueError(f"periodic_features: got {label}, which is a category too; expected one kind")
     has_gaps = gaps is not False
     if not (_is_frame(X) or declared.any() or periods or has_gaps):
         for j in range(count):
             if texts := [cell for cell in X[:, j].tolist() if isinstance(cell, str) and not is_number(cell)]:
-                raise ValueError(_no_number(texts[0], _label(j, names)))
+                raise ValueError(_no_number(texts[0], label_of(j, names)))
         return ()
     result = []
     for j in range(count):
@@ -144,9 +144,9 @@ def find_kinds(
         if j in periods:
             result.append(Column("periodic", (periods[j],)))
         elif in_order[j] or (is_typed and cells.ordered and _is_dtype(ordered)):
-            result.append(Column("ordered", _ordered_levels(cells, _label(j, names))))
-        elif unordered[j] or (_is_dtype(categorical) and (is_typed or _holds_text(cells, _label(j, names)))):
-            result.append(Column("category", _levels(cells.values, _label(j, names))))
+            result.append(Column("ordered", _ordered_levels(cells, label_of(j, names))))
+        elif unordered[j] or (_is_dtype(categorical) and (is_typed or _holds_text(cells, label_of(j, names)))):
+            result.append(Column("category", _levels(cells.values, label_of(j, names))))
         elif cells.values.dtype.kind == "M":
             dates = cells.values[~np.isnat(cells.values)]
             first = dates.min() if len(dates) else np.datetime64("1970-01-01")
@@ -154,13 +154,13 @@ def find_kinds(
         else:
             result.append(Column(origin="bool" if _holds_flags(cells.values) else ""))
     if has_gaps:
-        values = [_encode(_cells(X, j).values, column, _label(j, names)) for j, column in enumerate(result)]
+        values = [_encode(_cells(X, j).values, column, label_of(j, names)) for j, column in enumerate(result)]
         result = _with_gaps(result, values, names, np.broadcast_to(gaps, len(values[0])))
     if not all(column == Column() for column in result):
         return tuple(result)
     for j in range(count):  # an error names the column
         if (raw := _cells(X, j).values).dtype.kind not in "biuf":
-            _encode(raw, Column(), _label(j, names))
+            _encode(raw, Column(), label_of(j, names))
     return ()
 
 
@@ -178,7 +178,7 @@ def _with_gaps(
             column = column._replace(levels=(*column.levels, MISSING))
         elif gaps.any():
             raise ValueError(
-                f"X: got {gaps.sum()} missing cells in {_label(j, names)}, which is {column.kind}; expected none. "
+                f"X: got {gaps.sum()} missing cells in {label_of(j, names)}, which is {column.kind}; expected none. "
                 "missing='indicator' is for numbers, dates and categories without an order"
             )
         result.append(column)
@@ -264,7 +264,7 @@ def encode_cells(X: Any, columns: Sequence[Column], names: Sequence[str] | None)
     """
     X, data_columns = _indexed(X), [column for column in columns if not column.is_gap]
     cells = [(_cells(X, j).values, column) for j, column in enumerate(data_columns)]
-    result = [_encode(values, column, _label(j, names)) for j, (values, column) in enumerate(cells)]
+    result = [_encode(values, column, label_of(j, names)) for j, (values, column) in enumerate(cells)]
     dtypes = [values.dtype for values, column in cells if not (column.is_category or column.is_flag)]
     is_float32 = np.dtype(np.float32) in dtypes and all(np.can_cast(dtype, np.float32) for dtype in dtypes)
     positions = [int(column.origin) for column in columns[len(data_columns) :]]
@@ -302,16 +302,16 @@ def warn_of_unseen(query: Array, columns: Sequence[Column], names: Sequence[str]
     for j, column in enumerate(columns):
         if (gaps := np.isnan(query[:, j])).any():
             warnings.warn(
-                f"{gaps.sum()} of {len(query)} rows of X have a missing cell in {_label(j, names)}, which had none in "
-                + ("fit: it is equally far from every row" if column.is_category else "fit: the median is used")
-                + ", and intervals are wider",
+                f"X: got {gaps.sum()} of {len(query)} rows with a missing cell in {label_of(j, names)}, which had none "
+                f"in fit: {'it is equally far from every row' if column.is_category else 'the median is used'}, and "
+                "intervals are wider",
                 UserWarning,
                 stacklevel=4,
             )
         if column.kind == "category" and (unseen := query[:, j] == -1).any():
             warnings.warn(
-                f"{unseen.sum()} of {len(query)} rows of X have a category in {_label(j, names)} that was not in fit; "
-                "it is equally far from every row",
+                f"X: got {unseen.sum()} of {len(query)} rows with a category in {label_of(j, names)} that was not in "
+                "fit; it is equally far from every row",
                 stacklevel=4,
             )
 
@@ -491,7 +491,8 @@ def is_number(value: object) -> bool:
     return True
 
 
-def _label(j: int, names: Sequence[str] | None) -> str:
+def label_of(j: int, names: Sequence[str] | None) -> str:
+    """Return "column" and a column's name, else its position, for a message."""
     return f"column {names[j]!r}" if names is not None else f"column {j}"
 
 

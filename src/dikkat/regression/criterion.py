@@ -131,14 +131,9 @@ class Criterion:
     ridges = 1e-3, RIDGE, 1e6
 
     def __init__(
-        self,
-        joined: Joined,
-        profile: Profile,
-        degree: int,
-        ridge: float | None = 0.0,
-        kind: Kind = "loo",
+        self, joined: Joined, profile: Profile, degree: int, ridge: float | None = 0.0, kind: Kind = "loo",
         freedom_per_row: float = math.inf,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.joined, self.profile, self.degree = joined, profile, degree
         self.ridge, self.kind = ridge, kind
         self.variance, self.total = joined.variance(), float(joined.weight.sum())

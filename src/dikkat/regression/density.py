@@ -55,12 +55,10 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
     ordered_features = None
 
     def __init__(
-        self,
-        kernel: Profile = "gaussian",
-        *,
+        self, kernel: Profile = "gaussian", *,
         bandwidth: float | ArrayLike | Literal["silverman", "scott", "auto"] = "auto",
         categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
         self.categorical_features = categorical_features

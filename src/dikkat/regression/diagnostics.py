@@ -226,7 +226,8 @@ def among(model: KernelRegressor, by: Array) -> Among:
     """Return the attention of training points to each other, sorted by `by` (n,)."""
     rows = np.flatnonzero(model.sample_weight_ > 0)
     order = rows[np.argsort(by[rows], kind="stable")]
-    groups = np.array_split(order, min(len(order), _MAX_GROUPS))
+    group_size = math.ceil(len(order) / _MAX_GROUPS)
+    groups = np.array_split(order, math.ceil(len(order) / group_size))  # of equal size: a larger group would be darker
     starts = np.cumsum([0, *map(len, groups[:-1])])
     middle = [group[len(group) // 2] for group in groups]
     query = model._coordinates(model.X_train_[middle])
@@ -248,16 +249,15 @@ def warn_of_dependence(model: KernelRegressor) -> None:
         message = (
             f"y: got rows whose errors correlate with their neighbours' along {names_of(model)[column]!r}, as in a "
             "time series (or with a mean that turns within a few rows), so that the bandwidth and intervals are too "
-            "narrow; expected independent errors, or distant folds: pass `cv=20` for 20 blocks of rows (sort rows "
-            "by that column), or a splitter by groups"
+            "narrow; expected independent errors, or cv=20, which makes 20 blocks of rows (sort rows by that column)"
         )
     elif (repeated := errors_at_places(model)) is not None:
         place_count, known_error, new_error = repeated
         message = (
             f"X: got rows at {place_count} places, equal or nearly equal in X, as in repeated measurements. The error "
             f"of a row is {known_error:.3g} if its repeats are known, and {new_error:.3g} if they are not, as at a new "
-            "place, so that intervals and errors at new places are too small; expected folds that keep repeats "
-            "together (pass `cv=GroupKFold(10)`, and `groups` to fit), or the mean of each place"
+            "place, so that intervals and errors at new places are too small; expected the mean of each place, or in "
+            "Python folds that keep repeats together (cv=GroupKFold(10), and groups in fit)"
         )
     else:
         return

@@ -261,7 +261,7 @@ def _with_dates(columns: pyarrow.Table) -> tuple[pyarrow.Table, dict[int, str]]:
         first, second = (max(int(match[group]) for match in dates) for group in (1, 3))
         day_first = first > 12 or (second <= 12 and {match[2] for match in dates} == {"."})
         if max(first, second) <= 12 and not day_first:
-            doubts[index] = f"holds dates that can be read in two ways ({dates[0][0]!r}); write them as 2020-01-31"
+            doubts[index] = f"holds dates that can be read in two ways ({dates[0][0]!r})"
             continue
         order = "%d{0}%m{0}%Y" if day_first else "%m{0}%d{0}%Y"
         times = "", " %H:%M", " %H:%M:%S"

@@ -24,11 +24,7 @@ class Pooling(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """The random points, and their three poolings.
-
-    The poolings are the mean of all points, the Gaussian kernel with σ = 1, and the Gaussian kernel with the bandwidth
-    of the least leave-one-out error.
-    """
+    """Random points, and three poolings: their mean, and the Gaussian kernel with σ = 1 and with a learned σ."""
 
     x: Array  # (m,), the training points, ascending
     y: Array  # (m,), their values, with noise

@@ -132,14 +132,9 @@ def parts(count: int, columns: int) -> list[slice]:
 
 
 def moments(
-    query: Tensor,
-    points: Points,
-    window: Window,
-    *,
-    degree: int = 0,
-    exclude: Tensor | None = None,
+    query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None,
     ordered: bool = False,
-) -> Moments:
+) -> Moments:  # fmt: skip
     """Return the moments at each query (n, d); `exclude` (n,) is the index of a key that a query must not see, or −1.
 
     `ordered` means that the queries are in `spatial_order`, as the rows of `Joined` are.
@@ -155,15 +150,9 @@ def moments(
 
 
 def fit_queries(
-    query: Tensor,
-    points: Points,
-    window: Window,
-    ridge: Tensor | None,
-    target: Tensor | None = None,
-    *,
-    exclude: Tensor | None = None,
-    ordered: bool = False,
-) -> tuple[Tensor, "LocalFit"]:
+    query: Tensor, points: Points, window: Window, ridge: Tensor | None, target: Tensor | None = None, *,
+    exclude: Tensor | None = None, ordered: bool = False,
+) -> tuple[Tensor, "LocalFit"]:  # fmt: skip
     """Return the lse (n,) and the local fits at each query (n, d); one kernel computes both if it can run."""
     if ridge is not None and points.tiles is not None and points.line is None:
         ridge = widen_ridge(ridge, target)
@@ -176,15 +165,9 @@ def fit_queries(
 
 
 def sensitivity(
-    query: Tensor,
-    points: Points,
-    window: Window,
-    lse: Tensor,
-    row: Tensor,
-    fit: Tensor,
-    exclude: Tensor | None = None,
+    query: Tensor, points: Points, window: Window, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None = None,
     ordered: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     r"""Return Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v).
 
     For the Gaussian kernel ∂ log K/∂ log σ_c is δ_c², so this is the derivative of the local estimate by log σ_c.
@@ -213,14 +196,9 @@ def weights(query: Tensor, points: Points, window: Window) -> Tensor:
 
 
 def _in_order(
-    kernel: Callable[..., Any],
-    query: Tensor,
-    by_query: Mapping[str, Tensor | None],
-    ordered: bool,
-    *,
-    window: Window,
+    kernel: Callable[..., Any], query: Tensor, by_query: Mapping[str, Tensor | None], ordered: bool, *, window: Window,
     **arguments: Any,
-) -> list[Tensor]:
+) -> list[Tensor]:  # fmt: skip
     """Run a compiled kernel on queries, and tensors by query, in `spatial_order`; return results in the given order."""
     if ordered:
         return list(kernel(query, **by_query, window=window, **arguments))

@@ -24,6 +24,7 @@ _MAX_POINTS = 2_000  # more points hide each other and make a large SVG
 _MAX_TICKS = 200  # marks of data on the edge of a panel
 _NAME_LENGTH = 32  # characters of a column's name
 _LABEL_LENGTH, _MAX_LABELS = 20, 14  # characters of a category's name; categories in a panel
+_MAX_TICK_LABELS, _MAX_DATES = 28, 5  # categories beside the attention; dates below a panel
 _MAX_MENTIONED = 10  # columns without a panel that are named
 
 
@@ -83,7 +84,8 @@ def _draw_effects(
             height, transform = np.full(len(marks), 0.02), axes.get_xaxis_transform()
             axes.plot(marks, height, "|", color="0.4", markersize=6, alpha=0.5, transform=transform)
     if curves:
-        grid[0].legend(frameon=False)
+        legend = grid[0].get_legend_handles_labels()
+        figure.legend(*legend, loc="outside upper center", ncols=len(legend[0]), frameon=False)
         grid[0].set_title("the other features at their medians", fontsize=10)
     if unshown:
         rest = f" and {len(unshown) - _MAX_MENTIONED} more" if len(unshown) > _MAX_MENTIONED else ""
@@ -105,8 +107,11 @@ def draw_attention(among: Among, order: str, column: Column = Column()) -> Figur
     if among.by is not None:
         if column.is_category:  # in the middle of its points
             levels, starts, sizes = np.unique(among.by, return_index=True, return_counts=True)
-            largest = np.argsort(-sizes, kind="stable")[:_MAX_LABELS]
-            ticks, values = (starts + (sizes - 1) / 2)[largest], levels[largest]
+            ticks, values = np.empty(0), np.empty(0)
+            for level in np.argsort(-sizes, kind="stable"):
+                middle = starts[level] + (sizes[level] - 1) / 2
+                if (np.abs(ticks - middle) >= count / _MAX_TICK_LABELS).all():
+                    ticks, values = np.append(ticks, middle), np.append(values, levels[level])
         else:
             ticks = np.unique(np.linspace(0, count - 1, 5).astype(int))
             values = among.by[ticks]
@@ -147,7 +152,6 @@ def _create_figure(width: float, height: float) -> Figure:
 
 
 def _draw_weights(axes: Axes, weights: Array, strongest: float) -> AxesImage:
-    """Draw weights as colours, with a frame because most are pale."""
     return axes.imshow(weights, cmap="Reds", vmin=0.0, vmax=strongest, aspect="auto", interpolation="nearest")
 
 
@@ -168,21 +172,33 @@ def _draw_curve(axes: Axes, curve: Curve, target: str, limits: tuple[float, floa
     if curve.column.is_category:
         _draw_categories(axes, curve, target, limits)
         return
-    if curve.column.kind == "date":
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-        axes.xaxis.set_major_locator(MaxNLocator(3))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: str(curve.column.moment(value))[:10]))
+    label = _set_date_ticks(axes, curve) if curve.column.kind == "date" else curve.name
     if curve.column.is_flag:
         axes.set_xticks([0, 1], ["False", "True"])
     if curve.values is not None:
         low, high, coverage = curve.values
-        label = f"{100 * coverage:g} % of new values"
-        axes.fill_between(curve.at, low, high, color="C0", alpha=0.12, linewidth=0, label=label)
+        coverage_label = f"{100 * coverage:g} % of new values"
+        axes.fill_between(curve.at, low, high, color="C0", alpha=0.12, linewidth=0, label=coverage_label)
     axes.fill_between(curve.at, curve.lower, curve.upper, color="C0", alpha=0.25, linewidth=0, label="95 % confidence")
     axes.plot(curve.at, curve.estimate, color="C0", linewidth=2, label="estimate")
     axes.set_ylim(limits)
-    _set_labels(axes, curve.name, target)
+    _set_labels(axes, label, target)
+
+
+def _set_date_ticks(axes: Axes, curve: Curve) -> str:
+    """Set short labels for dates, and return the axis label: the name, and the years if no tick shows a year."""
+    from matplotlib import dates
+
+    library: Any = dates  # has no types
+    first, last = (library.num2date(library.date2num(curve.column.moment(end))) for end in (curve.at[0], curve.at[-1]))
+    locator = library.AutoDateLocator(maxticks=_MAX_DATES)
+    ticks = np.asarray(locator.tick_values(first, last))
+    ticks = ticks[(ticks >= library.date2num(first)) & (ticks <= library.date2num(last))]
+    labels = library.ConciseDateFormatter(locator).format_ticks(ticks)
+    axes.set_xticks(ticks - library.date2num(curve.column.moment(0)), labels)
+    if {str(year) for year in range(first.year, last.year + 1)} & set(labels):
+        return curve.name
+    return f"{curve.name}, {' to '.join(dict.fromkeys([str(first.year), str(last.year)]))}"
 
 
 def _draw_categories(axes: Axes, curve: Curve, target: str, limits: tuple[float, float]) -> None:
@@ -222,7 +238,15 @@ def _draw_points(axes: Axes, x: Array, y: Array, label: str = "data") -> str:
 
 
 def _set_labels(axes: Axes, xlabel: str, ylabel: str) -> None:
-    """Set the labels, in fonts for their script and without math, and remove the panel's box."""
+    """Set the labels, in fonts for their script and without math; write 200k for 200,000; remove the panel's box."""
+    from matplotlib.ticker import EngFormatter, ScalarFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        low, high = axis.get_view_interval()
+        largest = max(abs(low), abs(high))
+        # By default, a power of ten at the end of the axis covers its label.
+        if isinstance(axis.get_major_formatter(), ScalarFormatter) and (largest >= 1e5 or largest < 1e-4):
+            axis.set_major_formatter(EngFormatter(sep=""))
     families = families_for([xlabel, ylabel])
     axes.set_xlabel(_shorten(xlabel), fontfamily=families, parse_math=False)  # a column "$5" is not a formula
     axes.set_ylabel(_shorten(ylabel), fontfamily=families, parse_math=False)

@@ -31,11 +31,11 @@ class Summary:
     """The summary of a fitted model.
 
     Attributes:
-        features: For each feature its name, lowest and highest value, bandwidth (or its meaning), and effect on the
+        features: For each feature the name, lowest and highest value, bandwidth (or its meaning), and effect on the
             estimate: the root mean square change if the feature is set to its median.
-        columns: Notes on columns: categories, the origin of dates, columns that were left out.
-        rows: The number of rows, and how well they are predicted.
-        left_out: Each row predicted from the others.
+        columns: Notes on columns: categories, the origin of dates, omitted columns.
+        rows: The number of rows, and the errors of their predictions.
+        left_out: Each row predicted from all other rows.
         held_out: Each row predicted by a model fitted to the other folds; None without folds.
     """
 
@@ -78,12 +78,9 @@ def _splitter(model: KernelRegressor, folds: int) -> Any:
 
 
 def make_summary(
-    model: KernelRegressor,
-    left_out: LeftOut,
-    held_out: LeftOut | None,
-    count: int | None = None,
+    model: KernelRegressor, left_out: LeftOut, held_out: LeftOut | None, count: int | None = None,
     left_out_columns: Mapping[str, str] | None = None,
-) -> Summary:
+) -> Summary:  # fmt: skip
     """Return the summary. `count` includes rows that were left out, and `left_out_columns` is {name: reason}."""
     omitted = [
         f"left out: {f'{name}, which' if name else 'a column that'} {reason}"

@@ -109,8 +109,8 @@ class Table:
         content = _Content.of(column)
         if index not in self._identifiers and (content.numbers or index in self._doubts):
             raise InputError(
-                f"{self.path}: column {name!r} {self._doubts.get(index, content)}; correct it, leave it out with "
-                f"--without, or take its cells as categories with --categorical {name}"
+                f"{self.path}: column {name!r} {self._doubts.get(index, content)}; correct it (write dates as "
+                f"2020-01-31), leave it out with --without, or take its cells as categories with --categorical {name}"
             )
         count, rows = len({value for _, value in content.cells}) if _holds_text(column.type) else 0, len(content.cells)
         if not 1 < count <= min(MOST_LEVELS, rows // 2):
@@ -141,7 +141,7 @@ class Table:
                 result = dialects.clean_text(column.cast(pyarrow.string())) if is_text else column
             missing_rows = np.flatnonzero(np.asarray(result.is_null()))
             if len(missing_rows) and not missing:
-                raise _missing_error(self.path, name, missing_rows, len(result), "missing")
+                raise _cell_error(self.path, name, missing_rows, len(result), "missing")
             return self._ordered(name, result, orders[name]) if name in orders else result
 
         return pyarrow.table({name: convert(name, kind) for name, kind in kinds.items()})
@@ -177,9 +177,10 @@ class Table:
             raise InputError(f"{self.path}: column {name!r} {_Content.of(column)}; expected numbers")
         # Not safe: integers above 2⁵³ are rounded.
         result = column.cast(float64(), safe=False).to_numpy()
-        missing_rows = np.flatnonzero(np.isinf(result) if may_miss else ~np.isfinite(result))
-        if len(missing_rows):
-            raise _missing_error(self.path, name, missing_rows, len(result), "missing, NaN or infinite")
+        for fault, is_fault in (("infinite", np.isinf), ("missing", np.isnan)):
+            faulty_rows = np.flatnonzero(is_fault(result))
+            if len(faulty_rows) and not (may_miss and fault == "missing"):
+                raise _cell_error(self.path, name, faulty_rows, len(result), fault)
         return np.asarray(result, np.float64)
 
     def _typed_column(self, name: str) -> Any:
@@ -244,10 +245,11 @@ def _read(path: Path, suffix: str, options: FormOptions) -> Text:
     return dialects.read(path, suffix, options)
 
 
-def _missing_error(path: Path, name: str, rows: NDArray[np.intp], count: int, reason: str) -> InputError:
+def _cell_error(path: Path, name: str, rows: NDArray[np.intp], count: int, fault: str) -> InputError:
+    remedy = "add --missing drop to leave such rows out, or fit with --missing indicator to use them"
     return InputError(
-        f"{path}: column {name!r} has {len(rows):,} of {count:,} values {reason}, the first in row {rows[0] + 1:,}; "
-        "keep rows with missing values (--missing indicator), leave them out (--missing drop), or fill them in"
+        f"{path}: column {name!r} has {len(rows):,} of {count:,} cells {fault}, the first in row {rows[0] + 1:,}; "
+        + (remedy if fault == "missing" else "correct them")
     )
 
 

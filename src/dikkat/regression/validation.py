@@ -15,7 +15,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _get_feature_names, _num_samples, check_array, check_X_y, validate_data
 
 from dikkat.regression.bandwidth import Rule, Searched
-from dikkat.regression.columns import Column, columns_of, encode_cells, find_kinds, list_some, names_of
+from dikkat.regression.columns import Column, columns_of, encode_cells, find_kinds, label_of, list_some, names_of
 from dikkat.regression.joined import Array, Rows, largest_rate
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
@@ -107,10 +107,7 @@ def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight:
         row_weights = np.asarray(sample_weight, np.float64)
     columns = () if plain else find_kinds(X, *declared, names, periodic, gaps and row_weights)
     if estimator.kernel != "gaussian" and any(column.coded for column in columns):
-        raise ValueError(
-            f"kernel: got {estimator.kernel!r} with categories; expected 'gaussian', the only kernel for categories, "
-            "or None for categorical_features and ordered_features"
-        )
+        raise ValueError(f"kernel: got {estimator.kernel!r} with categories; expected 'gaussian', or no categories")
     settings: dict[str, Any] = {"dtype": DTYPES, "multi_output": True, "y_numeric": True, "copy": True}
     # scikit-learn looks for infinite numbers by a sum that may overflow.
     with np.errstate(over="ignore", invalid="ignore"), naming_missing_cells(estimator, X):
@@ -121,7 +118,7 @@ def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight:
             x, values = validate_data(estimator, X, y, **settings)
     weight = _check_weights(estimator, sample_weight, x)
     values = values.astype(np.float64)
-    _check_sizes(x, values, weight)
+    _check_sizes(x, values, weight, names)
     return Rows(x, values, weight, columns, weights=estimator.weights)
 
 
@@ -134,7 +131,7 @@ def naming_missing_cells(estimator: Any, X: Any) -> Iterator[None]:
         if "Input X contains infinity" in str(error) and np.ndim(X) == 2:
             names = _get_feature_names(X)
             infinite = [_is_infinite(_safe_indexing(X, j, axis=1)) for j in range(np.shape(X)[1])]
-            labels = [f"column {j if names is None else repr(names[j])}" for j in np.flatnonzero(infinite)]
+            labels = [label_of(j, names) for j in np.flatnonzero(infinite).tolist()]
             raise ValueError(f"X: got an infinite number in {', '.join(labels[:5])}; expected finite numbers") from None
         if "Input X contains NaN" not in str(error) or "missing" not in estimator.get_params():
             raise
@@ -146,8 +143,7 @@ def naming_missing_cells(estimator: Any, X: Any) -> Iterator[None]:
         gaps = [str(name) for name in X.columns if X[name].isna().any()] if hasattr(X, "isna") else []
         where = f" in the columns {', '.join(gaps[:5])}{', …' * (len(gaps) > 5)}" if gaps else ""
         raise ValueError(
-            f"X: got missing cells (NaN){where}; expected a value in each, or missing='indicator', with which fit "
-            "and predict accept missing cells"
+            f"X: got missing cells (NaN){where}; expected a value in each, or a model with missing='indicator'"
         ) from None
 
 
@@ -271,7 +267,7 @@ def warn_of_extrapolation(model: Any, x: Array) -> None:
         )
 
 
-def _check_sizes(x: Array, values: Array, weight: Array) -> None:
+def _check_sizes(x: Array, values: Array, weight: Array, names: Sequence[str] | None) -> None:
     """Raise for data whose sums or squares would overflow or underflow."""
     limits, low, high = np.finfo(x.dtype), x.min(0).astype(np.float64), x.max(0).astype(np.float64)
     with np.errstate(over="ignore"):
@@ -279,8 +275,8 @@ def _check_sizes(x: Array, values: Array, weight: Array) -> None:
     widest, limit = int(ranges.argmax()), float(limits.max) / 2**22  # a bandwidth may be 10⁶ times as wide
     if ranges[widest] > limit:
         raise ValueError(
-            f"X: got {low[widest]} and {high[widest]} in one column; expected a range of at most {limit:.3g}, the "
-            f"limit of {x.dtype}. Rescale the column"
+            f"X: got {low[widest]} and {high[widest]} in {label_of(widest, names)}; expected a range of at most "
+            f"{limit:.3g}, the limit of {x.dtype}. Rescale the column"
         )
     check_size("sample_weight", np.array(total), float(limits.max) / 2**10, x.dtype)
     total = max(total, 1.0)

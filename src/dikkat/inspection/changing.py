@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, GivenTrace, Mass, Scale
+from dikkat._engine.pytorch_state import is_in_backward
+from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, Mass, Scale
 from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, select_layers
 from dikkat.inspection.observation import NotSeenError, Watcher, check_model, no_call_message, observing
 from dikkat.inspection.origins import Streams
@@ -33,7 +34,7 @@ class Changed:
 
     def count(self, rows: Tensor) -> None:
         """Add to the number of queries that kept their weights."""
-        if torch._C._current_graph_task_id() == -1:  # not again for a checkpoint, in the backward pass
+        if not is_in_backward():  # not again for a checkpoint, in the backward pass
             self._unchanged.append(rows.detach())
 
     @property
@@ -45,7 +46,8 @@ class Changed:
         return sum(map(int, self._unchanged))
 
     def __repr__(self) -> str:
-        return f"{self.calls} calls changed; {self.unchanged_queries} queries kept their weights"
+        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        return f"{calls} changed; queries that kept their weights: {self.unchanged_queries}"
 
 
 @contextmanager
@@ -172,7 +174,7 @@ class _Changer(Watcher):
         for choices, edit in self._changes:
             if any(choice.includes(module.name, module.layer) for choice in choices.values()):
                 positions = first_query + (step or 0), first_key
-                if isinstance(edit, GivenTrace):  # a trace has the rows of each call
+                if isinstance(edit, Given) and isinstance(edit.table, Trace):  # a trace has the rows of each call
                     positions, edit = (step or 0, 0), edit.of_call(module.name, self._counts[module.name] - 1)
                 bound.append(BoundEdit(edit, *positions, self.changed.count))
         repeated = Counter(head for edit, *_ in bound for head in edit.heads or ())
@@ -217,7 +219,7 @@ def _make_edit(
     if weights is None:
         return Gate(heads, mean)
     if isinstance(weights, Trace):
-        return GivenTrace(heads, weights)
+        return Given(heads, weights)
     table = torch.as_tensor(weights)
     if table.ndim < 2 or not table.is_floating_point():
         raise TypeError(

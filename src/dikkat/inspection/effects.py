@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from dikkat._engine.pytorch_state import is_transformed
 from dikkat.inspection.edits import BoundEdit, Gate
-from dikkat.inspection.layer_selection import LayerChoice, Layers, list_entries, select_layers
+from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, list_entries, select_layers
 from dikkat.inspection.observation import Watcher, observing
 from dikkat.inspection.origins import Streams
 from dikkat.inspection.recording import record
@@ -146,6 +146,7 @@ class _Runs:
         self._model, self._arguments, self._inputs, self._target = model, arguments, inputs, target
         self._gates, self._blocks = _Gates(model, choices, mean), _Blocks(model)
         self._base, self._scale = 0.0, 0.0  # the target, and the largest estimate
+        self._logits: tuple[int, ...] = ()  # the shape of the logits, if the target is an index
         self._elements: int | None = None  # how many numbers the target returns; None for one number
 
     def _result(self, arguments: Any, inputs: Any) -> Tensor:
@@ -155,8 +156,7 @@ class _Runs:
         if callable(self._target):
             result = self._target(output)
         else:
-            logits = output if isinstance(output, Tensor) else output.logits
-            result = (logits[:, -1] if logits.ndim > 2 else logits)[..., self._target]
+            result = self._logit(output if isinstance(output, Tensor) else getattr(output, "logits", output))
         result = torch.as_tensor(result)
         batches = {
             len(tensor) for tensor in (*arguments, *inputs.values()) if isinstance(tensor, Tensor) and tensor.ndim
@@ -169,6 +169,15 @@ class _Runs:
             )
         return result
 
+    def _logit(self, logits: Any) -> Tensor:
+        if not isinstance(logits, Tensor) or not logits.ndim:
+            raise TypeError(f"target: got an index for {type(logits).__name__}; expected a function of the output")
+        if not -logits.shape[-1] <= self._target < logits.shape[-1]:
+            classes = logits.shape[-1]
+            raise ValueError(f"target: got {self._target}; expected {-classes} to {classes - 1}, a class of the logits")
+        self._logits = tuple(logits.shape)
+        return (logits[:, -1] if logits.ndim > 2 else logits)[..., self._target]
+
     def estimate(self, layers: Layers | None) -> tuple[Trace, dict[Key, Tensor]]:
         """Return a trace of the unchanged model and the estimates (H,) of each call."""
         with (
@@ -178,6 +187,12 @@ class _Runs:
             self._blocks.noted(),
         ):
             result = self._result(self._arguments, self._inputs)
+            counts = {(math.prod(record.shape[:-2]) // record.sizes[0], record.sizes[1]) for _, record in trace.calls()}
+            if self._logits[:-1] in {(queries,) for _, queries in counts} and {batch for batch, _ in counts} == {1}:
+                raise ValueError(
+                    f"target: got an index, and logits {self._logits} for inputs without a batch; expected a batch of "
+                    "inputs, such as tensor[None], or a function of the output"
+                )
             if not bool(result.isfinite().all()):
                 raise ValueError(f"target: got {result.tolist()}; expected finite numbers")
             self._base, self._elements = result.detach().mean().item(), len(result) if result.ndim else None
@@ -208,17 +223,18 @@ class _Runs:
                     "expected equal results. Call model.eval(), since dropout makes runs differ"
                 )
             self._base = float(result.mean())
-            together = self._count_together()
             self._blocks.check(list(sizes), lambda: self._is_same(self._result(self._arguments, self._inputs)))
+            together = self._count_together(*next(iter(sizes.items())))
             return {key: self._effects_of(key, heads, together) for key, heads in sizes.items()}
 
     def _is_same(self, result: Tensor) -> bool:
         return abs(float(result.mean()) - self._base) <= _SAME * max(abs(self._base), self._scale)
 
-    def _count_together(self) -> int:
+    def _count_together(self, key: Key, heads: int) -> int:
         """Return how many heads share a run: 1 if the target is one number or the model does not repeat its inputs."""
         if self._elements is None:
             return 1
+        self._gates.only, self._gates.gates[key] = key, torch.ones(2 * self._elements, heads)
         try:
             result = self._result(*self._repeated(2))
         except (RuntimeError, ValueError, IndexError):
@@ -253,8 +269,7 @@ class _Blocks:
         modules = dict(model.named_modules())
         self._modules = {name: modules[name] for name in list_entries(list(modules)) if name in modules}
         self._results: dict[str, Any] = {}
-        self._begun: dict[str, int] = {}  # how many entries had ended when an entry began
-        self._ended: dict[str, int] = {}
+        self._earlier: dict[str, list[str]] = {}  # the entries that had ended when an entry began
         self._can_skip = True
 
     @contextmanager
@@ -264,11 +279,10 @@ class _Blocks:
         for name, module in self._modules.items():
 
             def begin(*_: Any, name: str = name) -> None:
-                self._can_skip = self._can_skip and name not in self._begun
-                self._begun[name] = len(self._ended)
+                self._can_skip = self._can_skip and name not in self._earlier
+                self._earlier[name] = [*self._results]
 
             def end(_: nn.Module, __: Any, result: Any, *, name: str = name) -> None:
-                self._ended[name] = len(self._ended)
                 self._results[name] = _copy(result)  # before the model writes to it
 
             handles += [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
@@ -282,12 +296,8 @@ class _Blocks:
     @contextmanager
     def skipped(self, name: str, elements: int, times: int) -> Iterator[None]:
         """Let the entries that ended before the entry of a module began return their results, for repeated inputs."""
-        root = next((entry for entry in self._begun if name == entry or name.startswith(f"{entry}.")), None)
-        skipped = [
-            entry
-            for entry, end in self._ended.items()
-            if root is not None and self._can_skip and end < self._begun[root]
-        ]
+        skipped = next((earlier for entry, earlier in self._earlier.items() if is_within(name, entry)), [])
+        skipped = skipped if self._can_skip else []
         before = {entry: vars(self._modules[entry]).get("forward") for entry in skipped}
         hooks = list[Any]()
         try:

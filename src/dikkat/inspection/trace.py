@@ -77,12 +77,8 @@ class Trace:
 
     def _by_element(self, tokens: Any, element: int | Sequence[int]) -> list[tuple[int, dict[str, TokenList]]]:
         is_single = isinstance(element, int)
-        if (
-            is_single
-            and isinstance(tokens, list)
-            and len(tokens) == 1
-            and not isinstance(tokens[0], str | Token | Part)
-        ):
+        is_list = is_single and isinstance(tokens, list) and len(tokens) == 1
+        if is_list and not isinstance(tokens[0], str | Token | Part):
             tokens = tokens[0]  # the list of a batch of one
         elements: Any = [element] if is_single else element
         token_lists = [tokens] * len(elements) if is_single or tokens is None else tokens

@@ -18,7 +18,7 @@ from dikkat.inspection import tables
 from dikkat.inspection.calls import OWN_SOFTMAX, Attentions, Call
 from dikkat.inspection.comparing import head_changes, merge_tokens, subtract
 from dikkat.inspection.heads import compute_scores
-from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text
+from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text, with_largest_blocks
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection
 from dikkat.inspection.trace_files import describe_tokens, is_call, parse_spans, parse_tokens
@@ -58,7 +58,7 @@ class Trace:
         """The tokens of queries and keys, for pages and tables ("self": the text; "encoder": a source).
 
         Set a list of strings, `Token`, and parts (`dikkat.Grid`, `Words`, `Times`), a part, or two lists (source,
-        target), with a token for each query or key. A cell of a grid is a token "row 0, column 2", a time "0.5".
+        target), with a token for each query or key. A cell of a grid is a token "row 1, column 3", a time "0.5".
         """
         return MappingProxyType(self._tokens.get(None, {}))
 
@@ -492,14 +492,15 @@ class Trace:
         if effects is not None and self.withheld == _DIFFERENCE:
             raise ValueError(f"effects: {_DIFFERENCE}")
         measured = None if effects is None else tables.effects_by_head(effects, self._calls)
-        cards, views = list[tuple[str, Any]](), list[dict[str, Any]]()
+        cards, views, images = list[tuple[str, Any]](), list[dict[str, Any]](), list[Any]()
         for number, element_tokens in self._by_element(tokens, element):
             element_cards, layers = self._pictures(number, element_tokens, measured)
             cards = cards or element_cards
-            views += views_of(layers, element_tokens, None if isinstance(element, int) else number)
+            shown = None if isinstance(element, int) else number
+            views += views_of(layers, element_tokens, shown, images, 1 if shown is None else len(element))
         if effects is not None and not views:
             raise ValueError("effects: got a recording without weights or top_k; expected weights=True or top_k=8")
-        return calls_page(cards, title=title, count=len(self), views=views)
+        return calls_page(cards, title=title, count=len(self), views=views, images=images)
 
     def _pictures(
         self, element: int, tokens: Mapping[str, TokenList], effects: tuple[str, Mapping[Any, float]] | None
@@ -511,7 +512,7 @@ class Trace:
             name = (call.name or "model") + (f" · {counts[call.name]}" if total[call.name] > 1 else "")
             element_record = record.of_batch(element)
             empty = 0 in record.shape  # an empty sequence
-            drawn = None if empty else drawable(element_record)
+            drawn = None if empty else drawable(element_record, tables.parts_of(call.kind, record, tokens))
             if drawn is not None:
                 label = call.name if call.layer >= 0 and call.run == self._calls[0][0].run else name
                 groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))
@@ -520,11 +521,11 @@ class Trace:
             counts[call.name] += 1
             in_run[call.name, call.run] += 1
         layers = []
-        for call, label, record in (run for group in groups.values() for run in join_runs(group)):
+        for call, label, record, is_joined in _joined(groups.values()):
             shares, patterns, lead = dict[str, Tensor](), [("", 0)] * record.sizes[0], ""
             if record.change is not None:
                 shares, lead = {"change": head_changes(record)}, "change"
-            else:
+            elif record.blocks is None or bool((record.top_keys >= 0).any()):
                 known = tables.known_weights(record, call.kind)
                 scores = compute_scores(known, tables.key_tokens(known, call.kind, tokens))
                 shares, patterns = {**scores.shares}, [*zip(scores.patterns, scores.query_counts, strict=True)]
@@ -532,9 +533,20 @@ class Trace:
                 lead, values = effects
                 rows = ((call.layer, call.name, head) for head in tables.heads_of(record))
                 shares[lead] = torch.tensor([values.get(row, math.nan) for row in rows])
+            parts, is_complete = tables.parts_of(call.kind, record, tokens, is_longer=is_joined), True
+            if any(parts) and record.blocks is None:
+                record, is_complete = with_largest_blocks(record, parts), False
             moved = shift_to_text(record)
-            layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), shares, patterns, lead))
+            layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), shares, patterns, lead,
+                                parts, is_complete))  # fmt: skip
         return cards, layers
+
+
+def _joined(groups: Iterable[list[tuple[Call, str, Inspection]]]) -> Iterator[tuple[Call, str, Inspection, bool]]:
+    """Yield the runs of all modules, and whether several runs were joined."""
+    for group in groups:
+        for call, label, record in join_runs(group):
+            yield call, label, record, all(record is not single for _, _, single in group)
 
 
 def _by_run(calls: Iterable[tuple[int, Tensor]]) -> tuple[Any, ...]:

@@ -281,7 +281,7 @@ def test_a_page_of_many_heads_has_larger_blocks_and_the_rows_of_words(tmp_path, 
     with dikkat.record(model, **request_of) as trace:
         model(x)
     trace.tokens = LONG
-    monkeypatch.setattr(views, "_MAP_BYTES", 30_000)
+    monkeypatch.setattr(views, "_MAP_BYTES", 20_000)
     trace.to_html(tmp_path / "page.html")
     (layer,) = content_of(tmp_path / "page.html")["views"][0]["layers"]
     weights, members = (x.double() @ x.double().mT / 5**0.5).softmax(-1)[0].numpy(), block_members(LONG, 4)

@@ -42,6 +42,15 @@ def find_groups(parts: Parts, count: int, side: int) -> Tensor:
     return groups
 
 
+def find_cells(parts: Parts, count: int) -> Tensor:
+    """Return the number of the grid, the row and the column of each position, (count, 3); −1 outside of grids."""
+    cells = torch.full((count, 3), -1)
+    for number, (first, part) in enumerate(parts.items()):
+        if isinstance(part, Grid):
+            cells[first : first + len(part)] = torch.tensor([(number, *cell) for cell in part.cells()])
+    return cells
+
+
 def positions_outside(parts: Parts, count: int) -> Tensor:
     """Return the positions that are in no part."""
     outside = torch.ones(count, dtype=torch.bool)

@@ -16,17 +16,7 @@ from dikkat.show.positions import Token, TokenList
 from dikkat.show.views import axis_labels, labels_of
 
 Calls = Iterable[tuple[Any, Inspection]]  # `Call` and record
-_COLUMNS = (
-    "layer",
-    "module",
-    "kind",
-    "head",
-    "looks",
-    *GRID_PATTERNS,
-    *PATTERNS,
-    "information",
-    "queries",
-)  # of the scores
+_COLUMNS = ("layer", "module", "kind", "head", "looks", *GRID_PATTERNS, *PATTERNS, "information", "queries")
 
 
 def heads_of(record: Inspection) -> list[int]:

@@ -555,8 +555,8 @@ class Trace:
         for number, element_tokens in self._by_element(tokens, element):
             element_cards, layers = pictures(self._calls, number, element_tokens, measured)
             cards = cards or element_cards
-            shown = None if isinstance(element, int) else number
-            views += views_of(layers, element_tokens, shown, images, 1 if shown is None else len(element))
+            shown, elements = (None, 1) if isinstance(element, int) else (number, len(element))
+            views += views_of(layers, element_tokens, shown, images, elements)
         if effects is not None and not views:
             raise ValueError("effects: got a recording without weights or top_k; expected weights=True or top_k=8")
         return calls_page(cards, title=title, count=len(self), views=views, images=images)

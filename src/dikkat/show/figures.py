@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dikkat.show.blocks import Parts
 from dikkat.show.fonts import families_for
 from dikkat.show.heatmaps import PanelGrid, draw_heatmaps, figure_class, grid_of
-from dikkat.show.overlays import draw_panels
+from dikkat.show.overlays import SIGNED_COLOURS, difference_colours, draw_panels
 from dikkat.show.positions import Grid, Times
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ _WIDTH = 3.4  # inches
 _ROW = 0.16  # inches of a token next to lines
 _MAX_ROWS = 100
 _FAINTEST = 0.01  # smallest weight with a line
-_COLOURS = "tab:blue", "tab:orange"  # of weights above and below 0
 
 
 def draw_head(weights: NDArray[np.float64], queries: Sequence[str], keys: Sequence[str], *, kind: str) -> Figure:
@@ -36,11 +35,8 @@ def draw_head(weights: NDArray[np.float64], queries: Sequence[str], keys: Sequen
         figure_class(), grid, (_WIDTH, (_WIDTH - grid.x_pad - 0.7) * ratio + grid.y_pad + 0.3), cmap=None
     )
     if weights.min() < 0:
-        from matplotlib.colors import LinearSegmentedColormap
-
         largest = np.abs(weights).max()
-        colours = LinearSegmentedColormap.from_list("difference", [_COLOURS[1], "white", _COLOURS[0]])
-        figure.axes[0].images[0].set(cmap=colours, clim=(-largest, largest))
+        figure.axes[0].images[0].set(cmap=difference_colours(), clim=(-largest, largest))
     return figure
 
 
@@ -75,7 +71,8 @@ def _draw_lines(grid: PanelGrid, weights: NDArray[np.float64]) -> Figure:
     pairs = np.argwhere(np.abs(weights) >= _FAINTEST)
     axes.add_collection(LineCollection(
         [[(0, query), (1, key)] for query, key in pairs], linewidths=1.2,
-        colors=[to_rgba(_COLOURS[int(value < 0)], min(abs(value) / opaque, 1)) for value in weights[tuple(pairs.T)]],
+        colors=[to_rgba(SIGNED_COLOURS[int(value < 0)], min(abs(value) / opaque, 1))
+                for value in weights[tuple(pairs.T)]],
     ))  # fmt: skip
     texts = [labels[0] for labels in (grid.queries, grid.keys) if labels is not None]
     families = families_for(texts[0] + texts[1])

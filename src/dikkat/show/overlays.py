@@ -15,6 +15,7 @@ from dikkat.show.positions import Grid, Times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 __all__ = ["on_image"]
@@ -24,14 +25,14 @@ Panel = Sequence[tuple[Grid | Times, NDArray[np.float64]]]
 _ACROSS = 6  # panels in a row
 _SIDE = 2.2  # inches of the longer side of a panel
 _OPACITY = 0.85  # of the largest weight
-_SIGNED = "PuOr"  # negative differences are orange, as in other figures
+SIGNED_COLOURS = "tab:blue", "tab:orange"  # of weights above and below 0
 
 
 def on_image(weights: Weights, part: Grid | Times, *, titles: Sequence[str] | None = None) -> Figure:
     """Draw weights on the image of a grid, or below a time series, with a common colour scale.
 
-    The image is grey under the colours. Colours are more opaque for larger weights. Negative numbers, as in a
-    difference, are orange, positive ones purple.
+    The image is grey under the colours. Colours are more opaque for larger weights. If there are negative numbers, as
+    in a difference, blue is more weight and orange is less.
 
     Args:
         weights: (p,) numbers for the p positions of the part, (k, p) for k panels, or (a, b, p) for a × b panels, such
@@ -112,13 +113,20 @@ def _panel_size(part: Grid | Times) -> tuple[float, float]:
     return max(_SIDE * width / longest, 0.6), max(_SIDE * height / longest, 0.6)
 
 
+def difference_colours() -> Colormap:
+    """Return the colour map of a difference: orange for less weight, white, blue for more."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("difference", [SIGNED_COLOURS[1], "white", SIGNED_COLOURS[0]])
+
+
 def _find_colours(values: NDArray[np.float64]) -> Any:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
     low, high = scale_of([values])
     if low < 0:
-        return ScalarMappable(Normalize(-max(-low, high), max(-low, high)), _SIGNED)
+        return ScalarMappable(Normalize(-max(-low, high), max(-low, high)), difference_colours())
     return ScalarMappable(Normalize(0, high), "inferno")
 
 

@@ -15,7 +15,7 @@ from dikkat.inspection.calls import Call
 from dikkat.inspection.generation import Generation
 from dikkat.inspection.request import Inspection
 from dikkat.show import save_page
-from dikkat.show.views import Token
+from dikkat.inspection import Token
 
 
 def sentence(source_tokens, target_tokens, weights, reference=None, **texts):

@@ -13,7 +13,8 @@ from torch import Tensor
 from dikkat.inspection.calls import Call
 from dikkat.inspection.request import Inspection
 from dikkat.inspection.tables import heads_of, make_frame
-from dikkat.show.views import Token, labels_of
+from dikkat.show.positions import Token
+from dikkat.show.views import labels_of
 
 if TYPE_CHECKING:
     from dikkat.inspection.trace import Trace

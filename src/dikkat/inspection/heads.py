@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.show.views import Token
+from dikkat.show.positions import Token
 
 # The patterns in the order of the tables. If shares are equal, the first pattern wins.
 PATTERNS = ("previous", "next", "itself", "first", "same", "induction", "separator", "evenly")

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dikkat.inspection.heads import PATTERNS, KnownWeights, compute_scores
 from dikkat.inspection.request import Inspection
-from dikkat.show.views import Token, axis_labels, labels_of
+from dikkat.show.positions import Token
+from dikkat.show.views import axis_labels, labels_of
 
 Calls = Iterable[tuple[Any, Inspection]]  # `Call` and record
 _COLUMNS = ("layer", "module", "kind", "head", "looks", *PATTERNS, "information", "queries")  # of the scores

@@ -21,7 +21,8 @@ from dikkat.inspection.heads import compute_scores
 from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection
-from dikkat.show.views import Layer, Token, Tokens, tokens_of, views_of
+from dikkat.show.positions import Grid, Part, Times, Token, TokenList, Tokens, describe_counts, tokens_of
+from dikkat.show.views import Layer, views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
 
@@ -47,15 +48,16 @@ class Trace:
 
     def __init__(self) -> None:
         self._calls: list[tuple[Call, Inspection]] = []
-        self._tokens: dict[int | None, dict[str, list[Token]]] = {}  # by element; None for all other elements
+        self._tokens: dict[int | None, dict[str, TokenList]] = {}  # by element; None for all other elements
         self.spans: tuple[str, ...] = ()
         self.withheld, self.lacking = "", {"self", "encoder", "cross"}
 
     @property
-    def tokens(self) -> Mapping[str, list[Token]]:
+    def tokens(self) -> Mapping[str, TokenList]:
         """The tokens of queries and keys, for pages and tables ("self": the text; "encoder": a source).
 
-        Set a list of strings or of `Token`, or two lists (source, target), with a token for each query or key.
+        Set a list of strings, `Token`, and parts (`dikkat.Grid`, `Words`, `Times`), a part, or two lists (source,
+        target), with a token for each query or key. A cell of a grid is a token "row 0, column 2", a time "0.5".
         """
         return MappingProxyType(self._tokens.get(None, {}))
 
@@ -63,14 +65,24 @@ class Trace:
     def tokens(self, tokens: Tokens) -> None:
         self._tokens = {None: self._check_tokens(tokens)}
 
+    @property
+    def parts(self) -> Mapping[str, Mapping[int, Grid | Times]]:
+        """The grids and times in `tokens`, by kind and by the position of the first query or key."""
+        return {kind: MappingProxyType(labels.parts) for kind, labels in self.tokens.items()}
+
     def set_tokens(self, tokens: Any, element: int | Sequence[int]) -> None:
         """Set the tokens of all elements of the batch, or a list with the tokens of each element in `element`."""
         by_element = self._by_element(tokens, element)
         self._tokens = {None: by_element[0][1]} if isinstance(element, int) else dict[int | None, Any](by_element)
 
-    def _by_element(self, tokens: Any, element: int | Sequence[int]) -> list[tuple[int, dict[str, list[Token]]]]:
+    def _by_element(self, tokens: Any, element: int | Sequence[int]) -> list[tuple[int, dict[str, TokenList]]]:
         is_single = isinstance(element, int)
-        if is_single and isinstance(tokens, list) and len(tokens) == 1 and not isinstance(tokens[0], str | Token):
+        if (
+            is_single
+            and isinstance(tokens, list)
+            and len(tokens) == 1
+            and not isinstance(tokens[0], str | Token | Part)
+        ):
             tokens = tokens[0]  # the list of a batch of one
         elements: Any = [element] if is_single else element
         token_lists = [tokens] * len(elements) if is_single or tokens is None else tokens
@@ -79,16 +91,19 @@ class Trace:
         return [(number, self._tokens_of(number) if labels is None else self._check_tokens(labels))
                 for number, labels in zip(elements, token_lists, strict=True)]  # fmt: skip
 
-    def _tokens_of(self, element: int) -> dict[str, list[Token]]:
+    def _tokens_of(self, element: int) -> dict[str, TokenList]:
         shapes = [record.shape for _, record in self._calls if len(record.shape) > 2]
         batch = max((math.prod(shape[:-3]) if len(shape) > 3 else shape[0] for shape in shapes), default=1)
         known = {index % batch: tokens for index, tokens in self._tokens.items() if index is not None}
         return known.get(element % batch, self._tokens.get(None, {}))
 
-    def _check_tokens(self, tokens: Tokens) -> dict[str, list[Token]]:
+    def _check_tokens(self, tokens: Tokens) -> dict[str, TokenList]:
         checked = tokens_of(tokens)
         for kind, labels in checked.items():
             sizes = sorted(self._token_counts(kind))
+            if self._calls and sizes and labels.parts and len(labels) not in sizes:
+                nearest = min(sizes, key=lambda size: abs(size - len(labels)))
+                raise ValueError(f"tokens: got {len(labels)} ({kind!r}): {describe_counts(labels, nearest)}")
             if self._calls and len(labels) not in sizes:
                 expected = " or ".join(map(str, sizes)) or "none, as no call reads a source"
                 expected = expected if len(sizes) < 4 else f"{sizes[0]} to {sizes[-1]}"
@@ -104,7 +119,7 @@ class Trace:
             first, first_key = record.positions
             if kind == "encoder":
                 counts |= {keys} if call.kind in ("encoder", "cross") or first_key < 0 else set()
-            elif call.kind != "encoder":
+            elif kind == "image" or call.kind != "encoder":
                 counts |= {first + queries} if first_key < 0 else {first + queries, first_key + keys}
             if call.run > self._calls[0][0].run and counts:  # the last generated token is no query
                 counts.add(max(counts) + 1)
@@ -490,7 +505,7 @@ class Trace:
         return calls_page(cards, title=title, count=len(self), views=views)
 
     def _pictures(
-        self, element: int, tokens: Mapping[str, list[Token]], effects: tuple[str, Mapping[Any, float]] | None
+        self, element: int, tokens: Mapping[str, TokenList], effects: tuple[str, Mapping[Any, float]] | None
     ) -> tuple[list[tuple[str, Any]], list[Layer]]:
         groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), list[tuple[str, Any]]()
         counts, in_run = Counter[str](), Counter[tuple[str, int]]()
@@ -531,8 +546,8 @@ def _is_call(entry: object) -> bool:
     return entry[1] >= 0 and len(entry[-1]) == 2 and all(type(size) is int for size in (*entry[-2], *entry[-1]))
 
 
-def _parse_tokens(content: object) -> dict[int | None, dict[str, list[Token]]]:
-    tokens = dict[int | None, dict[str, list[Token]]]()
+def _parse_tokens(content: object) -> dict[int | None, dict[str, TokenList]]:
+    tokens = dict[int | None, dict[str, TokenList]]()
     for pair in content if isinstance(content, list) else [None]:
         labelled: Any = pair if isinstance(pair, list) and len(pair) == 2 else (0, None)
         element, kinds = labelled

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dikkat.show.fonts import families_for
-from dikkat.show.heatmaps import Grid, draw_heatmaps, figure_class, grid_of
+from dikkat.show.heatmaps import PanelGrid, draw_heatmaps, figure_class, grid_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def draw_head(weights: NDArray[np.float64], queries: Sequence[str], keys: Sequen
     return figure
 
 
-def _draw_lines(grid: Grid, weights: NDArray[np.float64]) -> Figure:
+def _draw_lines(grid: PanelGrid, weights: NDArray[np.float64]) -> Figure:
     rows = max(weights.shape)
     if rows > _MAX_ROWS:
         raise ValueError(f"figure: got {rows} tokens; expected at most {_MAX_ROWS} for kind='lines'; use kind='map'")

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["CELLS", "TOP", "Layer", "Token", "Tokens", "labels_of", "tokens_of", "views_of"]
+from dikkat.show.positions import Token
+
+__all__ = ["CELLS", "TOP", "Layer", "labels_of", "views_of"]
 
 TOP = 16  # maximum keys stored of a query
 CELLS = 64  # cells of a head's map in each direction
@@ -16,18 +18,6 @@ _ENTRIES = 1_350_000  # maximum weights stored in a page, in four bytes each
 
 # Weights are stored as minus their base-2 logarithm in steps, to 0.02 %. web/src/page/views.ts reads them.
 _STEPS = 2048
-
-
-class Token(NamedTuple):
-    """A token as a page shows it."""
-
-    text: str
-    special: bool = False  # whether the tokenizer added it, such as the start of a text
-    continues: bool = False  # whether it continues the word of the previous token
-
-
-Labels = Sequence[str | Token]
-Tokens = Labels | tuple[Labels, Labels] | Mapping[str, Labels]
 
 
 class Layer(NamedTuple):
@@ -43,33 +33,6 @@ class Layer(NamedTuple):
     shares: Mapping[str, Tensor]  # the (H,) shares of each pattern
     patterns: Sequence[tuple[str, int]]  # the main pattern of each head, and how many queries its share is the mean of
     lead: str = ""  # the share that ranks the heads: "effect", "estimate", or "change" of signed weights
-
-
-def tokens_of(tokens: object) -> dict[str, list[Token]]:
-    """Return tokens by kind, "self" and "encoder", from a list, a pair (source, target) or a mapping of lists."""
-    expected = "expected a list of strings, or (source, target), two lists"
-    if isinstance(tokens, Mapping):
-        by_kind = dict(tokens)
-    elif (
-        isinstance(tokens, tuple)
-        and not isinstance(tokens, Token)
-        and len(tokens) == 2
-        and not all(isinstance(label, str | Token) for label in tokens)
-    ):
-        by_kind = {"self": tokens[1], "encoder": tokens[0]}
-    else:
-        by_kind = {"self": tokens}
-    if by_kind.keys() - {"self", "encoder"}:
-        raise TypeError(f"tokens: got {', '.join(map(repr, by_kind))}; expected 'self', and 'encoder' for a source")
-    tokens_by_kind = {}
-    for kind, labels in by_kind.items():
-        if isinstance(labels, str | bytes | Token) or not isinstance(labels, Sequence):
-            raise TypeError(f"tokens: got {type(labels).__name__}; {expected}")
-        for index, label in enumerate(labels):
-            if not isinstance(label, str) and not (isinstance(label, Token) and isinstance(label.text, str)):
-                raise TypeError(f"tokens[{index}]: got {type(label).__name__}; expected str or dikkat.inspection.Token")
-        tokens_by_kind[kind] = [label if isinstance(label, Token) else Token(label) for label in labels]
-    return tokens_by_kind
 
 
 def views_of(

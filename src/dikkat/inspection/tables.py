@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dikkat.inspection.heads import PATTERNS, KnownWeights, compute_scores
 from dikkat.inspection.request import Inspection
-from dikkat.show.positions import Token
+from dikkat.show.blocks import Parts, fitting_parts
+from dikkat.show.positions import Token, TokenList
 from dikkat.show.views import axis_labels, labels_of
 
 Calls = Iterable[tuple[Any, Inspection]]  # `Call` and record
@@ -38,14 +39,25 @@ def known_weights(record: Inspection, kind: str) -> KnownWeights:
     return KnownWeights(weights, weight_keys, queries, keys, is_self, max(0, first_key), hidden)
 
 
-def key_tokens(known: KnownWeights, kind: str, tokens: Mapping[str, list[Token]]) -> list[Token]:
+def parts_of(
+    kind: str, record: Inspection, tokens: Mapping[str, TokenList], *, is_longer: bool = False
+) -> tuple[Parts, Parts]:
+    """Return the grids and times among the queries and keys of a call; `is_longer`: positions follow the tokens."""
+    (first, first_key), (_, queries, keys) = record.positions, record.sizes
+    axes = labels_of(tokens, kind, first + queries, max(0, first_key) + keys)
+    is_grouped = record.queries is None and not first
+    query_parts = fitting_parts(axes[0], queries, is_longer=is_longer) if is_grouped else {}
+    return query_parts, fitting_parts(axes[1], keys, is_longer=is_longer or first > 0) if first_key <= 0 else {}
+
+
+def key_tokens(known: KnownWeights, kind: str, tokens: Mapping[str, TokenList]) -> list[Token]:
     """Return the tokens of the keys."""
     end = known.first_key + known.key_count
     return labels_of(tokens, kind, end, end)[1]
 
 
 def scores_columns(
-    calls: Calls, element: int, tokens: Mapping[str, list[Token]], patterns: Mapping[str, Any] | None = None
+    calls: Calls, element: int, tokens: Mapping[str, TokenList], patterns: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the columns of a table with a row for each head: its scores and its main pattern."""
     table: dict[str, list[Any]] = {}
@@ -99,7 +111,7 @@ def effects_by_head(table: Any, calls: Calls) -> tuple[str, dict[tuple[int, str,
     return "effect" if is_exact else "estimate", dict(zip(rows, effects if is_exact else estimates, strict=True))
 
 
-def weights_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]]) -> Any:
+def weights_table(calls: Calls, element: int, tokens: Mapping[str, TokenList]) -> Any:
     """Return a table with a row for each known weight except 0."""
     chunks: dict[str, list[Any]] = {}
     for call, known, heads in _known_calls(calls, element):
@@ -122,7 +134,7 @@ def weights_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]])
 
 
 def head_weights(
-    call: Any, record: Inspection, index: int, element: int, tokens: Mapping[str, list[Token]]
+    call: Any, record: Inspection, index: int, element: int, tokens: Mapping[str, TokenList]
 ) -> tuple[NDArray[np.float64], list[str], list[str]]:
     """Return the known weights (n, m) of the head with this index, 0 for others, and the labels of both axes."""
     known = next((known for _, known, _ in _known_calls([(call, record)], element)), None)
@@ -135,9 +147,7 @@ def head_weights(
     return weights.numpy(), [token.text for token in labels[0]], [token.text for token in labels[1]]
 
 
-def _labels_of_axes(
-    known: KnownWeights, kind: str, tokens: Mapping[str, list[Token]]
-) -> tuple[list[Token], list[Token]]:
+def _labels_of_axes(known: KnownWeights, kind: str, tokens: Mapping[str, TokenList]) -> tuple[list[Token], TokenList]:
     end = known.first_key + known.key_count
     return labels_of(tokens, kind, end if known.is_self else int(known.queries.max()) + 1, end)
 

@@ -18,15 +18,16 @@ from dikkat.inspection import tables
 from dikkat.inspection.calls import OWN_SOFTMAX, Attentions, Call
 from dikkat.inspection.comparing import head_changes, merge_tokens, subtract
 from dikkat.inspection.heads import compute_scores
-from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text
+from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text, with_largest_blocks
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection
+from dikkat.inspection.trace_files import describe_tokens, is_call, parse_spans, parse_tokens
 from dikkat.show.positions import Grid, Part, Times, Token, TokenList, Tokens, describe_counts, tokens_of
 from dikkat.show.views import Layer, views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
 
-_FORMAT, _VERSION = "dikkat trace", 4
+_FORMAT, _VERSION = "dikkat trace", 5
 _MAX_BYTES = 2**36  # of a file
 _FIELDS = {field.name for field in fields(Inspection)} - {"shape", "positions"}
 _DIFFERENCE = "got a difference of two runs; expected one run"
@@ -57,7 +58,7 @@ class Trace:
         """The tokens of queries and keys, for pages and tables ("self": the text; "encoder": a source).
 
         Set a list of strings, `Token`, and parts (`dikkat.Grid`, `Words`, `Times`), a part, or two lists (source,
-        target), with a token for each query or key. A cell of a grid is a token "row 0, column 2", a time "0.5".
+        target), with a token for each query or key. A cell of a grid is a token "row 1, column 3", a time "0.5".
         """
         return MappingProxyType(self._tokens.get(None, {}))
 
@@ -77,12 +78,8 @@ class Trace:
 
     def _by_element(self, tokens: Any, element: int | Sequence[int]) -> list[tuple[int, dict[str, TokenList]]]:
         is_single = isinstance(element, int)
-        if (
-            is_single
-            and isinstance(tokens, list)
-            and len(tokens) == 1
-            and not isinstance(tokens[0], str | Token | Part)
-        ):
+        is_list = is_single and isinstance(tokens, list) and len(tokens) == 1
+        if is_list and not isinstance(tokens[0], str | Token | Part):
             tokens = tokens[0]  # the list of a batch of one
         elements: Any = [element] if is_single else element
         token_lists = [tokens] * len(elements) if is_single or tokens is None else tokens
@@ -388,7 +385,7 @@ class Trace:
         tensors = {f"{n}:{i}:{key}": t.contiguous() for n, i, record in self for key, t in record.tensors().items()}
         content = header(_FORMAT, _VERSION) | {
             "calls": [[*call, record.shape, record.positions] for call, record in self._calls],
-            "tokens": [*self._tokens.items()], "withheld": self.withheld, "spans": self.spans,
+            **describe_tokens(self._tokens), "withheld": self.withheld, "spans": self.spans,
         }  # fmt: skip
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
 
@@ -432,8 +429,8 @@ class Trace:
 
     @classmethod
     def _parse(cls, content: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> "Trace":
-        order, labels = content.get("calls"), content.get("tokens")
-        if not isinstance(order, list) or not all(map(_is_call, order)):
+        order = content.get("calls")
+        if not isinstance(order, list) or not all(map(is_call, order)):
             raise ValueError("calls: got a malformed list; expected module, run, layer ... of each call. Record again")
         trace, recorded, counts = cls(), defaultdict[tuple[str, str], dict[str, Any]](dict), Counter[str]()
         for key, tensor in tensors.items():
@@ -450,8 +447,8 @@ class Trace:
         for (name, number), stored in recorded.items():
             raise ValueError(f"{name}:{number}:{next(iter(stored))}: got a tensor that belongs to no call; expected "
                              "<module>:<call>:<field>")  # fmt: skip
-        trace._tokens, trace.withheld = _parse_tokens(labels), str(content.get("withheld", ""))
-        trace.spans = _parse_spans(content.get("spans", []))
+        trace._tokens, trace.withheld = parse_tokens(content), str(content.get("withheld", ""))
+        trace.spans = parse_spans(content.get("spans", []))
         return trace
 
     def to_html(
@@ -495,14 +492,15 @@ class Trace:
         if effects is not None and self.withheld == _DIFFERENCE:
             raise ValueError(f"effects: {_DIFFERENCE}")
         measured = None if effects is None else tables.effects_by_head(effects, self._calls)
-        cards, views = list[tuple[str, Any]](), list[dict[str, Any]]()
+        cards, views, images = list[tuple[str, Any]](), list[dict[str, Any]](), list[Any]()
         for number, element_tokens in self._by_element(tokens, element):
             element_cards, layers = self._pictures(number, element_tokens, measured)
             cards = cards or element_cards
-            views += views_of(layers, element_tokens, None if isinstance(element, int) else number)
+            shown = None if isinstance(element, int) else number
+            views += views_of(layers, element_tokens, shown, images, 1 if shown is None else len(element))
         if effects is not None and not views:
             raise ValueError("effects: got a recording without weights or top_k; expected weights=True or top_k=8")
-        return calls_page(cards, title=title, count=len(self), views=views)
+        return calls_page(cards, title=title, count=len(self), views=views, images=images)
 
     def _pictures(
         self, element: int, tokens: Mapping[str, TokenList], effects: tuple[str, Mapping[Any, float]] | None
@@ -514,7 +512,7 @@ class Trace:
             name = (call.name or "model") + (f" · {counts[call.name]}" if total[call.name] > 1 else "")
             element_record = record.of_batch(element)
             empty = 0 in record.shape  # an empty sequence
-            drawn = None if empty else drawable(element_record)
+            drawn = None if empty else drawable(element_record, tables.parts_of(call.kind, record, tokens))
             if drawn is not None:
                 label = call.name if call.layer >= 0 and call.run == self._calls[0][0].run else name
                 groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))
@@ -523,11 +521,11 @@ class Trace:
             counts[call.name] += 1
             in_run[call.name, call.run] += 1
         layers = []
-        for call, label, record in (run for group in groups.values() for run in join_runs(group)):
+        for call, label, record, is_joined in _joined(groups.values()):
             shares, patterns, lead = dict[str, Tensor](), [("", 0)] * record.sizes[0], ""
             if record.change is not None:
                 shares, lead = {"change": head_changes(record)}, "change"
-            else:
+            elif record.blocks is None or bool((record.top_keys >= 0).any()):
                 known = tables.known_weights(record, call.kind)
                 scores = compute_scores(known, tables.key_tokens(known, call.kind, tokens))
                 shares, patterns = {**scores.shares}, [*zip(scores.patterns, scores.query_counts, strict=True)]
@@ -535,37 +533,20 @@ class Trace:
                 lead, values = effects
                 rows = ((call.layer, call.name, head) for head in tables.heads_of(record))
                 shares[lead] = torch.tensor([values.get(row, math.nan) for row in rows])
+            parts, is_complete = tables.parts_of(call.kind, record, tokens, is_longer=is_joined), True
+            if any(parts) and record.blocks is None:
+                record, is_complete = with_largest_blocks(record, parts), False
             moved = shift_to_text(record)
-            layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), shares, patterns, lead))
+            layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), shares, patterns, lead,
+                                parts, is_complete))  # fmt: skip
         return cards, layers
 
 
-def _is_call(entry: object) -> bool:
-    if not isinstance(entry, list) or [*map(type, entry)] != [*map(type, Call("")), list, list]:
-        return False
-    return entry[1] >= 0 and len(entry[-1]) == 2 and all(type(size) is int for size in (*entry[-2], *entry[-1]))
-
-
-def _parse_tokens(content: object) -> dict[int | None, dict[str, TokenList]]:
-    tokens = dict[int | None, dict[str, TokenList]]()
-    for pair in content if isinstance(content, list) else [None]:
-        labelled: Any = pair if isinstance(pair, list) and len(pair) == 2 else (0, None)
-        element, kinds = labelled
-        valid = isinstance(kinds, dict) and (element is None or type(element) is int)
-        if not valid or not all(isinstance(labels, list) and all(map(_is_token, labels)) for labels in kinds.values()):
-            raise ValueError("tokens: got malformed labels; expected [text, special, continues]. Record again")
-        tokens[element] = {kind: [Token(*entry) for entry in entries] for kind, entries in kinds.items()}
-    return tokens
-
-
-def _parse_spans(content: object) -> tuple[str, ...]:
-    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
-        raise ValueError("spans: got malformed names; expected a list of strings. Record again")
-    return tuple(content)
-
-
-def _is_token(entry: object) -> bool:
-    return isinstance(entry, list) and [type(value) for value in entry] == [str, bool, bool]
+def _joined(groups: Iterable[list[tuple[Call, str, Inspection]]]) -> Iterator[tuple[Call, str, Inspection, bool]]:
+    """Yield the runs of all modules, and whether several runs were joined."""
+    for group in groups:
+        for call, label, record in join_runs(group):
+            yield call, label, record, all(record is not single for _, _, single in group)
 
 
 def _by_run(calls: Iterable[tuple[int, Tensor]]) -> tuple[Any, ...]:

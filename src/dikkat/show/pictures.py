@@ -51,6 +51,9 @@ def read_image(source: Any) -> tuple[Image, float]:
     if factor < 1:
         width, height = (max(1, round(side * factor)) for side in image.size)
         image = image.resize((width, height), reducing_gap=2)
+    if image.info or type(image) is not Image.Image:  # such as a place and a camera
+        image = image.copy()
+        image.info = {}
     return image, factor
 
 
@@ -87,8 +90,10 @@ def _to_bytes(pixels: NDArray[Any]) -> NDArray[np.uint8]:
         return pixels
     if pixels.dtype == np.uint16:
         return (pixels >> 8).astype(np.uint8)
-    is_float, (low, high) = pixels.dtype.kind == "f", (pixels.min(), pixels.max())
-    if pixels.dtype.kind not in "biuf" or not (low >= 0 and high <= (1 if is_float else 255)):  # also rejects NaN
+    if pixels.dtype.kind not in "biuf":
+        raise TypeError(f"image: got dtype {pixels.dtype}; {_EXPECTED}")
+    is_float, low, high = pixels.dtype.kind == "f", float(pixels.min()), float(pixels.max())
+    if not (low >= 0 and high <= (1 if is_float else 255)):  # also rejects NaN
         raise ValueError(f"image: got {pixels.dtype} from {low:.4g} to {high:.4g}; {_EXPECTED}, before a processor "
                          "normalises them")  # fmt: skip
     return np.round(pixels * (255.0 if is_float or pixels.dtype == bool else 1)).astype(np.uint8)

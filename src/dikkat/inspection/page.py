@@ -15,7 +15,8 @@ from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection
 from dikkat.inspection.trace import Trace
 from dikkat.show.arrays import Weights, as_array
-from dikkat.show.views import CELLS, TOP, Token, Tokens
+from dikkat.show.positions import Token, Tokens
+from dikkat.show.views import CELLS, TOP
 
 __all__ = ["attention", "weights"]
 

@@ -201,6 +201,11 @@ const scenarios = {
       for (let k = 0; k < data.length; k += 4) if (data[k] + data[k + 1] + data[k + 2] < 300) dark++;
       return [image.width, dark / (data.length / 4)];
     }, [...png]);
+    await page.evaluate(() => (window.print = () => {}));
+    await page.locator(".titled summary").click();
+    await page.locator(".titled").getByRole("button", { name: "PDF" }).click();
+    assert.equal(await page.locator(".sheet image").count(), 1);
+    await page.evaluate(() => dispatchEvent(new Event("afterprint")));
     assert.equal(lightest[0], 1440);
     assert.ok(lightest[1] > 0.5, `${lightest[1]} of the picture is dark`); // the image is black
     await close();
@@ -330,6 +335,7 @@ const scenarios = {
     assert.ok(Math.abs(seen[2][0] - seen[2][2]) < 3);
     await says(told(page), "[CLS] looks at: row 1, column 1 (+50.0%) · row 2, column 3 (-25.0%)");
     assert.equal(await page.getByRole("checkbox", { name: "Hide sinks" }).count(), 0);
+    assert.equal(await textOf(page.locator(".strength p")), "Only the largest weights of each query are known.");
     await close();
   },
 

@@ -224,12 +224,13 @@ export class Places {
   private weightsOf(layer: number): Weights | null {
     const known = this.layers[layer];
     if (known instanceof Weights) return known;
-    this.layers[layer] ??= this.unpack(layer).then(() => this.listeners.changed());
+    this.layers[layer] ??= this.unpack(layer);
     return null;
   }
 
   private async unpack(layer: number): Promise<void> {
     this.layers[layer] = await Weights.of(this.view.layers[layer]!.maps!, [this.tokens[0].length, this.tokens[1].length], this.parts, this.signed);
+    if (layer === this.state.layer) this.listeners.changed();
   }
 
   get isReady(): boolean {
@@ -240,7 +241,7 @@ export class Places {
     await Promise.all(this.view.layers.map((_, layer) => this.ready(layer)));
   }
 
-  /** Unpacks a layer without drawing. */
+  /** Unpacks a layer. */
   async ready(layer: number): Promise<void> {
     if (!(this.layers[layer] instanceof Weights)) await (this.layers[layer] ??= this.unpack(layer));
   }
@@ -303,6 +304,7 @@ export class Places {
     this.share.textContent = [
       side === 1 && !this.signed && onParts[0] && this.parts[1].length ? t("place-share", percent(onParts[1]!), percent(onParts[0]!)) : "",
       look.hidden && sinks?.some(Boolean) ? t("place-hidden", sinks.reduce((sum, is) => sum + is, 0)) : sinks?.some(Boolean) ? t("place-sinks") : "",
+      this.view.layers[layer]!.whole ? "" : t("place-largest"),
       spot && weights.isPooled(spot) ? t("place-pooled", weights.block) : "",
     ].filter(Boolean).join(" ");
     return this.said(values, side, spot);

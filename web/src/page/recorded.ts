@@ -22,7 +22,7 @@ export interface Layer {
   readonly keys: string;
   readonly weights: string;
   readonly cells: readonly [number, number];
-  /** Whether the map is known, and not made of the largest weights alone. */
+  /** Whether the map, or `maps`, has all weights, not only the largest ones. */
   readonly whole: boolean;
   readonly map: string;
   /** The weights between parts of a view with parts. */

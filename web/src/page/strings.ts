@@ -295,6 +295,7 @@ const TABLE = {
     "汇已隐藏（{} 个），其余权重已缩放到 100%。",
   ],
   "place-share": ["On the image: {}. On other tokens: {}.", "Görüntüde: {}. Öteki parçalarda: {}.", "图像上：{}。其他词元上：{}。"],
+  "place-largest": ["Only the largest weights of each query are known.", "Her sorgunun yalnız en büyük ağırlıkları biliniyor.", "只知道每个查询最大的几个权重。"],
   "place-pooled": ["Each weight is the mean of a block of {} × {0} patches.", "Her ağırlık {} × {0} yamalık bir öbeğin ortalamasıdır.", "每个权重是 {} × {0} 个图块的平均。"],
   "place-legend": ["Colours from {} (dark) to {} (bright)", "Renkler: {} (koyu) – {} (parlak)", "颜色：{}（暗）到 {}（亮）"],
   "place-uniform": ["Uniform weight: {}", "Eşit ağırlık: {}", "均匀权重：{}"],

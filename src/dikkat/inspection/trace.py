@@ -21,12 +21,13 @@ from dikkat.inspection.heads import compute_scores
 from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection
+from dikkat.inspection.trace_files import describe_tokens, is_call, parse_spans, parse_tokens
 from dikkat.show.positions import Grid, Part, Times, Token, TokenList, Tokens, describe_counts, tokens_of
 from dikkat.show.views import Layer, views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
 
-_FORMAT, _VERSION = "dikkat trace", 4
+_FORMAT, _VERSION = "dikkat trace", 5
 _MAX_BYTES = 2**36  # of a file
 _FIELDS = {field.name for field in fields(Inspection)} - {"shape", "positions"}
 _DIFFERENCE = "got a difference of two runs; expected one run"
@@ -384,7 +385,7 @@ class Trace:
         tensors = {f"{n}:{i}:{key}": t.contiguous() for n, i, record in self for key, t in record.tensors().items()}
         content = header(_FORMAT, _VERSION) | {
             "calls": [[*call, record.shape, record.positions] for call, record in self._calls],
-            "tokens": [*self._tokens.items()], "withheld": self.withheld, "spans": self.spans,
+            **describe_tokens(self._tokens), "withheld": self.withheld, "spans": self.spans,
         }  # fmt: skip
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
 
@@ -428,8 +429,8 @@ class Trace:
 
     @classmethod
     def _parse(cls, content: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> "Trace":
-        order, labels = content.get("calls"), content.get("tokens")
-        if not isinstance(order, list) or not all(map(_is_call, order)):
+        order = content.get("calls")
+        if not isinstance(order, list) or not all(map(is_call, order)):
             raise ValueError("calls: got a malformed list; expected module, run, layer ... of each call. Record again")
         trace, recorded, counts = cls(), defaultdict[tuple[str, str], dict[str, Any]](dict), Counter[str]()
         for key, tensor in tensors.items():
@@ -446,8 +447,8 @@ class Trace:
         for (name, number), stored in recorded.items():
             raise ValueError(f"{name}:{number}:{next(iter(stored))}: got a tensor that belongs to no call; expected "
                              "<module>:<call>:<field>")  # fmt: skip
-        trace._tokens, trace.withheld = _parse_tokens(labels), str(content.get("withheld", ""))
-        trace.spans = _parse_spans(content.get("spans", []))
+        trace._tokens, trace.withheld = parse_tokens(content), str(content.get("withheld", ""))
+        trace.spans = parse_spans(content.get("spans", []))
         return trace
 
     def to_html(
@@ -534,34 +535,6 @@ class Trace:
             moved = shift_to_text(record)
             layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), shares, patterns, lead))
         return cards, layers
-
-
-def _is_call(entry: object) -> bool:
-    if not isinstance(entry, list) or [*map(type, entry)] != [*map(type, Call("")), list, list]:
-        return False
-    return entry[1] >= 0 and len(entry[-1]) == 2 and all(type(size) is int for size in (*entry[-2], *entry[-1]))
-
-
-def _parse_tokens(content: object) -> dict[int | None, dict[str, TokenList]]:
-    tokens = dict[int | None, dict[str, TokenList]]()
-    for pair in content if isinstance(content, list) else [None]:
-        labelled: Any = pair if isinstance(pair, list) and len(pair) == 2 else (0, None)
-        element, kinds = labelled
-        valid = isinstance(kinds, dict) and (element is None or type(element) is int)
-        if not valid or not all(isinstance(labels, list) and all(map(_is_token, labels)) for labels in kinds.values()):
-            raise ValueError("tokens: got malformed labels; expected [text, special, continues]. Record again")
-        tokens[element] = {kind: [Token(*entry) for entry in entries] for kind, entries in kinds.items()}
-    return tokens
-
-
-def _parse_spans(content: object) -> tuple[str, ...]:
-    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
-        raise ValueError("spans: got malformed names; expected a list of strings. Record again")
-    return tuple(content)
-
-
-def _is_token(entry: object) -> bool:
-    return isinstance(entry, list) and [type(value) for value in entry] == [str, bool, bool]
 
 
 def _by_run(calls: Iterable[tuple[int, Tensor]]) -> tuple[Any, ...]:

@@ -51,6 +51,9 @@ def read_image(source: Any) -> tuple[Image, float]:
     if factor < 1:
         width, height = (max(1, round(side * factor)) for side in image.size)
         image = image.resize((width, height), reducing_gap=2)
+    if image.info or type(image) is not Image.Image:  # such as a place and a camera
+        image = image.copy()
+        image.info = {}
     return image, factor
 
 

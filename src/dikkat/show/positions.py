@@ -198,7 +198,15 @@ class TokenList(list[Token]):
 
     def __init__(self, tokens: Iterable[Token] = (), parts: Mapping[int, Grid | Times] | None = None) -> None:
         super().__init__(tokens)
-        self.parts = dict(parts or {})
+        self.parts = dict[int, Grid | Times]()
+        for first, part in (parts or {}).items():
+            self.add(first, part)
+
+    def add(self, first: int, part: Grid | Times) -> None:
+        """Add a grid or times of the tokens from the position `first` on."""
+        if first < 0 or first + len(part) > len(self):
+            raise ValueError(f"parts: got positions {first} to {first + len(part) - 1}; expected 0 to {len(self) - 1}")
+        self.parts[first] = part
 
     def select(self, positions: Sequence[int]) -> TokenList:
         """Return the tokens at these positions, with the parts that remain complete."""
@@ -234,6 +242,8 @@ def tokens_of(tokens: object) -> dict[str, TokenList]:
 
 
 def _join_parts(labels: object) -> TokenList:
+    if isinstance(labels, TokenList):
+        return labels
     entries = [labels] if isinstance(labels, Part) else labels
     sequence = TokenList()
     grids = sum(isinstance(entry, Grid) for entry in entries) if isinstance(entries, Sequence) else 0

@@ -16,7 +16,7 @@ def drawable(record: Inspection) -> Inspection | None:
     """Return the largest weights (H, n, k), their keys and the map (H, a, b) of a call; None if not recorded."""
     summary = record
     if record.weights is not None:
-        weights, request = record.weights, Request(top_k=TOP, overview=CELLS, pool="max")
+        weights, request = record.weights.float(), Request(top_k=TOP, overview=CELLS, pool="max")
         summary = summarise_weights(weights[..., 0], weights.abs(), request)
         if record.change is not None:
             summary = _add_signs(summary, weights, request)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from dikkat.inspection.calls import Call
+from dikkat.inspection.image_inputs import is_processor
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection
@@ -76,11 +77,18 @@ def attention(
         tokenizer, text, *rest = [*arguments, *(inputs.pop(name) for name in ("tokenizer", "text") if name in inputs)]
         path = rest[0] if rest else path
         arguments, (inputs, labels) = (), _encode_texts(model, tokenizer, text)
-    elif any(hasattr(argument, "image_processor") or hasattr(argument, "preprocess") for argument in arguments):
-        raise TypeError(
-            f"attention: got {type(arguments[0]).__name__}; expected a tokenizer and a text, or the model's inputs: "
-            "attention(model, **processor(images=image, return_tensors='pt'))"
-        )
+    elif tokens is None and arguments and is_processor(arguments[0]):
+        from dikkat.inspection.image_pages import record_image
+
+        processor, *rest = arguments
+        if not 0 < len(rest) < 3:
+            raise TypeError(f"attention: got {len(rest)} arguments after the processor; expected an image or "
+                            "(image, text), and optionally the path")  # fmt: skip
+        trace = record_image(model, processor, rest[0], layers, heads, **inputs)
+        path = rest[1] if len(rest) > 1 else path
+        if path is not None:
+            trace.to_html(path, element=element, title=title)
+        return trace
     with torch.no_grad(), record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace:
         model(*arguments, **inputs)
     if labels is not None:

@@ -32,11 +32,16 @@ class Stream(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The centres (n, 2) of the pixels of each token, their spread (n, 2), and how many there are (n,)."""
+    """The centres (n, 2) and sizes (n, 2) of the pixels of each token, and how many there are (n,).
+
+    Attributes:
+        depends: Whether a token depends on pixels, even if each of them belongs to several tokens.
+    """
 
     centres: Tensor
     sizes: Tensor
     counts: Tensor
+    depends: bool
 
 
 class _Reached(Exception):  # noqa: N818
@@ -162,17 +167,19 @@ def measure_cells(embedded: Tensor, pixels: Mapping[str, Tensor], located: Locat
     numbers = torch.arange(count, device=embedded.device)
     owners = {name: torch.zeros(tensor.shape, dtype=torch.int64) for name, tensor in pixels.items()}
     unique = {name: torch.ones(tensor.shape, dtype=torch.bool) for name, tensor in pixels.items()}
+    depends = False
     for bit in range(max(1, (count - 1).bit_length())):
-        depends = []
+        gradients_by_bit = []
         for wanted in (0, 1):
             chosen = ((numbers >> bit) & 1) == wanted
             total = (embedded[chosen] * direction).sum()
             gradients = torch.autograd.grad(total, [*pixels.values()], retain_graph=True, allow_unused=True)
-            depends.append([None if gradient is None else gradient.cpu() != 0 for gradient in gradients])
-        for name, without, with_bit in zip(pixels, *depends, strict=True):
+            gradients_by_bit.append([None if gradient is None else gradient.cpu() != 0 for gradient in gradients])
+        for name, without, with_bit in zip(pixels, *gradients_by_bit, strict=True):
             if without is None or with_bit is None:
                 unique[name][:] = False
             else:
+                depends = depends or bool(without.any() or with_bit.any())
                 unique[name] &= without != with_bit
                 owners[name] += with_bit.long() << bit
     sums, counts = torch.zeros(count, 4, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
@@ -184,7 +191,7 @@ def measure_cells(embedded: Tensor, pixels: Mapping[str, Tensor], located: Locat
     means = sums / counts[:, None]
     # The variance of numbers that fill an interval evenly is a twelfth of its squared length.
     sizes = (12 * (means[:, 2:] - means[:, :2] ** 2)).clamp(min=0).sqrt()
-    return Cells(means[:, :2], sizes, counts)
+    return Cells(means[:, :2], sizes, counts, depends)
 
 
 class Lattice(NamedTuple):
@@ -314,7 +321,7 @@ def grids_of(
             raise unknown_positions(f"{stream.name!r} attends within {number} windows or tiles")
         else:
             cells = measure_cells(sequence[0], pixels, located)
-            if not cells.counts.any():
+            if cells.depends and not cells.counts.any():
                 raise unknown_positions(f"{stream.name!r} reads tokens that each depend on several patches")
             new = arrange(cells, names or _name_tokens(model, cells.counts == 0))
         if entries.setdefault(stream.kind, new) != new:

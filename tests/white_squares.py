@@ -29,12 +29,20 @@ def square_image(left: int, top: int, side: int, size: tuple[int, int] = SIZE) -
 
 @contextmanager
 def no_attention() -> Iterator[None]:
-    """PyTorch's attention returns zeros, so that positions do not mix."""
+    """PyTorch's attention and softmax return zeros, so that positions do not mix; random choices are the same."""
 
     def zeros(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
         return query.new_zeros(*query.shape[:-1], value.shape[-1])
 
-    with mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", zeros):
+    def no_weights(weights: Tensor, *_: Any, **__: Any) -> Tensor:
+        return torch.zeros_like(weights)
+
+    with (
+        mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", zeros),
+        mock.patch.object(torch.nn.functional, "softmax", no_weights),
+        mock.patch.object(torch, "softmax", no_weights),
+        mock.patch.object(Tensor, "softmax", no_weights),
+    ):
         yield
 
 
@@ -53,6 +61,7 @@ def keys_of(model: Any, inputs: dict[str, Any], name: str, count: int) -> list[T
     handle = dict(model.named_modules())[name].register_forward_pre_hook(hook, with_kwargs=True)
     try:
         with torch.no_grad(), no_attention():
+            torch.manual_seed(0)
             model(**inputs)
     except _Reached:
         pass
@@ -70,6 +79,7 @@ def check_squares(model: Any, processor: Any, text: str | None, squares: int = 5
     for _ in range(squares):
         left, top = (int(drawn.integers(0, length - side)) for length in SIZE)
         image = square_image(left, top, side)
+        torch.manual_seed(0)
         trace = dikkat.show.attention(model, processor, source(image))
         inputs = ImageInputs.read(model, processor, source(image)).inputs
         report["parts"] = {kind: [(part.rows, part.columns) for part in parts.values()]

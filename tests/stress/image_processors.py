@@ -11,6 +11,7 @@ model or the processor cannot be made here.
 import argparse
 import collections
 import importlib
+import inspect
 import json
 import logging
 import multiprocessing
@@ -43,7 +44,7 @@ IMAGE_TOKENS = {
     "end_of_utterance_token": "<eou>", "start_image_token": "<img>", "end_image_token": "</img>",
     "context_image_token": "<ctx>", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]",
     "image_token_id": "<image>", "image_soft_token": "<soft>", "start_of_image": "<soi>", "end_of_image": "<eoim>",
-    "image_wrapper_token": "<wrap>", "eol_token": "<eol>", "cls_token": "<s>", "sep_token": "</s>",
+    "image_wrapper_token": "<wrap>", "eol_token": "<eol>", "image_boundary_token": "<bnd>", "eof_token": "<eof>", "cls_token": "<s>", "sep_token": "</s>",
 }  # fmt: skip
 MORE = ["<|image|>", "<|begin_of_image|>", "<|end_of_image|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
         "<|video_pad|>", "<image_placeholder>", "<begin_of_image>", "<end_of_image>", "<fake_token_around_image>",
@@ -54,15 +55,18 @@ MORE = ["<|image|>", "<|begin_of_image|>", "<|end_of_image|>", "<|vision_start|>
 TEXT = "user : what is"
 SMALL_SIDE = 64
 PLANS = ("small", "sectioned", "headed")
+LARGE = ("swin", "swinv2", "hiera", "depth_anything", "donut-swin", "segformer", "owlvit")  # with their default sizes
 SECONDS = 60  # of a model type
 
 
-def tokenizer() -> Any:
-    """A tokenizer of words that knows the special tokens of many processors."""
-    vocabulary = list(dict.fromkeys([*WORDS, *IMAGE_TOKENS.values(), *MORE]))
+def tokenizer(cls: Any) -> Any:
+    """A tokenizer of words that knows the special tokens of many processors, and all in the source of this one."""
+    named = re.findall(r"""["'](<[^"'\s<>]+>|\[[A-Z_]+\])["']""", Path(inspect.getfile(cls)).read_text())
+    more = [*MORE, *named]
+    vocabulary = list(dict.fromkeys([*WORDS, *IMAGE_TOKENS.values(), *more]))
     made = Tokenizer(models.WordLevel({word: k for k, word in enumerate(vocabulary)}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.add_special_tokens([*WORDS[:4], *IMAGE_TOKENS.values(), *MORE])
+    made.add_special_tokens(list(dict.fromkeys([*WORDS[:4], *IMAGE_TOKENS.values(), *more])))
     names = {name: token for name, token in IMAGE_TOKENS.items() if not name.endswith("_id")}
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
@@ -84,7 +88,7 @@ def find_class(name: str) -> Any:
 def fit_size(processor: Any, side: int, patch: int, merge: int) -> None:
     """Make a processor's image as large as the model's."""
     unit = patch * merge
-    for name in ("size", "crop_size", "max_image_size"):
+    for name in ("size", "crop_size", "max_image_size", "pad_size"):
         size = getattr(processor, name, None)
         if size is None:
             continue
@@ -135,6 +139,13 @@ def build(kind: str, plan: str) -> tuple[Any, Any, str | None]:
     image_processor = find_class(name)()
     config = CONFIG_MAPPING[kind]()
     config = config if plan == "default" else walk.shrink(config, plan)
+    for part in (getattr(config, "text_config", None), getattr(config, "vision_config", None)):
+        if hasattr(part, "projection_size"):
+            part.projection_size = part.hidden_size
+    if hasattr(config, "vision_feature_layers"):
+        config.vision_feature_layers = [-1]
+    if hasattr(getattr(config, "vision_config", None), "intermediate_layers_indices"):
+        config.vision_config.intermediate_layers_indices = [0]
     table = next((t for t in (getattr(modeling_auto, h, {}) for h in HEADS) if type(config) in t), None)
     if table is None:
         raise LookupError("no model class")
@@ -147,8 +158,9 @@ def build(kind: str, plan: str) -> tuple[Any, Any, str | None]:
     processor_name = PROCESSOR_MAPPING_NAMES.get(kind)
     processor, text = image_processor, None
     if processor_name is not None:
-        words = tokenizer()
-        processor = make_processor(find_class(processor_name), image_processor, words, side or SMALL_SIDE, patch, config)
+        processor_class = find_class(processor_name)
+        words = tokenizer(processor_class)
+        processor = make_processor(processor_class, image_processor, words, side or SMALL_SIDE, patch, config)
         text = TEXT
         set_tokens(config, processor, words)
     torch.manual_seed(7)
@@ -171,18 +183,20 @@ def build(kind: str, plan: str) -> tuple[Any, Any, str | None]:
 
 def inspect_names(model: Any) -> set[str]:
     """The arguments of a model."""
-    import inspect
-
     return set(inspect.signature(model.forward).parameters)
 
 
 def make_processor(cls: Any, image_processor: Any, words: Any, side: int, patch: Any, config: Any) -> Any:
     """A processor without its checks of classes, which need torchvision for videos."""
-    import inspect
-
     transformers.ProcessorMixin.check_argument_for_proper_class = lambda *_: object
     given: dict[str, Any] = {}
     count = (side // patch) ** 2 if patch else 16
+    if hasattr(config, "downsample_ratio") or hasattr(config, "downsample_factor"):
+        count //= 4
+    if hasattr(config, "mm_tokens_per_image"):
+        config.mm_tokens_per_image = count = 4
+    if cls.__name__.startswith("Owl"):
+        words.model_max_length = 16
     options = {"image_processor": image_processor, "tokenizer": words, "patch_size": patch, "num_image_tokens": count,
                "image_seq_len": max(1, count // (first(config, "scale_factor") or getattr(config, "scale_factor", 1) or 1) ** 2),
                "image_seq_length": count, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1,
@@ -221,7 +235,7 @@ def set_tokens(config: Any, processor: Any, words: Any) -> None:
 def walk_kind(kind: str) -> dict[str, Any]:
     """The row of a model type."""
     row: dict[str, Any] = {"type": kind, "result": "not made", "why": ""}
-    for plan in PLANS:
+    for plan in [*PLANS, *(["default"] if kind in LARGE else [])]:
         try:
             model, processor, text = build(kind, plan)
         except Exception as error:

@@ -4,6 +4,7 @@ import inspect
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,9 +57,11 @@ class ImageInputs:
             raise TypeError(f"processor: got {type(processor).__name__}, which reads only images; expected the "
                             f"processor of {name} with a tokenizer, such as AutoProcessor loads")  # fmt: skip
         picture = read_image(image, max_side=0)[0].convert("RGB")
-        prompt = None if text is None else _prompt_of(model, processor, text)
-        made = cls(model, processor, picture, prompt, {})
-        return cls(model, processor, picture, prompt, made.encode(picture))
+        *prompts, last = [None] if text is None else _prompts_of(model, processor, text)
+        for prompt in prompts:
+            with suppress(ValueError):  # some processors add the placeholder
+                return cls(model, processor, picture, prompt, cls(model, processor, picture, prompt, {}).encode(picture))
+        return cls(model, processor, picture, last, cls(model, processor, picture, last, {}).encode(picture))
 
     def encode(self, image: Any) -> dict[str, Any]:
         """Return the arguments of the model for another image."""
@@ -69,7 +72,7 @@ class ImageInputs:
             text |= {"add_special_tokens": False} if bos and self.prompt.startswith(bos) else {}
         encoded = {**processor(images=image, return_tensors="pt", **text)}
         if _has_image_encoder(model):
-            start = torch.tensor([[model.config.decoder_start_token_id or 0]])
+            start = torch.tensor([[getattr(model.config, "decoder_start_token_id", None) or 0]])
             words = processor.tokenizer(self.prompt, return_tensors="pt")["input_ids"] if self.prompt else start
             encoded["decoder_input_ids"] = words
         names = inspect.signature(model.forward).parameters
@@ -104,13 +107,13 @@ def _has_image_encoder(model: Any) -> bool:
     ).parameters
 
 
-def _prompt_of(model: Any, processor: Any, text: str) -> str:
-    """Return the text with the image's placeholder, in the chat template if there is one."""
+def _prompts_of(model: Any, processor: Any, text: str) -> list[str]:
+    """Return the text with the image's placeholder, in the chat template if there is one; else also without it."""
     token = getattr(processor, "image_token", None)
     token = getattr(token, "content", token)
     if _has_image_encoder(model) or not text.strip() or (token and token in text):
-        return text
+        return [text]
     if getattr(processor, "chat_template", None):
         turn = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}
-        return str(processor.apply_chat_template([turn], add_generation_prompt=True))
-    return f"{token}{text}" if token else text
+        return [str(processor.apply_chat_template([turn], add_generation_prompt=True))]
+    return [f"{token}{text}", text] if token else [text]

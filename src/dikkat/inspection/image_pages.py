@@ -33,9 +33,10 @@ def record_image(
                         "(image, text), only")  # fmt: skip
     read = ImageInputs.read(model, processor, source)
     layers = _text_layers(model) if layers is None else layers
+    random_state = torch.get_rng_state()
     with torch.no_grad(), record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace:
         read.run(model)
-    trace.set_tokens(grids_of(trace, model, read.encode, read.inputs, read.image, _words_of(read)), 0)
+    trace.set_tokens(grids_of(trace, model, read.encode, read.inputs, read.image, random_state, _words_of(read)), 0)
     return trace
 
 
@@ -50,13 +51,14 @@ def record_written_words(
     check_arguments(model, options)
     read = ImageInputs.read(model, processor, source)
     layers, request = _text_layers(model) if layers is None else layers, Request(weights=True, queries=[-1], heads=heads)
+    random_state = torch.get_rng_state()
     with recording(model, request, layers, trace=_LastQueries()) as rows:
         output = read.run(model.generate, max_new_tokens=max_new_tokens, return_dict_in_generate=True, **options)
     prompt, ids = _words_of(read), output.sequences[0]
     is_decoder = not model.config.is_encoder_decoder
     written = ids[len(read.inputs["input_ids"][0]):] if is_decoder and len(ids) > len(prompt) else ids
     trace = _join_words(rows, len(written))
-    tokens = grids_of(rows, model, read.encode, read.inputs, read.image, prompt)
+    tokens = grids_of(rows, model, read.encode, read.inputs, read.image, random_state, prompt)
     words = make_tokens(processor.tokenizer, {"input_ids": written[None]})
     trace.set_tokens({kind: [*labels, *(words if kind == "self" else ())] for kind, labels in tokens.items()}, 0)
     return trace

@@ -20,6 +20,7 @@ from dikkat.show.positions import Grid, Token
 
 Encode = Callable[[Any], Mapping[str, Any]]
 Located = Mapping[str, tuple[Tensor, Tensor]]  # by name of a tensor of pixels: the x and y coordinates of its numbers
+_MIN_SIDE = 8  # pixels: less has too few steps to measure
 
 
 class Stream(NamedTuple):
@@ -61,6 +62,9 @@ def locate_pixels(encode: Encode, inputs: Mapping[str, Any], image: Any) -> Loca
     from PIL import Image, ImageOps
 
     (width, height), pictures = image.size, list[Any]()
+    if min(image.size) < _MIN_SIDE:
+        raise ValueError(f"image: got {width} × {height} pixels; expected at least {_MIN_SIDE} × {_MIN_SIDE}, from which "
+                         "dikkat measures the position of each token. For a smaller image, scale it first")  # fmt: skip
     columns, rows = (np.round((np.arange(size) + 0.5) / size * 255) for size in (width, height))
     for picture in (np.zeros(1), np.full(1, 255.0), columns, rows[:, None]):
         pixels = np.broadcast_to(picture.astype(np.uint8), (height, width))
@@ -106,8 +110,8 @@ def _fit_tiles(coordinates: Tensor, size: int) -> Tensor:
 
 def embed_pixels(
     model: nn.Module, inputs: Mapping[str, Any], pixels: Mapping[str, Tensor], streams: Sequence[Stream],
-    mixers: Iterable[str],
-) -> dict[Stream, Tensor]:
+    mixers: Iterable[str], random_state: Tensor,
+) -> dict[Stream, Tensor]:  # fmt: skip
     """Return the input (B, m, d) of each stream that depends on the pixels, as a function of the pixels.
 
     Entries of lists of modules and `mixers` return their input if it has the shape of their output. So attention within
@@ -118,7 +122,8 @@ def embed_pixels(
     def read(stream: Stream) -> Callable[..., None]:
         def hook(_: nn.Module, arguments: Any, keywords: Any) -> None:
             named = [("", value) for value in arguments] + [*keywords.items()]
-            fitting = [(name, fit) for name, value in named for fit in _sequence_of(value, stream.keys)]
+            fitting = [(name, fit) for name, value in {id(value): (name, value) for name, value in named}.values()
+                       for fit in _sequence_of(value, stream.keys)]  # fmt: skip
             if len(fitting) > 1 and stream.kind != "self":
                 fitting = [pair for pair in fitting if any(word in pair[0] for word in ("encoder", "cross", "key"))]
             if fitting and stream not in embedded:
@@ -127,7 +132,8 @@ def embed_pixels(
                     raise _Reached
         return hook  # fmt: skip
 
-    with ExitStack() as stack, torch.enable_grad():
+    with ExitStack() as stack, torch.enable_grad(), torch.random.fork_rng():
+        torch.set_rng_state(random_state)  # some models choose patches at random
         for stream in streams:
             stack.callback(modules[stream.name].register_forward_pre_hook(read(stream), with_kwargs=True).remove)
         for name in {name for name in modules if name.split(".")[-1].isdecimal()} | {*mixers}:
@@ -300,9 +306,18 @@ def draw_grids(entries_by_kind: Mapping[str, Sequence[str | Token | Lattice]], i
 
 def grids_of(
     trace: Trace, model: nn.Module, encode: Encode, inputs: Mapping[str, Any], image: Any,
-    words: Sequence[str | Token] = (),
-) -> dict[str, Any]:
+    random_state: Tensor, words: Sequence[str | Token] = (),
+) -> dict[str, Any]:  # fmt: skip
     """Return the `tokens=` of a recording of a model with an image, by kind.
+
+    Args:
+        trace: The recording.
+        model: The model.
+        encode: Returns the model's arguments for another image of the same size.
+        inputs: The recorded arguments.
+        image: The Pillow image.
+        random_state: The state of PyTorch's random numbers before the recording.
+        words: The tokens of the text, with placeholders for the image.
 
     Raises:
         ValueError: The positions cannot be measured.
@@ -310,7 +325,7 @@ def grids_of(
     streams, mixers = _find_streams(trace)
     located = locate_pixels(encode, inputs, image)
     pixels = {name: inputs[name].detach().clone().requires_grad_() for name in located}
-    embedded = embed_pixels(model, inputs, pixels, streams, mixers)
+    embedded = embed_pixels(model, inputs, pixels, streams, mixers, random_state)
     entries = dict[str, list[str | Token | Lattice]]()
     for stream in streams:
         sequence, names = embedded.get(stream), words if len(words) == stream.keys else None

@@ -1,6 +1,10 @@
 """Traces of grids and times: parts, files and differences."""
 
+import base64
+import gzip
+import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +14,7 @@ from PIL import Image
 import dikkat
 from dikkat.inspection.calls import Call
 from dikkat.inspection.request import Inspection
+from dikkat.show import views
 
 GREY = Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4) * 20)
 GRID = dikkat.Grid(2, 3, image=GREY, box=(1, 0, 4, 2))
@@ -34,7 +39,7 @@ def test_a_trace_has_the_parts_of_its_tokens():
     trace = trace_of(random_weights(1, 2, COUNT, COUNT))
     trace.tokens = PARTS
     assert trace.parts == {"self": {1: GRID, 8: PARTS[3]}}
-    assert [token.text for token in trace.tokens["self"]][7:9] == ["and", "image 1, row 0, column 1"]
+    assert [token.text for token in trace.tokens["self"]][7:9] == ["and", "image 2, row 1, column 2"]
     other = trace_of(random_weights(1, 2, COUNT, COUNT))
     other.tokens = trace.tokens
     assert other.parts == trace.parts
@@ -118,3 +123,233 @@ def test_a_difference_keeps_complete_grids():
     cut = trace_of(random_weights(1, 2, 7, 7))
     cut.tokens = ["a", *(token.text for token in first.tokens["self"][1:6]), "b"]
     assert (first - cut).parts == {"self": {}}
+
+
+# --- blocks, while recording and on pages
+
+
+def content_of(path) -> dict:
+    page = path.read_text(encoding="utf-8")
+    return json.loads(re.findall(r'<script id="dikkat-content" type="application/json">(.*?)</script>', page)[0])[
+        "calls"
+    ]
+
+
+def decoded(text: str, signed: bool = False) -> np.ndarray:
+    codes = np.frombuffer(gzip.decompress(base64.b64decode(text)), np.uint8).astype(float)
+    if signed:
+        return np.where(codes % 128, np.where(codes > 127, -1, 1) * 2.0 ** ((codes % 128 - 127) / 6), 0)
+    return np.where(codes, 2.0 ** ((codes - 255) / 12), 0)
+
+
+def block_members(parts: list, side: int) -> np.ndarray:
+    """The (groups, positions) shares of positions in groups, from the rule: words, and blocks of rows and columns."""
+    groups, position = [], 0
+    for part in parts:
+        if isinstance(part, str):
+            groups.append([position])
+            position += 1
+            continue
+        cells = np.arange(part.rows * part.columns) if part.order is None else np.argsort(part.order)
+        cells = position + cells.reshape(part.rows, part.columns)  # the position of each cell
+        for top in range(0, part.rows, side):
+            groups += [cells[top : top + side, left : left + side].ravel() for left in range(0, part.columns, side)]
+        position += len(part)
+    members = np.zeros((len(groups), position))
+    for number, positions in enumerate(groups):
+        members[number, positions] = 1 / len(positions)
+    return members
+
+
+LONG = [
+    "[CLS]",
+    dikkat.Grid(17, 19, image=GREY, order=np.random.default_rng(2).permutation(323)),
+    "and",
+    dikkat.Grid(3, 2),
+]
+LONG_COUNT = 331
+
+
+class Attention(torch.nn.Module):
+    def __init__(self, attend=None) -> None:
+        super().__init__()
+        self.attend = attend or torch.nn.functional.scaled_dot_product_attention
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attend(x, x, x)
+
+
+WAYS = {
+    "fused": Attention(),
+    "eager": Attention(lambda q, k, v: (q @ k.mT / 5**0.5).softmax(-1) @ v),
+    "numba": Attention(lambda q, k, v: dikkat.attend(q, k, v, score=dikkat.scores.ScaledDot(), impl="numba")),
+    "gaussian": Attention(lambda q, k, v: dikkat.attend(q, k, v, score=dikkat.scores.Gaussian(2.0))),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "chosen", [{}, {"heads": [1]}, {"queries": [-1, 3]}, {"weights": True}, {"spans": {"a": slice(2, 9)}}]
+)
+def test_blocks_are_means_of_all_weights(way, chosen):
+    x = torch.randn(2, 3, LONG_COUNT, 5, generator=torch.Generator().manual_seed(4))
+    with dikkat.record(WAYS[way], blocks=LONG, **chosen) as trace:
+        WAYS[way](x)
+    x = x.double()
+    logits = -torch.cdist(x, x).square() / 8 if way == "gaussian" else x @ x.mT / 5**0.5
+    weights, members = logits.softmax(-1).numpy(), block_members(LONG, 2)
+    if "heads" in chosen:
+        weights = weights[:, [1]]
+    if "queries" in chosen:
+        expected, outside = weights[:, :, [-1, 3]] @ members.T, None
+    else:
+        expected, outside = members @ weights @ members.T, weights[:, :, [0, 324]]
+    np.testing.assert_allclose(trace[""].blocks, expected, atol=2e-6)
+    assert (trace[""].outside is None) == (outside is None)
+    if outside is not None:
+        np.testing.assert_allclose(trace[""].outside, outside, atol=2e-6)
+    if "spans" in chosen:
+        np.testing.assert_allclose(trace[""].span_mass[..., 0], weights[..., 2:9].sum(-1), atol=2e-6)
+
+
+def test_blocks_of_calls_of_other_lengths():
+    model = Attention()
+    with dikkat.record(model, blocks=LONG, entropy=True) as trace:
+        model(torch.randn(1, 2, 7, 5))
+    assert trace[""].blocks is None
+    for tokens, error, message in (
+        (["a", "b"], ValueError, "blocks: got tokens without dikkat.Grid"),
+        (3, TypeError, "tokens: got int"),
+    ):
+        with pytest.raises(error, match=message):
+            dikkat.record(model, blocks=tokens)
+    with (
+        pytest.raises(ValueError, match="blocks: got a request that has no sum over calls"),
+        dikkat.record(model, blocks=LONG, sum_over="calls"),
+    ):
+        pass
+
+
+REQUESTS = [{"weights": True}, {"blocks": PARTS, "top_k": 2}, {"blocks": PARTS}, {"top_k": COUNT}, {"top_k": 2}]
+
+
+@pytest.mark.parametrize("request_of", REQUESTS, ids=map(", ".join, REQUESTS))
+def test_a_page_has_all_weights_of_a_small_grid(tmp_path, request_of):
+    model, x = Attention(), torch.randn(1, 2, COUNT, 5, generator=torch.Generator().manual_seed(4))
+    with dikkat.record(model, **request_of) as trace:
+        model(x)
+    trace.tokens = PARTS
+    trace.to_html(tmp_path / "page.html")
+    content = content_of(tmp_path / "page.html")
+    ((view,), (image,)) = content["views"], content["images"]
+    assert (image["width"], image["height"]) == (4, 3)
+    assert np.array_equal(Image.open(io.BytesIO(base64.b64decode(image["source"].partition(",")[2]))), GREY)
+    first, second = view["parts"][0]
+    assert view["parts"][1] == view["parts"][0]
+    assert first == {
+        "kind": "grid", "start": 1, "rows": 2, "columns": 3, "image": 0, "box": [1.0, 0.0, 4.0, 2.0],
+    }  # fmt: skip
+    assert (second["start"], second["image"], second["box"]) == (8, 0, [0, 0, 4, 3])
+    (layer,) = view["layers"]
+    assert (layer["top"], layer["cells"], layer["maps"]["block"], layer["maps"]["rows"]) == (0, [0, 0], 1, "")
+    assert layer["whole"] == (request_of.keys() != {"top_k"})
+    weights = (x.double() @ x.double().mT / 5**0.5).softmax(-1)[0].numpy()
+    if request_of == {"top_k": 2}:
+        weights = np.where(weights >= np.sort(weights)[..., -2:-1], weights, 0)
+    reading = [*range(8), 9, 8]  # the second grid is read from its right to its left
+    assert [text for text, *_ in view["keys"]][8] == "image 2, row 1, column 1"
+    shown = decoded(layer["maps"]["blocks"]).reshape(weights.shape)
+    np.testing.assert_allclose(shown, weights[:, reading][:, :, reading], rtol=0.03)
+    assert layer["looks"] == ["", ""] if request_of == {"blocks": PARTS} else all(layer["looks"])
+
+
+def test_a_page_of_a_difference_is_signed(tmp_path):
+    first, second = random_weights(1, 2, COUNT, COUNT), random_weights(1, 2, COUNT, COUNT, seed=7)
+    traces = [trace_of(first), trace_of(second)]
+    for trace in traces:
+        trace.tokens = PARTS
+    (traces[0] - traces[1]).to_html(tmp_path / "page.html")
+    (layer,) = content_of(tmp_path / "page.html")["views"][0]["layers"]
+    shown = decoded(layer["maps"]["blocks"], signed=True).reshape(2, COUNT, COUNT)
+    reading = [*range(8), 9, 8]
+    np.testing.assert_allclose(shown, (first - second)[0].numpy()[:, reading][:, :, reading], rtol=0.06, atol=1e-6)
+
+
+@pytest.mark.parametrize("request_of", [{"blocks": LONG, "top_k": 3}, {"weights": True}])
+def test_a_page_of_many_heads_has_larger_blocks_and_the_rows_of_words(tmp_path, monkeypatch, request_of):
+    model, x = Attention(), torch.randn(1, 2, LONG_COUNT, 5, generator=torch.Generator().manual_seed(4))
+    with dikkat.record(model, **request_of) as trace:
+        model(x)
+    trace.tokens = LONG
+    monkeypatch.setattr(views, "_MAP_BYTES", 20_000)
+    trace.to_html(tmp_path / "page.html")
+    (layer,) = content_of(tmp_path / "page.html")["views"][0]["layers"]
+    weights, members = (x.double() @ x.double().mT / 5**0.5).softmax(-1)[0].numpy(), block_members(LONG, 4)
+    assert layer["maps"]["block"] == 4
+    shown = decoded(layer["maps"]["blocks"]).reshape(2, len(members), len(members))
+    np.testing.assert_allclose(shown, members @ weights @ members.T, rtol=0.03)
+    reading = np.concatenate([[0], 1 + np.argsort(LONG[1].order), np.arange(324, LONG_COUNT)])
+    shown = decoded(layer["maps"]["rows"]).reshape(2, 2, LONG_COUNT)
+    np.testing.assert_allclose(shown, weights[:, [0, 324]][..., reading], rtol=0.03)
+    monkeypatch.setattr(views, "_MAP_BYTES", 1)
+    trace.to_html(tmp_path / "page.html")
+    (layer,) = content_of(tmp_path / "page.html")["views"][0]["layers"]
+    assert layer["maps"]["block"] >= 19
+    assert not layer["maps"]["rows"]
+    monkeypatch.setattr(views, "_MOST_MAP_BYTES", 1)
+    with pytest.raises(ValueError, match=r"page: got maps of 2 heads .*; select layers=... or heads="):
+        trace.to_html(tmp_path / "page.html")
+
+
+def test_a_page_of_a_large_model_has_three_megabytes(tmp_path):
+    """24 layers of 16 heads of 1,025 tokens; the weights of a layer are blocks that need no map of all weights."""
+    count, trace = 1 + 32 * 32, dikkat.Trace()
+    groups = 1 + 16 * 16
+    for number in range(24):
+        blocks = random_weights(1, 16, groups, groups, seed=number).float()
+        rows = random_weights(1, 16, 1, count, seed=number).float()
+        trace.add(Inspection(blocks=blocks, outside=rows, shape=(1, 16, count, count)), Call(f"{number}", 0, number))
+    trace.tokens = ["[CLS]", dikkat.Grid(32, 32, image=np.random.default_rng(3).random((448, 448, 3)))]
+    trace.to_html(tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size <= 3_000_000
+
+
+def test_runs_that_continue_a_text_are_one_map(tmp_path):
+    """A prompt with an image, and two further words, of which each sees the keys before it."""
+    generator = torch.Generator().manual_seed(5)
+    trace = dikkat.Trace()
+    weights = torch.randn(1, 2, 10, 10, generator=generator, dtype=torch.float64)
+    weights = weights.masked_fill(torch.ones(10, 10).triu(1).bool(), -torch.inf).softmax(-1)
+    for run, (start, end) in enumerate([(0, 8), (8, 9), (9, 10)]):
+        own = weights[:, :, start:end, :end]
+        record = Inspection(weights=own, shape=tuple(own.shape), positions=(start, 0))
+        trace.add(record, Call("attention", run, 0))
+    trace.tokens = ["a", dikkat.Grid(2, 3), "b"]
+    trace.to_html(tmp_path / "page.html")
+    (view,) = content_of(tmp_path / "page.html")["views"]
+    assert [[part["start"] for part in parts] for parts in view["parts"]] == [[1], [1]]
+    assert [text for text, *_ in view["queries"]][7:] == ["b", "8", "9"]
+    shown = decoded(view["layers"][0]["maps"]["blocks"]).reshape(2, 10, 10)
+    np.testing.assert_allclose(shown, weights[0].numpy(), rtol=0.03)
+
+
+def test_patches_are_no_labels_of_a_text(tmp_path):
+    trace = trace_of(random_weights(1, 2, COUNT, COUNT), random_weights(1, 2, 5, 5))
+    trace.tokens = PARTS
+    trace.to_html(tmp_path / "page.html")
+    views_of_page = content_of(tmp_path / "page.html")["views"]
+    assert ["parts" in view for view in views_of_page] == [True, False]
+    assert [text for text, *_ in views_of_page[1]["keys"]] == [*"01234"]
+
+
+def test_times_on_a_page(tmp_path):
+    trace = trace_of(random_weights(1, 1, 5, 5))
+    series = np.sin(np.arange(4001))
+    trace.tokens = dikkat.Times([0.5, 1, 2, 4, 8], series=series)
+    trace.to_html(tmp_path / "page.html")
+    content = content_of(tmp_path / "page.html")
+    (part,) = content["views"][0]["parts"][1]
+    assert "images" not in content
+    assert (part["kind"], part["start"], part["values"]) == ("times", 0, [0.5, 1, 2, 4, 8])
+    assert len(part["series"]) == 2000
+    assert (min(part["series"]), max(part["series"])) == pytest.approx((series.min(), series.max()), rel=1e-4)

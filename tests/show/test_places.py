@@ -155,7 +155,7 @@ def test_parts_become_tokens():
     parts = ["[CLS]", dikkat.Words(["a", "b"]), dikkat.Grid(2, 3), dikkat.Times([0.5, 2]), "end"]
     tokens = tokens_of(parts)["self"]
     assert [token.text for token in tokens] == [
-        "[CLS]", "a", "b", *(f"row {cell // 3}, column {cell % 3}" for cell in range(6)), "0.5", "2", "end",
+        "[CLS]", "a", "b", *(f"row {cell // 3 + 1}, column {cell % 3 + 1}" for cell in range(6)), "0.5", "2", "end",
     ]  # fmt: skip
     assert tokens.parts == {3: dikkat.Grid(2, 3), 9: dikkat.Times([0.5, 2])}
     assert tokens_of(dikkat.Grid(2, 3))["self"].parts == {0: dikkat.Grid(2, 3)}
@@ -164,7 +164,7 @@ def test_parts_become_tokens():
 
 def test_cells_of_several_grids_have_different_texts():
     texts = [token.text for token in tokens_of([dikkat.Grid(1, 2), "and", dikkat.Grid(1, 2)])["self"]]
-    assert texts[0] == "image 0, row 0, column 0"
+    assert texts[0] == "image 1, row 1, column 1"
     assert len({*texts}) == 5
     close = dikkat.Times([1_000_000.0, 1_000_000.1]).labels()
     assert close[0] != close[1]
@@ -173,7 +173,7 @@ def test_cells_of_several_grids_have_different_texts():
 def test_an_order_names_the_cell_of_each_position():
     grid = dikkat.Grid(2, 2, order=torch.tensor([0, 2, 1, 3]))
     assert grid.cells() == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert tokens_of(grid)["self"][1].text == "row 1, column 0"
+    assert tokens_of(grid)["self"][1].text == "row 2, column 1"
 
 
 @pytest.mark.parametrize(

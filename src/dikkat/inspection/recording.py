@@ -98,8 +98,8 @@ def record(
     checked = Request(**(request if request.keys() - selectors else request | default))
     if checked.is_empty:
         raise ValueError(
-            "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax, overview, spans or "
-            "max_score"
+            "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax, overview, blocks, "
+            "spans or max_score"
         )
     return recording(model, checked, layers, sum_over, decay)
 
@@ -225,7 +225,8 @@ class _Recorder(Watcher):
         with torch.no_grad(), recording_hooks.observed_by(None), torch._C.DisableTorchFunction(), cpu, cuda:
             with naming_errors("recording", name):
                 positions = self.find_positions(streams, queries, keys)
-                inspection = inspect(replace(self._request, first_key=max(0, positions[1])))
+                first_query, first_key = positions[0], max(0, positions[1])
+                inspection = inspect(replace(self._request, first_key=first_key, first_query=first_query))
             is_self = streams[0].sequence == streams[1].sequence
             reads = self.observation.continued_sequence(streams) if is_self else 0
         layer = self._numbering.within(name) if layer < 0 else layer

@@ -57,7 +57,8 @@ def parse_tokens(content: Mapping[str, Any]) -> dict[int | None, dict[str, Token
     """
     tokens, stored = dict[int | None, dict[str, TokenList]](), content.get("tokens")
     for pair in stored if isinstance(stored, list) else [None]:
-        element, kinds = pair if isinstance(pair, list) and len(pair) == 2 else (0, None)
+        labelled: Any = pair if isinstance(pair, list) and len(pair) == 2 else (0, None)
+        element, kinds = labelled
         valid = isinstance(kinds, dict) and (element is None or type(element) is int)
         if not valid or not all(isinstance(labels, list) and all(map(_is_token, labels)) for labels in kinds.values()):
             raise ValueError("tokens: got malformed labels; expected [text, special, continues]. Record again")

@@ -30,7 +30,7 @@ class Grid:
     """The patches of an image as queries and keys, row by row.
 
     Pass it as `tokens`, or in a list with words: `tokens=["[CLS]", dikkat.Grid(14, 14, image=image)]`. Several grids
-    may share an image, such as its tiles. Rows and columns count from 0.
+    may share an image, such as its tiles.
 
     Args:
         rows: The number of rows of patches.
@@ -100,12 +100,12 @@ class Grid:
         return f"Grid({self.rows}, {self.columns}{image})"
 
     def cells(self) -> list[tuple[int, int]]:
-        """Return the row and the column of each position."""
+        """Return the row and the column of each position, from 0."""
         return [divmod(cell, self.columns) for cell in self.order or range(len(self))]
 
     def labels(self) -> list[Token]:
-        """Return a token for each position."""
-        return [Token(f"row {row}, column {column}") for row, column in self.cells()]
+        """Return a token for each position. Rows and columns count from 1."""
+        return [Token(f"row {row + 1}, column {column + 1}") for row, column in self.cells()]
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,7 @@ class Times:
     values: Sequence[float]
     _: KW_ONLY
     series: Sequence[float] | None = None
+    columns = 1
 
     def __post_init__(self) -> None:
         """Check and convert the numbers."""
@@ -170,6 +171,15 @@ class Times:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @property
+    def rows(self) -> int:
+        """The number of times."""
+        return len(self)
+
+    def cells(self) -> list[tuple[int, int]]:
+        """Return the row and the column of each position, from 0."""
+        return [(row, 0) for row in range(len(self))]
 
     def labels(self) -> list[Token]:
         """Return a token for each position."""
@@ -252,7 +262,7 @@ def _join_parts(labels: object) -> TokenList:
             sequence.parts[len(sequence)] = entry
         new = entry.labels() if isinstance(entry, Part) else [entry if isinstance(entry, Token) else Token(entry)]
         if isinstance(entry, Grid) and grids > 1:  # texts of cells are unique
-            number = sum(isinstance(part, Grid) for part in sequence.parts.values()) - 1
+            number = sum(isinstance(part, Grid) for part in sequence.parts.values())
             new = [Token(f"image {number}, {token.text}") for token in new]
         sequence += new
     return sequence

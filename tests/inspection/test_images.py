@@ -90,13 +90,13 @@ def test_words_and_special_tokens_are_named() -> None:
     model, processor, text = built("llava")
     trace = dikkat.show.attention(model, processor, (picture(), "what <image> is on"))
     labels = [token.text for token in trace.tokens["self"]]
-    assert labels[:2] == ["what", "row 0, column 0"]
+    assert labels[:2] == ["what", "row 1, column 1"]
     assert labels[17:] == ["is", "on"]
     registers = transformers.Dinov2WithRegistersModel(transformers.Dinov2WithRegistersConfig(
         hidden_size=12, num_hidden_layers=1, num_attention_heads=3, image_size=35, patch_size=7, num_register_tokens=2,
     )).eval()  # fmt: skip
     trace = dikkat.show.attention(registers, VIT, picture())
-    assert [token.text for token in trace.tokens["self"]][:4] == ["class token", "register 1", "register 2", "row 0, column 0"]
+    assert [token.text for token in trace.tokens["self"]][:4] == ["class token", "register 1", "register 2", "row 1, column 1"]
 
 
 def test_frame_of_a_crop() -> None:
@@ -169,7 +169,7 @@ def test_image_without_text_and_foreign_processors() -> None:
         dikkat.show.attention(model, built("qwen2_vl")[1], (picture(), TEXT))
     with pytest.raises(TypeError, match="attention: got 3 arguments after the processor"):
         dikkat.show.attention(tiny_vit(), VIT, picture(), "a.html", "b")
-    with pytest.raises(TypeError, match="do_sample: got an argument without max_new_tokens"):
+    with pytest.raises(TypeError, match="do_sample: got an argument without max_new_tokens; expected only"):
         dikkat.show.attention(tiny_vit(), VIT, picture(), do_sample=False)
 
 

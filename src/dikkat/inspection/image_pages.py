@@ -18,26 +18,18 @@ from dikkat.inspection.page import make_tokens
 from dikkat.inspection.recording import record, recording
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.trace import Trace
-from dikkat.show.views import CELLS, TOP
 
 
-def record_image(
-    model: nn.Module, processor: Any, source: Any, layers: Layers | None, heads: int | Sequence[int] | None,
-    max_new_tokens: int | None = None, **options: Any,
-) -> Trace:  # fmt: skip
-    """Return the recording for an image, or for a tuple of an image and a text: of one run, or of each written word."""
-    if max_new_tokens is not None:
-        return record_written_words(model, processor, source, layers, heads, max_new_tokens, **options)
-    if options:
-        raise TypeError(f"{next(iter(options))}: got an argument without max_new_tokens; expected an image, or "
-                        "(image, text), only")  # fmt: skip
+def locate_image(
+    model: nn.Module, processor: Any, source: Any, layers: Layers | None, heads: int | Sequence[int] | None
+) -> tuple[dict[str, Any], dict[str, Any], Layers | None]:
+    """Return the inputs for an image, or for a tuple of an image and a text, the tokens, and the recorded layers."""
     read = ImageInputs.read(model, processor, source)
-    layers = _text_layers(model) if layers is None else layers
-    random_state = torch.get_rng_state()
-    with torch.no_grad(), record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace:
+    layers, random_state = _text_layers(model) if layers is None else layers, torch.get_rng_state()
+    with torch.random.fork_rng(), torch.no_grad(), record(model, layers=layers, heads=heads, argmax=True) as trace:
         read.run(model)
-    trace.set_tokens(grids_of(trace, model, read.encode, read.inputs, read.image, random_state, _words_of(read)), 0)
-    return trace
+    tokens = grids_of(trace, model, read.encode, read.inputs, read.image, random_state, _words_of(read))
+    return {**read.inputs}, tokens, layers
 
 
 def record_written_words(

@@ -49,6 +49,7 @@ def with_blocks(record: Inspection, weights: Tensor | None, parts: Sequence[Part
         sizes = tuple(int(numbers.max()) + 1 for numbers in groups)
         is_fitting = record.blocks is not None and record.blocks.shape[1:] == sizes
         return record if is_fitting else replace(record, blocks=None, outside=None)
+    weights = weights.float()
     blocks = group_means(group_means(weights, groups[1], -1), groups[0], -2)
     outside = weights[:, positions_outside(parts[0], queries)] if side > 1 else None
     return replace(record, blocks=blocks, outside=outside)

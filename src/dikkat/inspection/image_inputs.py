@@ -1,11 +1,11 @@
 """The inputs of a model for an image, or for an image and a text, through its processor."""
 
 import inspect
-import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,15 +42,16 @@ class ImageInputs:
         """Return the checked inputs of an image, or of a tuple of an image and a text."""
         image, text = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
         if isinstance(image, list | tuple):
-            raise TypeError(f"image: got a {type(image).__name__} of {len(image)}; expected one image, or (image, text)")
-        if isinstance(image, str) and not os.path.exists(image):
+            kind = type(image).__name__
+            raise TypeError(f"image: got a {kind} of {len(image)}; expected one image, or (image, text)")
+        if isinstance(image, str) and not Path(image).exists():
             raise FileNotFoundError(f"image: got {image!r:.60}, which is no file; expected an image, or (image, text)")
         if text is not None and not isinstance(text, str):
             raise TypeError(f"text: got {type(text).__name__}; expected (image, text) with a string")
         name, names = type(model).__name__, inspect.signature(model.forward).parameters
         reads_text = "input_ids" in names or "decoder_input_ids" in names
         if text is not None and not reads_text:
-            raise ValueError(f"text: got one for {name}, which reads only images; expected attention(model, processor, image)")
+            raise ValueError(f"text: got one for {name}, which reads only images; expected an image without a text")
         if text is None and getattr(model, "main_input_name", "") == "input_ids" and "input_ids" in names:
             raise ValueError(f"text: got none for {name}, which reads a text too; expected (image, text)")
         if text is not None and not hasattr(processor, "tokenizer"):
@@ -60,8 +61,10 @@ class ImageInputs:
         *prompts, last = [None] if text is None else _prompts_of(model, processor, text)
         for prompt in prompts:
             with suppress(ValueError):  # some processors add the placeholder
-                return cls(model, processor, picture, prompt, cls(model, processor, picture, prompt, {}).encode(picture))
-        return cls(model, processor, picture, last, cls(model, processor, picture, last, {}).encode(picture))
+                read = cls(model, processor, picture, prompt, {})
+                return replace(read, inputs=read.encode(picture))
+        read = cls(model, processor, picture, last, {})
+        return replace(read, inputs=read.encode(picture))
 
     def encode(self, image: Any) -> dict[str, Any]:
         """Return the arguments of the model for another image."""
@@ -102,9 +105,8 @@ class ImageInputs:
 
 def _has_image_encoder(model: Any) -> bool:
     """Return whether a model reads an image with an encoder and writes a text with a decoder."""
-    return getattr(model, "main_input_name", "") != "input_ids" and "decoder_input_ids" in inspect.signature(
-        model.forward
-    ).parameters
+    names = inspect.signature(model.forward).parameters
+    return getattr(model, "main_input_name", "") != "input_ids" and "decoder_input_ids" in names
 
 
 def _prompts_of(model: Any, processor: Any, text: str) -> list[str]:

@@ -35,20 +35,21 @@ def locate_image(
 def record_written_words(
     model: Any, processor: Any, source: Any, layers: Layers | None, heads: int | Sequence[int] | None,
     max_new_tokens: int, **options: Any,
-) -> Trace:
+) -> Trace:  # fmt: skip
     """Return the weights of the queries that wrote each word of a text about an image, in float16.
 
     The query of a written token is the position before the token. In the trace, it has the position of the token.
     """
     check_arguments(model, options)
     read = ImageInputs.read(model, processor, source)
-    layers, request = _text_layers(model) if layers is None else layers, Request(weights=True, queries=[-1], heads=heads)
+    layers = _text_layers(model) if layers is None else layers
+    request = Request(weights=True, queries=[-1], heads=heads)
     random_state = torch.get_rng_state()
     with recording(model, request, layers, trace=_LastQueries()) as rows:
         output = read.run(model.generate, max_new_tokens=max_new_tokens, return_dict_in_generate=True, **options)
     prompt, ids = _words_of(read), output.sequences[0]
     is_decoder = not model.config.is_encoder_decoder
-    written = ids[len(read.inputs["input_ids"][0]):] if is_decoder and len(ids) > len(prompt) else ids
+    written = ids[len(read.inputs["input_ids"][0]) :] if is_decoder and len(ids) > len(prompt) else ids
     trace = _join_words(rows, len(written))
     tokens = grids_of(rows, model, read.encode, read.inputs, read.image, random_state, prompt)
     words = make_tokens(processor.tokenizer, {"input_ids": written[None]})
@@ -72,13 +73,14 @@ def _join_words(rows: Trace, count: int) -> Trace:
     for (name, kind), calls in by_module.items():
         if len(calls) != count:
             raise ValueError(f"model: got {len(calls)} calls of {name!r} for {count} tokens; expected one for each")
-        first = [max(0, seen.positions[0]) + (int(seen.queries[-1]) if seen.queries is not None else 0) + 1
+        positions = [max(0, seen.positions[0]) + (int(seen.queries[-1]) if seen.queries is not None else 0) + 1
                  for _, seen in calls]  # fmt: skip
-        keys = calls[-1][1].sizes[2] if kind == "cross" else first[-1] + 1
+        keys = calls[-1][1].sizes[2] if kind == "cross" else positions[-1] + 1
         weights = torch.cat([_widen(seen, keys) for _, seen in calls], -2)
         seen = calls[-1][1]
-        joined.add(Inspection(weights=weights, heads=seen.heads, queries=torch.tensor(first),
-                              shape=tuple(weights.shape), positions=(0, min(0, seen.positions[1]))), calls[0][0])
+        written = Inspection(weights=weights, heads=seen.heads, queries=torch.tensor(positions),
+                             shape=tuple(weights.shape), positions=(0, min(0, seen.positions[1])))  # fmt: skip
+        joined.add(written, calls[0][0])
     joined.withheld = "got only the queries of written tokens; expected dikkat.record(model, weights=True)"
     return joined
 

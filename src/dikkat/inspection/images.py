@@ -8,7 +8,7 @@ model: they show which of these numbers each token depends on, before a layer mi
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,8 +63,8 @@ def locate_pixels(encode: Encode, inputs: Mapping[str, Any], image: Any) -> Loca
 
     (width, height), pictures = image.size, list[Any]()
     if min(image.size) < _MIN_SIDE:
-        raise ValueError(f"image: got {width} × {height} pixels; expected at least {_MIN_SIDE} × {_MIN_SIDE}, from which "
-                         "dikkat measures the position of each token. For a smaller image, scale it first")  # fmt: skip
+        raise ValueError(f"image: got {width} × {height} pixels; expected at least {_MIN_SIDE} × {_MIN_SIDE}, to "
+                         "measure the position of each token. Scale the image first")  # fmt: skip
     columns, rows = (np.round((np.arange(size) + 0.5) / size * 255) for size in (width, height))
     for picture in (np.zeros(1), np.full(1, 255.0), columns, rows[:, None]):
         pixels = np.broadcast_to(picture.astype(np.uint8), (height, width))
@@ -130,7 +130,8 @@ def embed_pixels(
                 embedded[stream] = fitting[0][1]
                 if len(embedded) == len(streams):
                     raise _Reached
-        return hook  # fmt: skip
+
+        return hook
 
     with ExitStack() as stack, torch.enable_grad(), torch.random.fork_rng():
         torch.set_rng_state(random_state)  # some models choose patches at random
@@ -138,10 +139,8 @@ def embed_pixels(
             stack.callback(modules[stream.name].register_forward_pre_hook(read(stream), with_kwargs=True).remove)
         for name in {name for name in modules if name.split(".")[-1].isdecimal()} | {*mixers}:
             stack.callback(modules[name].register_forward_hook(_pass_over, with_kwargs=True, prepend=True).remove)
-        try:
-            model(**inputs | pixels)
-        except _Reached:
-            pass
+        stack.enter_context(suppress(_Reached))
+        model(**inputs | pixels)
     return embedded
 
 
@@ -171,8 +170,9 @@ def measure_cells(embedded: Tensor, pixels: Mapping[str, Tensor], located: Locat
     count, generator = len(embedded), torch.Generator().manual_seed(0)
     direction = torch.rand(embedded.shape[1:], generator=generator).to(embedded) + 0.5
     numbers = torch.arange(count, device=embedded.device)
-    owners = {name: torch.zeros(tensor.shape, dtype=torch.int64) for name, tensor in pixels.items()}
-    unique = {name: torch.ones(tensor.shape, dtype=torch.bool) for name, tensor in pixels.items()}
+    shapes = {name: tensor.shape for name, tensor in pixels.items()}
+    owners = {name: torch.zeros(shape, dtype=torch.int64) for name, shape in shapes.items()}
+    unique = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
     depends = False
     for bit in range(max(1, (count - 1).bit_length())):
         gradients_by_bit = []

@@ -45,7 +45,8 @@ IMAGE_TOKENS = {
     "context_image_token": "<ctx>", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]",
     "image_token_id": "<image>", "image_soft_token": "<soft>", "start_of_image": "<soi>", "end_of_image": "<eoim>",
     "image_wrapper_token": "<wrap>", "eol_token": "<eol>", "image_boundary_token": "<bnd>", "eof_token": "<eof>",
-    "image_start_token": "<ist>", "image_end_token_": "<ien>", "grid_bos_token": "<gb>", "grid_eos_token": "<ge>", "cls_token": "<s>", "sep_token": "</s>",
+    "image_start_token": "<ist>", "image_end_token_": "<ien>", "grid_bos_token": "<gb>", "grid_eos_token": "<ge>",
+    "cls_token": "<s>", "sep_token": "</s>",
 }  # fmt: skip
 MORE = ["<|image|>", "<|begin_of_image|>", "<|end_of_image|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
         "<|video_pad|>", "<image_placeholder>", "<begin_of_image>", "<end_of_image>", "<fake_token_around_image>",

@@ -201,7 +201,7 @@ def measure_cells(embedded: Tensor, pixels: Mapping[str, Tensor], located: Locat
 
 
 class Lattice(NamedTuple):
-    """Tokens in rows and columns: their numbers, the box that they cover, and the cell of each token if not in order."""
+    """The rows and columns of tokens, the box that they cover, and the cell of each token if not in order."""
 
     rows: int
     columns: int

@@ -51,8 +51,8 @@ def attention(
         model: Any model that `dikkat.record` accepts.
         *arguments: A tokenizer and a text (for an encoder and decoder a tuple of source and target), or a processor and
             an image or a tuple of an image and a text; optionally the path. An image is a Pillow image, a path, or an
-            array or tensor, as in `dikkat.Grid`. dikkat calls the tokenizer with a text and uses its `convert_ids_to_tokens` and `all_special_ids`. If
-            you pass `tokens`, the model's inputs.
+            array or tensor, as in `dikkat.Grid`. dikkat calls the tokenizer with a text and uses its
+            `convert_ids_to_tokens` and `all_special_ids`. If you pass `tokens`, the model's inputs.
         tokens: The labels of queries and keys: a list of strings and parts (`dikkat.Grid`, `Words`, `Times`), a part,
             or two lists (source, target). For several elements, or a batch of one, a list with the labels of each
             element. Default: the tokenizer's tokens, or 0, 1 ...

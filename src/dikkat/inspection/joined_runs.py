@@ -22,7 +22,7 @@ def drawable(record: Inspection, layouts: Sequence[Layouts]) -> Inspection | Non
     summary = with_blocks(record, record.weights, layouts)
     blocks, outside = summary.blocks, summary.outside
     if record.weights is not None:
-        weights, request = record.weights, Request(top_k=TOP, overview=CELLS, pool="max")
+        weights, request = record.weights.float(), Request(top_k=TOP, overview=CELLS, pool="max")
         summary = summarise_weights(weights[..., 0], weights.abs(), request)
         if record.change is not None:
             summary = _add_signs(summary, weights, request)

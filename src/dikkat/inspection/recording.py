@@ -106,10 +106,11 @@ def record(
 
 @contextmanager
 def recording(
-    model: nn.Module, checked: Request, layers: Layers | None = None, sum_over: object = None, decay: float = 1.0
-) -> Iterator[Trace]:
-    """Record the checked request of `record`."""
-    choices, trace = select_layers(model, layers), Trace()
+    model: nn.Module, checked: Request, layers: Layers | None = None, sum_over: object = None, decay: float = 1.0,
+    trace: Trace | None = None,
+) -> Iterator[Trace]:  # fmt: skip
+    """Record the checked request of `record`, in an empty trace."""
+    choices, trace = select_layers(model, layers), Trace() if trace is None else trace
     totals = None if sum_over is None and decay == 1.0 else Totals(trace, checked, sum_over, decay)
     trace.spans = checked.spans.names if isinstance(checked.spans, Spans) else ()
     recorder = _Recorder(model, trace, totals.request if totals else checked, list(choices.values()))

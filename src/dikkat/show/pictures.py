@@ -21,10 +21,10 @@ _EXPECTED = ("expected a Pillow image, a path, or an array or tensor (rows, colu
              "(1|3|4, rows, columns) of floats from 0 to 1, uint8 or uint16")  # fmt: skip
 
 
-def read_image(source: Any) -> tuple[Image, float]:
+def read_image(source: Any, max_side: int = _MAX_SIDE) -> tuple[Image, float]:
     """Return an image in mode "L" or "RGB" with transparent pixels in white, and the factor of its size.
 
-    A longer side above 2,048 pixels is scaled down.
+    A longer side above `max_side` pixels is scaled down, unless it is 0.
 
     Raises:
         TypeError: The source is no image.
@@ -47,7 +47,7 @@ def read_image(source: Any) -> tuple[Image, float]:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     if image.mode not in ("L", "RGB"):
         image = image.convert("L" if image.mode == "1" else "RGB")
-    factor = min(1, _MAX_SIDE / max(image.size))
+    factor = min(1, max_side / max(image.size)) if max_side else 1
     if factor < 1:
         width, height = (max(1, round(side * factor)) for side in image.size)
         image = image.resize((width, height), reducing_gap=2)

@@ -12,7 +12,7 @@ from torch import Tensor
 from dikkat.inspection.heads import GRID_PATTERNS, PATTERNS, KnownWeights, compute_scores
 from dikkat.inspection.request import Inspection
 from dikkat.show.blocks import Layouts, fitting_layouts
-from dikkat.show.positions import Token, TokenList
+from dikkat.show.positions import Grid, Token, TokenList
 from dikkat.show.views import axis_labels, labels_of
 
 Calls = Iterable[tuple[Any, Inspection]]  # `Call` and record
@@ -63,13 +63,14 @@ def scores_columns(
     table: dict[str, list[Any]] = {}
     masks, sizes, fitted = _check_masks(patterns or {}), (0, 0), set[str]()
     calls = [*calls]
-    has_grids = any(layouts_of(call.kind, record, tokens)[1] for call, record in calls)
+    layouts = (layout for call, record in calls for layout in layouts_of(call.kind, record, tokens)[1].values())
+    has_grids = any(isinstance(layout, Grid) for layout in layouts)
     for call, record, known in _known_calls(calls, element):
         sizes = len(known.queries), known.key_count
         fitting = {name: mask for name, mask in masks.items() if mask.shape in (sizes, sizes[1:])}
         fitted |= fitting.keys()
-        layouts = layouts_of(call.kind, record, tokens)[1]
-        scores = compute_scores(known, key_tokens(known, call.kind, tokens), layouts, fitting)
+        key_layouts = layouts_of(call.kind, record, tokens)[1]
+        scores = compute_scores(known, key_tokens(known, call.kind, tokens), key_layouts, fitting)
         unknown = dict.fromkeys(GRID_PATTERNS if has_grids else (), np.nan)
         for index, head in enumerate(heads_of(record)):
             shares = unknown | {pattern: float(shares[index]) for pattern, shares in scores.shares.items()}

@@ -69,7 +69,7 @@ class Trace:
     @property
     def parts(self) -> Mapping[str, Mapping[int, Grid | Times]]:
         """The grids and times in `tokens`, by kind and by the position of the first query or key."""
-        return {kind: MappingProxyType(labels.parts) for kind, labels in self.tokens.items()}
+        return {kind: dict(labels.parts) for kind, labels in self.tokens.items()}
 
     def set_tokens(self, tokens: Any, element: int | Sequence[int]) -> None:
         """Set the tokens of all elements of the batch, or a list with the tokens of each element in `element`."""

@@ -140,7 +140,7 @@ def embed_pixels(
         for name in {name for name in modules if name.split(".")[-1].isdecimal()} | {*mixers}:
             stack.callback(modules[name].register_forward_hook(_pass_over, with_kwargs=True, prepend=True).remove)
         stack.enter_context(suppress(_Reached))
-        model(**inputs | pixels)
+        model(**{**inputs, **pixels})
     return embedded
 
 

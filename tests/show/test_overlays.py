@@ -84,7 +84,7 @@ def test_weights_below_a_series(series):
         (np.ones((2, 2, 2, 6)), GRID, ValueError, r"weights: got shape \(2, 2, 2, 6\)"),
         (np.ones(0), GRID, ValueError, r"weights: got shape \(0,\)"),
         (np.full(6, np.nan), GRID, ValueError, "weights: got numbers that are not finite"),
-        (np.ones(6), "photo.png", TypeError, "part: got str; expected dikkat.Grid or dikkat.Times"),
+        (np.ones(6), "photo.png", TypeError, "grid: got str; expected dikkat.Grid or dikkat.Times"),
         (["a"], GRID, TypeError, "weights: got"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dikkat.show.blocks import Parts, find_cells
+from dikkat.show.blocks import Layouts, find_cells
 from dikkat.show.positions import Grid, Token
 
 # The patterns in the order of the tables. If shares are equal, the first pattern wins.
@@ -51,11 +51,11 @@ class Scores(NamedTuple):
 
 
 def compute_scores(
-    known: KnownWeights, tokens: Sequence[Token], parts: Parts, key_masks: Mapping[str, Tensor] | None = None
+    known: KnownWeights, tokens: Sequence[Token], layouts: Layouts, key_masks: Mapping[str, Tensor] | None = None
 ) -> Scores:
     """Return the scores of `Trace.scores`; the unknown weights of a query count as equal (`guess`).
 
-    `parts` are the grids and times among the keys. `key_masks` (n, m) or (m,) add the mean shares of further keys,
+    `layouts` are the grids and times among the keys. `key_masks` (n, m) or (m,) add the mean shares of further keys,
     without a comparison with uniform weights.
     """
     weights, keys = known.weights, known.keys
@@ -122,7 +122,7 @@ def compute_scores(
             follows_same = torch.zeros_like(same_text)
             follows_same[:, 1:] = (same_text & (columns >= begin) & (columns < known.queries[:, None]))[:, :-1]
             masks |= {"same": same_text & ~on_diagonal & reach, "induction": follows_same & ~on_diagonal}
-        masks |= _grid_masks(known, texts, parts, reach)
+        masks |= _grid_masks(known, texts, layouts, reach)
         for name, mask in masks.items():
             key_counts = mask.sum(-1).expand(heads, count)
             add_share(name, mask[rows, key_index], key_counts > 0, key_counts)
@@ -147,9 +147,9 @@ def _main_pattern(shares: Mapping[str, tuple[float, int]]) -> str:
     return "evenly" if "evenly" in discounted else best
 
 
-def _grid_masks(known: KnownWeights, texts: Sequence[str], parts: Parts, reach: Tensor) -> dict[str, Tensor]:
+def _grid_masks(known: KnownWeights, texts: Sequence[str], layouts: Layouts, reach: Tensor) -> dict[str, Tensor]:
     """Return which keys (n, m) of each query are in each pattern of grids; none without a grid."""
-    if not any(isinstance(part, Grid) for part in parts.values()):
+    if not any(isinstance(layout, Grid) for layout in layouts.values()):
         return {}
     masks = {}
     for name, pattern in (("class", _CLASS), ("registers", _REGISTER)):
@@ -158,7 +158,7 @@ def _grid_masks(known: KnownWeights, texts: Sequence[str], parts: Parts, reach: 
             is_other = ~matches[known.queries] if known.is_self else torch.ones(len(known.queries), dtype=torch.bool)
             masks[name] = matches & reach & is_other[:, None]
     if known.is_self:
-        cells = find_cells(parts, known.first_key + known.key_count)[known.first_key :]
+        cells = find_cells(layouts, known.first_key + known.key_count)[known.first_key :]
         number, row, column = (cells[known.queries, None] - cells[None]).abs().unbind(-1)
         neighbours = reach & (number == 0) & (cells[:, 0] >= 0) & (row + column > 0)
         masks |= {"nearby": neighbours & (row <= 1) & (column <= 1), "row": neighbours & (row == 0),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dikkat.inspection import tables
-from dikkat.show.blocks import Parts, find_cells
+from dikkat.show.blocks import Layouts, find_cells
 from dikkat.show.positions import Grid, TokenList
 
 
@@ -19,14 +19,14 @@ def distances_table(calls: tables.Calls, element: int, tokens: Mapping[str, Toke
     rows = list[tuple[Any, ...]]()
     for call, batch in calls:
         record = batch.of_batch(element)
-        parts = tables.parts_of(call.kind, record, tokens)[1]
+        layouts = tables.layouts_of(call.kind, record, tokens)[1]
         if record.weights is None:
             raise ValueError(f"trace[{call.name!r}]: got {', '.join(record.tensors())}; expected a recording with "
                              "weights=True")  # fmt: skip
         known = tables.known_weights(record, call.kind)
-        if not known.is_self or not any(isinstance(part, Grid) for part in parts.values()):
+        if not known.is_self or not any(isinstance(layout, Grid) for layout in layouts.values()):
             continue
-        means = _mean_distances(known.weights, known.queries, _centres(parts, unit, known.key_count))
+        means = _mean_distances(known.weights, known.queries, _centres(layouts, unit, known.key_count))
         rows += [(call.layer, call.name, *pair) for pair in zip(tables.heads_of(record), means.tolist(), strict=True)]
     if not rows:
         raise ValueError("distances: got no self-attention over a grid; expected tokens=[..., dikkat.Grid(...)]")
@@ -34,16 +34,16 @@ def distances_table(calls: tables.Calls, element: int, tokens: Mapping[str, Toke
     return tables.make_frame({name: np.asarray(values) for name, values in columns})
 
 
-def _centres(parts: Parts, unit: str, count: int) -> Tensor:
+def _centres(layouts: Layouts, unit: str, count: int) -> Tensor:
     """Return the number of the grid of each key, and the row and the column of its centre, (m, 3)."""
-    centres = find_cells(parts, count).double()
-    for number, (first, part) in enumerate(parts.items()):
-        if isinstance(part, Grid) and unit == "pixels":
-            if part.image is None or part.box is None:
+    centres = find_cells(layouts, count).double()
+    for number, (first, layout) in enumerate(layouts.items()):
+        if isinstance(layout, Grid) and unit == "pixels":
+            if layout.image is None or layout.box is None:
                 raise ValueError(f"unit: got 'pixels' for part {number} without an image; expected 'patches'")
-            left, top, right, bottom = part.box
-            size = torch.tensor([(bottom - top) / part.rows, (right - left) / part.columns], dtype=torch.float64)
-            centres[first : first + len(part), 1:] *= size
+            height, width = layout.box[3] - layout.box[1], layout.box[2] - layout.box[0]
+            size = torch.tensor([height / layout.rows, width / layout.columns], dtype=torch.float64)
+            centres[first : first + len(layout), 1:] *= size
     return centres
 
 

@@ -102,8 +102,8 @@ def attention(
             raise TypeError(f"{next(iter(inputs))}: got an argument without max_new_tokens; expected only an image, or "
                             "(image, text)")  # fmt: skip
         arguments, (inputs, labels, layers) = (), locate_image(model, processor, rest[0], layers, heads)
-    request = request_of_page(labels if isinstance(element, int) or labels is None else labels[0])
-    with torch.no_grad(), record(model, layers=layers, heads=heads, **request) as trace:
+    request = request_of_page(labels if isinstance(element, int) or labels is None else labels[0], heads)
+    with torch.no_grad(), record(model, layers=layers, **request) as trace:
         model(*arguments, **inputs)
     if labels is not None:
         trace.set_tokens(labels, element)
@@ -112,11 +112,11 @@ def attention(
     return trace
 
 
-def request_of_page(tokens: Any) -> Requesting:
+def request_of_page(tokens: Any, heads: int | Sequence[int] | None) -> Requesting:
     """Return what a page needs of each call; with grids in the tokens, also the mean weights of blocks of patches."""
     is_batch = isinstance(tokens, list) and len(tokens) == 1 and not isinstance(tokens[0], str | Token | Part)
     sequences = {} if tokens is None else tokens_of(tokens[0] if is_batch else tokens)
-    request: Requesting = {"top_k": TOP, "overview": CELLS, "pool": "max"}
+    request: Requesting = {"top_k": TOP, "overview": CELLS, "pool": "max", "heads": heads}
     return request | {"blocks": sequences} if any(labels.parts for labels in sequences.values()) else request
 
 

@@ -30,7 +30,7 @@ def pictures(
         name = (call.name or "model") + (f" · {counts[call.name]}" if total[call.name] > 1 else "")
         element_record = record.of_batch(element)
         empty = 0 in record.shape  # an empty sequence
-        drawn = None if empty else drawable(element_record, tables.parts_of(call.kind, record, tokens))
+        drawn = None if empty else drawable(element_record, tables.layouts_of(call.kind, record, tokens))
         if drawn is not None:
             label = call.name if call.layer >= 0 and call.run == recorded[0][0].run else name
             groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))
@@ -41,22 +41,22 @@ def pictures(
     layers = []
     for call, label, record, is_joined in _joined(groups.values()):
         shares, patterns, lead = dict[str, Tensor](), [("", 0)] * record.sizes[0], ""
-        parts, is_complete = tables.parts_of(call.kind, record, tokens, is_longer=is_joined), True
+        layouts, is_complete = tables.layouts_of(call.kind, record, tokens, is_longer=is_joined), True
         if record.change is not None:
             shares, lead = {"change": head_changes(record)}, "change"
         elif record.blocks is None or (record.top_keys is not None and bool((record.top_keys >= 0).any())):
             known = tables.known_weights(record, call.kind)
-            scores = compute_scores(known, tables.key_tokens(known, call.kind, tokens), parts[1])
+            scores = compute_scores(known, tables.key_tokens(known, call.kind, tokens), layouts[1])
             shares, patterns = {**scores.shares}, [*zip(scores.patterns, scores.query_counts, strict=True)]
         if effects is not None:
             lead, values = effects
             rows = ((call.layer, call.name, head) for head in tables.heads_of(record))
             shares[lead] = torch.tensor([values.get(row, math.nan) for row in rows])
-        if any(parts) and record.blocks is None:
-            record, is_complete = with_largest_blocks(record, parts), False
+        if any(layouts) and record.blocks is None:
+            record, is_complete = with_largest_blocks(record, layouts), False
         moved = shift_to_text(record)
         layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), shares, patterns, lead,
-                            parts, is_complete))  # fmt: skip
+                            layouts, is_complete))  # fmt: skip
     return cards, layers
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dikkat.inspection.heads import GRID_PATTERNS, PATTERNS, KnownWeights, compute_scores
 from dikkat.inspection.request import Inspection
-from dikkat.show.blocks import Parts, fitting_parts
+from dikkat.show.blocks import Layouts, fitting_layouts
 from dikkat.show.positions import Token, TokenList
 from dikkat.show.views import axis_labels, labels_of
 
@@ -39,15 +39,15 @@ def known_weights(record: Inspection, kind: str) -> KnownWeights:
     return KnownWeights(weights, weight_keys, queries, keys, is_self, max(0, first_key), hidden)
 
 
-def parts_of(
+def layouts_of(
     kind: str, record: Inspection, tokens: Mapping[str, TokenList], *, is_longer: bool = False
-) -> tuple[Parts, Parts]:
+) -> tuple[Layouts, Layouts]:
     """Return the grids and times among the queries and keys of a call; `is_longer`: positions follow the tokens."""
     (first, first_key), (_, queries, keys) = record.positions, record.sizes
     axes = labels_of(tokens, kind, first + queries, max(0, first_key) + keys)
     is_grouped = record.queries is None and not first
-    query_parts = fitting_parts(axes[0], queries, is_longer=is_longer) if is_grouped else {}
-    return query_parts, fitting_parts(axes[1], keys, is_longer=is_longer or first > 0) if first_key <= 0 else {}
+    query_layouts = fitting_layouts(axes[0], queries, is_longer=is_longer) if is_grouped else {}
+    return query_layouts, fitting_layouts(axes[1], keys, is_longer=is_longer or first > 0) if first_key <= 0 else {}
 
 
 def key_tokens(known: KnownWeights, kind: str, tokens: Mapping[str, TokenList]) -> list[Token]:
@@ -63,13 +63,13 @@ def scores_columns(
     table: dict[str, list[Any]] = {}
     masks, sizes, fitted = _check_masks(patterns or {}), (0, 0), set[str]()
     calls = [*calls]
-    has_grids = any(parts_of(call.kind, record, tokens)[1] for call, record in calls)
+    has_grids = any(layouts_of(call.kind, record, tokens)[1] for call, record in calls)
     for call, record, known in _known_calls(calls, element):
         sizes = len(known.queries), known.key_count
         fitting = {name: mask for name, mask in masks.items() if mask.shape in (sizes, sizes[1:])}
         fitted |= fitting.keys()
-        parts = parts_of(call.kind, record, tokens)[1]
-        scores = compute_scores(known, key_tokens(known, call.kind, tokens), parts, fitting)
+        layouts = layouts_of(call.kind, record, tokens)[1]
+        scores = compute_scores(known, key_tokens(known, call.kind, tokens), layouts, fitting)
         unknown = dict.fromkeys(GRID_PATTERNS if has_grids else (), np.nan)
         for index, head in enumerate(heads_of(record)):
             shares = unknown | {pattern: float(shares[index]) for pattern, shares in scores.shares.items()}

@@ -397,7 +397,7 @@ class Trace:
                 or as in `frame`.
             ModuleNotFoundError: matplotlib is not installed.
         """
-        from dikkat.show.figures import draw_head, draw_parts
+        from dikkat.show.figures import draw_head, draw_layouts
 
         if query is not None and kind != "image":
             raise ValueError(f"query: got {query} with kind={kind!r}; expected kind='image'")
@@ -406,8 +406,8 @@ class Trace:
         index = head if head < 0 else tables.heads_of(record).index(head)
         weights, queries, keys = tables.head_weights(call, record, index, element, self._tokens_of(element))
         if kind == "image":
-            parts = tables.parts_of(call.kind, record, self._tokens_of(element))[1]
-            return draw_parts(weights, queries, parts, query)
+            layouts = tables.layouts_of(call.kind, record, self._tokens_of(element))[1]
+            return draw_layouts(weights, queries, layouts, query)
         return draw_head(weights, queries, keys, kind=kind)
 
     def rollout(self) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dikkat.show.blocks import Parts
+from dikkat.show.blocks import Layouts
 from dikkat.show.fonts import families_for
 from dikkat.show.heatmaps import PanelGrid, draw_heatmaps, figure_class, grid_of
 from dikkat.show.overlays import SIGNED_COLOURS, difference_colours, draw_panels
@@ -40,20 +40,20 @@ def draw_head(weights: NDArray[np.float64], queries: Sequence[str], keys: Sequen
     return figure
 
 
-def draw_parts(weights: NDArray[np.float64], queries: Sequence[str], parts: Parts, query: int | None) -> Figure:
+def draw_layouts(weights: NDArray[np.float64], queries: Sequence[str], layouts: Layouts, query: int | None) -> Figure:
     """Return the figure of `Trace.figure` with kind="image" for weights (n, m)."""
-    if not parts:
+    if not layouts:
         raise ValueError("figure: got no grid or times among the keys; expected trace.tokens = [..., dikkat.Grid(...)]")
     if query is not None and not -len(weights) <= query < len(weights):
         raise IndexError(f"query: got {query}; expected {-len(weights)} to {len(weights) - 1}")
     row = weights.mean(0) if query is None else weights[query]
     panels: dict[int, list[tuple[Grid | Times, NDArray[np.float64]]]] = {}
-    for number, (first, part) in enumerate(parts.items()):
-        values = row[first : first + len(part)]
-        if isinstance(part, Grid) and part.order is not None:
-            values = values[np.argsort(part.order)]
-        image = part.image if isinstance(part, Grid) else None
-        panels.setdefault(number if image is None else id(image) + len(parts), []).append((part, values))
+    for number, (first, layout) in enumerate(layouts.items()):
+        values = row[first : first + len(layout)]
+        if isinstance(layout, Grid) and layout.order is not None:
+            values = values[np.argsort(layout.order)]
+        image = layout.image if isinstance(layout, Grid) else None
+        panels.setdefault(number if image is None else id(image) + len(layouts), []).append((layout, values))
     title = "mean of all queries" if query is None else queries[query]
     return draw_panels([[*panels.values()]], [title] * len(panels))
 

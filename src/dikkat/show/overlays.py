@@ -28,24 +28,24 @@ _OPACITY = 0.85  # of the largest weight
 SIGNED_COLOURS = "tab:blue", "tab:orange"  # of weights above and below 0
 
 
-def on_image(weights: Weights, part: Grid | Times, *, titles: Sequence[str] | None = None) -> Figure:
+def on_image(weights: Weights, grid: Grid | Times, *, titles: Sequence[str] | None = None) -> Figure:
     """Draw weights on the image of a grid, or below a time series, with a common colour scale.
 
     The image is grey under the colours. Colours are more opaque for larger weights. If there are negative numbers, as
     in a difference, blue is more weight and orange is less.
 
     Args:
-        weights: (p,) numbers for the p positions of the part, (k, p) for k panels, or (a, b, p) for a × b panels, such
+        weights: (p,) numbers for the p positions of the grid, (k, p) for k panels, or (a, b, p) for a × b panels, such
             as `trace[3].weights[0, :, 0, 1:]` for each head, `trace.rollout()[0, 0, 1:]`, or results of
             `dikkat.relevance`. For a grid also (..., rows, columns).
-        part: The grid or times. A grid without an image is drawn as an empty one.
+        grid: The grid or times. A grid without an image is drawn as an empty one.
         titles: A title for each panel.
 
     Returns:
         A `matplotlib.figure.Figure`, which `dikkat.show.save` writes.
 
     Raises:
-        TypeError: The weights are not real numbers, or `part` is neither a grid nor times.
+        TypeError: The weights are not real numbers, or `grid` is neither a grid nor times.
         ValueError: A shape or the number of titles does not fit, or a weight is not finite.
         ModuleNotFoundError: matplotlib is not installed.
 
@@ -55,13 +55,13 @@ def on_image(weights: Weights, part: Grid | Times, *, titles: Sequence[str] | No
         >>> figure.axes[0].images[1].get_array().shape  # colours of 2 × 2 patches
         (2, 2, 4)
     """
-    if not isinstance(part, Grid | Times):
-        raise TypeError(f"part: got {type(part).__name__}; expected dikkat.Grid or dikkat.Times")
-    panels = _arrange(as_array(weights, "weights"), part)
+    if not isinstance(grid, Grid | Times):
+        raise TypeError(f"grid: got {type(grid).__name__}; expected dikkat.Grid or dikkat.Times")
+    panels = _arrange(as_array(weights, "weights"), grid)
     count = panels.shape[0] * panels.shape[1]
     if titles is not None and (isinstance(titles, str) or len(titles) != count):
         raise ValueError(f"titles: got {titles!r}; expected {count} strings, one for each panel")
-    return draw_panels([[[(part, values)] for values in row] for row in panels], titles or [""] * count)
+    return draw_panels([[[(grid, values)] for values in row] for row in panels], titles or [""] * count)
 
 
 def draw_panels(rows: Sequence[Sequence[Panel]], titles: Sequence[str]) -> Figure:
@@ -74,28 +74,28 @@ def draw_panels(rows: Sequence[Sequence[Panel]], titles: Sequence[str]) -> Figur
     panels, families = [panel for row in rows for panel in row], families_for(titles)
     colours = _find_colours(np.concatenate([values for panel in panels for _, values in panel]))
     for axes, panel, title in zip(all_axes, panels, titles, strict=True):
-        for part, values in panel:
-            if isinstance(part, Times):
-                _draw_times(axes, values, part)
+        for layout, values in panel:
+            if isinstance(layout, Times):
+                _draw_times(axes, values, layout)
             else:
-                _draw_grid(axes, values, part, colours)
+                _draw_grid(axes, values, layout, colours)
         axes.set_title(title, fontsize=9, fontfamily=families, parse_math=False)
-    if any(isinstance(part, Grid) for panel in panels for part, _ in panel):
+    if any(isinstance(layout, Grid) for panel in panels for layout, _ in panel):
         bar = figure.colorbar(colours, ax=all_axes, shrink=0.8, aspect=24, pad=0.02)
         bar.ax.tick_params(labelsize=8)
         bar.outline.set_visible(False)
     return figure
 
 
-def _arrange(array: NDArray[np.float64], part: Grid | Times) -> NDArray[np.float64]:
+def _arrange(array: NDArray[np.float64], layout: Grid | Times) -> NDArray[np.float64]:
     """Return the weights of panels, (a, b, p), for a grid row by row."""
-    count, shape = len(part), array.shape
-    if isinstance(part, Grid) and shape[-2:] == (part.rows, part.columns):
+    count, shape = len(layout), array.shape
+    if isinstance(layout, Grid) and shape[-2:] == (layout.rows, layout.columns):
         array = array.reshape(*shape[:-2], count)
-    elif isinstance(part, Grid) and part.order is not None and shape[-1:] == (count,):
-        array = array[..., np.argsort(part.order)]
+    elif isinstance(layout, Grid) and layout.order is not None and shape[-1:] == (count,):
+        array = array[..., np.argsort(layout.order)]
     if array.shape[-1:] != (count,) or array.ndim > 3 or 0 in array.shape:
-        also = f", or (..., {part.rows}, {part.columns})" if isinstance(part, Grid) else ""
+        also = f", or (..., {layout.rows}, {layout.columns})" if isinstance(layout, Grid) else ""
         raise ValueError(f"weights: got shape {shape}; expected ({count},), (k, {count}) or (a, b, {count}){also}")
     if not np.isfinite(array).all():
         raise ValueError("weights: got numbers that are not finite; expected finite numbers")
@@ -105,10 +105,10 @@ def _arrange(array: NDArray[np.float64], part: Grid | Times) -> NDArray[np.float
     return array[None] if array.ndim == 2 else array.reshape(1, 1, count) if array.ndim == 1 else array
 
 
-def _panel_size(part: Grid | Times) -> tuple[float, float]:
-    if isinstance(part, Times):
+def _panel_size(layout: Grid | Times) -> tuple[float, float]:
+    if isinstance(layout, Times):
         return 2 * _SIDE, _SIDE
-    width, height = (part.columns, part.rows) if part.image is None else part.image.size
+    width, height = (layout.columns, layout.rows) if layout.image is None else layout.image.size
     longest = max(width, height)
     return max(_SIDE * width / longest, 0.6), max(_SIDE * height / longest, 0.6)
 
@@ -132,7 +132,7 @@ def _find_colours(values: NDArray[np.float64]) -> Any:
 
 def _draw_grid(axes: Axes, values: NDArray[np.float64], grid: Grid, colours: Any) -> None:
     pixels = colours.to_rgba(values.reshape(grid.rows, grid.columns))
-    left, top, right, bottom = grid.box or (0, 0, grid.columns, grid.rows)
+    box = grid.box or (0, 0, grid.columns, grid.rows)
     if grid.image is not None:
         width, height = grid.image.size
         if not axes.images:
@@ -140,7 +140,7 @@ def _draw_grid(axes: Axes, values: NDArray[np.float64], grid: Grid, colours: Any
             axes.imshow(grey, cmap="gray", vmin=0, vmax=255, extent=(0, width, height, 0))
         strengths = np.abs(values) / np.abs(colours.get_clim()).max()
         pixels[..., 3] = _OPACITY * np.sqrt(strengths).reshape(grid.rows, grid.columns)
-    axes.imshow(pixels, extent=(left, right, bottom, top), interpolation="nearest")
+    axes.imshow(pixels, extent=(box[0], box[2], box[3], box[1]), interpolation="nearest")
     if grid.image is not None:
         axes.set(xlim=(0, width), ylim=(height, 0))
     axes.set(xticks=[], yticks=[])

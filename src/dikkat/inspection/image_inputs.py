@@ -68,7 +68,7 @@ class ImageInputs:
 
     def encode(self, image: Any) -> dict[str, Any]:
         """Return the arguments of the model for another image."""
-        model, processor, text = self.model, self.processor, {}
+        model, processor, text = self.model, self.processor, dict[str, Any]()
         if self.prompt is not None and not _has_image_encoder(model):
             bos = processor.tokenizer.bos_token
             text = {"text": self.prompt}

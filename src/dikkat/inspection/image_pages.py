@@ -60,9 +60,9 @@ def record_written_words(
 class _LastQueries(Trace):
     """Records of one query for each call, in float16."""
 
-    def add(self, seen: Inspection, call: Call) -> None:
-        assert seen.weights is not None
-        super().add(replace(seen, weights=seen.weights.half(), lse=None), call)
+    def add(self, inspection: Inspection, call: Call) -> None:
+        assert inspection.weights is not None
+        super().add(replace(inspection, weights=inspection.weights.half(), lse=None), call)
 
 
 def _join_words(rows: Trace, count: int) -> Trace:
@@ -73,27 +73,28 @@ def _join_words(rows: Trace, count: int) -> Trace:
     for (name, kind), calls in by_module.items():
         if len(calls) != count:
             raise ValueError(f"model: got {len(calls)} calls of {name!r} for {count} tokens; expected one for each")
-        positions = [max(0, seen.positions[0]) + (int(seen.queries[-1]) if seen.queries is not None else 0) + 1
-                 for _, seen in calls]  # fmt: skip
+        last_queries = [0 if inspection.queries is None else int(inspection.queries[-1]) for _, inspection in calls]
+        positions = [inspection.positions[0] + last + 1
+                     for (_, inspection), last in zip(calls, last_queries, strict=True)]  # fmt: skip
         keys = calls[-1][1].sizes[2] if kind == "cross" else positions[-1] + 1
-        weights = torch.cat([_widen(seen, keys) for _, seen in calls], -2)
-        seen = calls[-1][1]
-        written = Inspection(weights=weights, heads=seen.heads, queries=torch.tensor(positions),
-                             shape=tuple(weights.shape), positions=(0, min(0, seen.positions[1])))  # fmt: skip
+        weights = torch.cat([_widen(inspection, keys) for _, inspection in calls], -2)
+        inspection = calls[-1][1]
+        written = Inspection(weights=weights, heads=inspection.heads, queries=torch.tensor(positions),
+                             shape=tuple(weights.shape), positions=(0, min(0, inspection.positions[1])))  # fmt: skip
         joined.add(written, calls[0][0])
     joined.withheld = "got only the queries of written tokens; expected dikkat.record(model, weights=True)"
     return joined
 
 
-def _widen(seen: Inspection, keys: int) -> Tensor:
+def _widen(inspection: Inspection, keys: int) -> Tensor:
     """Return the weights of a call, with 0 for keys that it does not have."""
-    assert seen.weights is not None
-    before = max(0, seen.positions[1])
-    return F.pad(seen.weights, (before, keys - before - seen.weights.shape[-1]))
+    assert inspection.weights is not None
+    before = max(0, inspection.positions[1])
+    return F.pad(inspection.weights, (before, keys - before - inspection.weights.shape[-1]))
 
 
 def _text_layers(model: Any) -> list[str] | None:
-    """Return the modules of a model that writes a text whose weights the model returns; None for other models."""
+    """Return the modules whose weights a generating model returns; None for other models."""
     if not getattr(model, "can_generate", lambda: False)():
         return None
     names = {kind.root: None for kind in find_kinds(model)[0].values() if kind.root}

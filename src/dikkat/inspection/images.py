@@ -1,4 +1,4 @@
-"""Measures which pixels of an image each token of a model sees, through its processor and its embeddings.
+"""The pixels of an image that each token of a model depends on, measured through its processor and embeddings.
 
 Nothing is read from the names of models. Test pictures measure the processor: black and white ones show the range of
 each number of `pixel_values`, two ramps show the column and the row of the image that it is from. Gradients measure the
@@ -140,7 +140,7 @@ def embed_pixels(
         for name in {name for name in modules if name.split(".")[-1].isdecimal()} | {*mixers}:
             stack.callback(modules[name].register_forward_hook(_pass_over, with_kwargs=True, prepend=True).remove)
         stack.enter_context(suppress(_Reached))
-        model(**inputs | pixels)
+        model(**{**inputs, **pixels})
     return embedded
 
 
@@ -176,8 +176,8 @@ def measure_cells(embedded: Tensor, pixels: Mapping[str, Tensor], located: Locat
     depends = False
     for bit in range(max(1, (count - 1).bit_length())):
         gradients_by_bit = []
-        for wanted in (0, 1):
-            chosen = ((numbers >> bit) & 1) == wanted
+        for value in (0, 1):
+            chosen = ((numbers >> bit) & 1) == value
             total = (embedded[chosen] * direction).sum()
             gradients = torch.autograd.grad(total, [*pixels.values()], retain_graph=True, allow_unused=True)
             gradients_by_bit.append([None if gradient is None else gradient.cpu() != 0 for gradient in gradients])
@@ -237,7 +237,7 @@ def find_lattices(centres: Tensor, sizes: Tensor) -> list[Lattice]:
 
 
 def _complete_lattice(centres: Tensor, sizes: Tensor, tolerance: Tensor) -> Lattice | None:
-    """Return the lattice of points that fill it; None if they do not."""
+    """Return the lattice of points in complete rows and columns, else None."""
     indices, edges, counts = [], [], []
     for axis in (0, 1):
         values, order = centres[:, axis].sort()
@@ -265,20 +265,20 @@ def _complete_lattice(centres: Tensor, sizes: Tensor, tolerance: Tensor) -> Latt
 def arrange(cells: Cells, labels: Sequence[str | Token]) -> list[str | Token | Lattice]:
     """Return the lattices of a sequence in its order, with the labels of the tokens without pixels."""
     entries, start = list[str | Token | Lattice](), 0
-    seen = (cells.counts > 0).tolist()
-    while start < len(seen):
-        if not seen[start]:
+    has_pixels = (cells.counts > 0).tolist()
+    while start < len(has_pixels):
+        if not has_pixels[start]:
             entries.append(labels[start])
             start += 1
             continue
-        end = next((k for k in range(start, len(seen)) if not seen[k]), len(seen))
+        end = next((k for k in range(start, len(has_pixels)) if not has_pixels[k]), len(has_pixels))
         entries += find_lattices(cells.centres[start:end], cells.sizes[start:end])
         start = end
     return entries
 
 
 def draw_grids(entries_by_kind: Mapping[str, Sequence[str | Token | Lattice]], image: Any) -> dict[str, Any]:
-    """Return `tokens` with grids on the region of the image that the model saw, with grey where it saw padding."""
+    """Return `tokens` with grids on the visible region of the image, in which padding is grey."""
     from PIL import Image
 
     boxes = np.array([e.box for entries in entries_by_kind.values() for e in entries if isinstance(e, Lattice)])
@@ -286,20 +286,20 @@ def draw_grids(entries_by_kind: Mapping[str, Sequence[str | Token | Lattice]], i
         raise unknown_positions("each token depends on all pixels, or none does")
     frame = np.array([*boxes[:, :2].min(0), *boxes[:, 2:].max(0)])
     edges = np.array([0, 0, *image.size])
-    left, top, right, bottom = np.where(abs(frame - edges) < 0.01 * max(image.size), edges, frame)
-    corner, size = (math.floor(left), math.floor(top)), (math.ceil(right), math.ceil(bottom))
+    snapped = np.where(abs(frame - edges) < 0.01 * max(image.size), edges, frame).tolist()
+    corner, size = tuple(map(math.floor, snapped[:2])), tuple(map(math.ceil, snapped[2:]))
     if (*corner, *size) == (0, 0, *image.size):
-        seen = image
+        region = image
     else:
-        seen = Image.new("RGB", (size[0] - corner[0], size[1] - corner[1]), (128, 128, 128))
-        seen.paste(image, (-corner[0], -corner[1]))
-    limits = np.array([*seen.size, *seen.size])
+        region = Image.new("RGB", (size[0] - corner[0], size[1] - corner[1]), (128, 128, 128))
+        region.paste(image, (-corner[0], -corner[1]))
+    limits = np.array([*region.size, *region.size])
 
     def draw(entry: Any) -> Any:
         if not isinstance(entry, Lattice):
             return entry
         box = np.clip(np.array(entry.box) - [*corner, *corner], 0, limits).tolist()
-        return Grid(entry.rows, entry.columns, image=seen, box=box, order=entry.order)
+        return Grid(entry.rows, entry.columns, image=region, box=box, order=entry.order)
 
     return {kind: [draw(entry) for entry in entries] for kind, entries in entries_by_kind.items()}
 

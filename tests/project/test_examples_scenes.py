@@ -49,6 +49,7 @@ def test_patches_inside_a_box(example):
 def test_words_look_at_their_objects(example, tmp_path):
     model = example.train(steps=200)
     shares = example.measure(model, 50)
+    print(shares)
     hits, weight, uniform = list(shares.values())[1:4]
     assert hits > 0.6, shares
     assert weight > 3 * uniform, shares

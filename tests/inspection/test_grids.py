@@ -281,7 +281,7 @@ def test_a_page_of_many_heads_has_larger_blocks_and_the_rows_of_words(tmp_path, 
     with dikkat.record(model, **request_of) as trace:
         model(x)
     trace.tokens = LONG
-    monkeypatch.setattr(views, "_MAP_BYTES", 30_000)
+    monkeypatch.setattr(views, "_MAP_BYTES", 20_000)
     trace.to_html(tmp_path / "page.html")
     (layer,) = content_of(tmp_path / "page.html")["views"][0]["layers"]
     weights, members = (x.double() @ x.double().mT / 5**0.5).softmax(-1)[0].numpy(), block_members(LONG, 4)
@@ -342,6 +342,27 @@ def test_patches_are_no_labels_of_a_text(tmp_path):
     assert [text for text, *_ in views_of_page[1]["keys"]] == [*"01234"]
 
 
+@pytest.mark.parametrize("labels", [LONG, [LONG]])
+def test_one_call_records_exact_blocks(tmp_path, labels):
+    x = torch.randn(1, 2, LONG_COUNT, 5, generator=torch.Generator().manual_seed(4))
+    trace = dikkat.show.attention(Attention(), x, tokens=labels, path=tmp_path / "page.html")
+    assert trace.parts["self"][1] == LONG[1]
+    (layer,) = content_of(tmp_path / "page.html")["views"][0]["layers"]
+    assert layer["whole"]
+    weights, members = (x.double() @ x.double().mT / 5**0.5).softmax(-1)[0].numpy(), block_members(LONG, 2)
+    shown = decoded(layer["maps"]["blocks"]).reshape(2, len(members), len(members))
+    np.testing.assert_allclose(shown, members @ weights @ members.T, rtol=0.03)
+
+
+def test_elements_of_a_batch_on_one_page(tmp_path):
+    x = torch.randn(2, 2, 6, 5, generator=torch.Generator().manual_seed(4))
+    grids = [dikkat.Grid(2, 3, image=GREY), dikkat.Grid(2, 3, image=GREY.transpose(Image.Transpose.ROTATE_180))]
+    dikkat.show.attention(Attention(), x, tokens=grids, element=[0, 1], path=tmp_path / "page.html")
+    content = content_of(tmp_path / "page.html")
+    assert [view["parts"][1][0]["image"] for view in content["views"]] == [0, 1]
+    assert len(content["images"]) == 2
+
+
 def test_times_on_a_page(tmp_path):
     trace = trace_of(random_weights(1, 1, 5, 5))
     series = np.sin(np.arange(4001))
@@ -353,3 +374,122 @@ def test_times_on_a_page(tmp_path):
     assert (part["kind"], part["start"], part["values"]) == ("times", 0, [0.5, 1, 2, 4, 8])
     assert len(part["series"]) == 2000
     assert (min(part["series"]), max(part["series"])) == pytest.approx((series.min(), series.max()), rel=1e-4)
+
+
+# --- patterns, distances, contacts
+
+
+def cells_of(rows: int, columns: int) -> np.ndarray:
+    return np.array([divmod(cell, columns) for cell in range(rows * columns)])
+
+
+def pattern_masks() -> dict[str, np.ndarray]:
+    """Which keys of a class token, two registers and a 4 × 5 grid are in a pattern, by the words of the table."""
+    cells, masks = cells_of(4, 5), {name: np.zeros((23, 23), bool) for name in ("nearby", "row", "column")}
+    for i, (row, column) in enumerate(cells):
+        for j, (other_row, other_column) in enumerate(cells):
+            if i != j:
+                near = max(abs(row - other_row), abs(column - other_column)) == 1
+                for name, is_in in (("nearby", near), ("row", row == other_row), ("column", column == other_column)):
+                    masks[name][3 + i, 3 + j] = is_in
+    for name, keys in (("class", [0]), ("registers", [1, 2])):
+        masks[name] = np.zeros((23, 23), bool)
+        masks[name][:, keys] = True
+        masks[name][keys] = False
+    return masks
+
+
+@pytest.mark.parametrize("pattern", pattern_masks())
+def test_patterns_on_a_grid(pattern):
+    mask, weights = pattern_masks()[pattern], random_weights(1, 3, 23, 23)
+    is_query = mask.any(1)
+    strong = np.where(is_query[:, None], mask / np.maximum(mask.sum(1, keepdims=True), 1), 1 / 23)
+    weights[0, 1] = torch.tensor(0.9 * strong + 0.1 / 23)
+    trace = trace_of(weights)
+    trace.tokens = ["[CLS]", "register 1", "[REG2]", dikkat.Grid(4, 5)]
+    table = trace.scores()
+    uniform = mask.sum(1) / 23
+    masses = (weights[0].numpy() * mask).sum(-1)
+    expected = ((masses - uniform) / (1 - uniform))[:, is_query].mean(-1).clip(0, 1)
+    np.testing.assert_allclose(table[pattern], expected, rtol=1e-6, atol=1e-8)
+    assert table["looks"][1] == pattern
+    trace.tokens = [str(number) for number in range(23)]
+    assert pattern not in trace.scores()
+
+
+def test_patterns_follow_the_order_of_cells():
+    order = np.random.default_rng(4).permutation(20)
+    weights = random_weights(1, 1, 20, 20)
+    shuffled = weights[:, :, order][:, :, :, order]
+    traces = [trace_of(weights), trace_of(shuffled)]
+    traces[0].tokens, traces[1].tokens = dikkat.Grid(4, 5), dikkat.Grid(4, 5, order=order)
+    tables = [trace.scores() for trace in traces]
+    for name in ("nearby", "row", "column"):
+        np.testing.assert_allclose(tables[0][name], tables[1][name])
+    np.testing.assert_allclose(*[trace.distances()["distance"] for trace in traces])
+
+
+@pytest.mark.parametrize("unit", ["patches", "pixels"])
+def test_mean_attention_distances(unit):
+    weights = random_weights(1, 3, 24, 24)
+    trace = trace_of(weights)
+    trace.tokens = ["[CLS]", dikkat.Grid(3, 5, image=GREY, box=(0, 0, 4, 2)), dikkat.Grid(2, 4, image=GREY)]
+    sizes = [(1, 1), (1, 1)] if unit == "patches" else [(2 / 3, 4 / 5), (3 / 2, 4 / 4)]
+    by_query = np.zeros((3, 23))
+    for first, cells, size in ((1, cells_of(3, 5), sizes[0]), (16, cells_of(2, 4), sizes[1])):
+        centres = cells * size
+        lengths = np.linalg.norm(centres[:, None] - centres[None], axis=-1)
+        own = weights[0, :, first : first + len(cells), first : first + len(cells)].numpy()
+        by_query[:, first - 1 : first - 1 + len(cells)] = (own * lengths).sum(-1) / own.sum(-1)
+    table = trace.distances(unit=unit)
+    np.testing.assert_allclose(table["distance"], by_query.mean(-1), rtol=1e-12)
+    assert table["head"].tolist() == [0, 1, 2]
+
+
+def test_distances_of_known_weights():
+    """A head that looks three columns to the right, and one that looks at its own patch."""
+    weights = torch.zeros(1, 2, 7, 7, dtype=torch.float64)
+    weights[0, 0, torch.arange(7), (torch.arange(7) + 3).clamp(max=6)] = 1
+    weights[0, 1] = torch.eye(7)
+    trace = trace_of(weights)
+    trace.tokens = dikkat.Grid(1, 7)
+    np.testing.assert_allclose(trace.distances()["distance"], [(4 * 3 + 2 + 1 + 0) / 7, 0])
+
+
+def test_distances_that_are_none():
+    trace = trace_of(random_weights(1, 1, 6, 6))
+    with pytest.raises(ValueError, match="distances: got no self-attention over a grid; expected tokens="):
+        trace.distances()
+    trace.tokens = dikkat.Grid(2, 3)
+    with pytest.raises(ValueError, match="unit: got 'pixels' for part 0 without an image"):
+        trace.distances(unit="pixels")
+    with pytest.raises(ValueError, match="unit: got 'cm'; expected 'patches' or 'pixels'"):
+        trace.distances(unit="cm")
+    model = Attention()
+    with dikkat.record(model, top_k=2) as largest:
+        model(torch.randn(1, 1, 6, 5))
+    with pytest.raises(ValueError, match=r"got .*top_weights.*; expected a recording with weights=True"):
+        largest.distances()
+
+
+def test_contacts_of_a_protein():
+    layers = [random_weights(2, heads, 9, 9, seed=heads) for heads in (3, 2)]
+    maps = np.concatenate([layer.numpy() for layer in layers], 1)[:, :, 1:-1, 1:-1]
+    maps = maps + maps.transpose(0, 1, 3, 2)
+    expected = np.empty_like(maps)
+    for element, head in np.ndindex(maps.shape[:2]):
+        own = maps[element, head]
+        expected[element, head] = own - np.outer(own.sum(1), own.sum(0)) / own.sum()
+    trace = trace_of(*layers)
+    trace.withheld = ""
+    np.testing.assert_allclose(trace.contacts(), expected, rtol=1e-12, atol=1e-15)
+    assert trace.contacts(residues=slice(0, 4)).shape == (2, 5, 4, 4)
+    with pytest.raises(ValueError, match=r"contacts: got weights \(1, 1, 5, 5\), \(1, 1, 6, 6\)"):
+        trace_of(random_weights(1, 1, 5, 5), random_weights(1, 1, 6, 6)).contacts()
+
+
+def test_contacts_are_the_inputs_of_the_regression_of_esm():
+    esm = pytest.importorskip("transformers.models.esm.modeling_esm")
+    weights = random_weights(1, 4, 11, 11)
+    expected = esm.average_product_correct(esm.symmetrize(weights[..., 1:-1, 1:-1]))
+    torch.testing.assert_close(trace_of(weights).contacts(), expected)

@@ -77,7 +77,7 @@ def maps(weights, parts, block=1, zipped=False, signed=False):
     return {"block": block, "rows": rows, "blocks": packed(code(means), zipped), **({"gzip": True} if zipped else {})}
 
 
-def view(layers, queries, keys, parts, kind="self", block=1, zipped=False, looks=None, lead=""):
+def view(layers, queries, keys, parts, kind="self", block=1, zipped=False, looks=None, lead="", whole=True):
     return {
         "kind": kind, "element": None, "title": "", "lead": lead, "parts": list(parts),
         "queries": [[text, False, False] for text in queries], "keys": [[text, False, False] for text in keys],
@@ -85,7 +85,7 @@ def view(layers, queries, keys, parts, kind="self", block=1, zipped=False, looks
             {
                 "name": "", "number": number, "heads": list(range(len(weights))), "looks": [""] * len(weights),
                 "shares": (looks or {}).get(number, {}), "asked": [len(queries)] * len(weights),
-                "top": 0, "keys": "", "weights": "", "cells": [0, 0], "whole": False, "map": "",
+                "top": 0, "keys": "", "weights": "", "cells": [0, 0], "whole": whole, "map": "",
                 "maps": maps(weights, parts, block, zipped, lead == "change"),
             }
             for number, weights in enumerate(layers)

@@ -97,7 +97,9 @@ def difference(folder):
     weights[..., 0, 1], weights[..., 0, 6] = 0.5, -0.25
     parts = [grid(1, 2, 3)]
     tokens = ["[CLS]", *cells(2, 3)]
-    views = [view(list(weights), tokens, tokens, [parts, parts], lead="change", looks={0: {"change": [0.4]}})]
+    views = [
+        view(list(weights), tokens, tokens, [parts, parts], lead="change", looks={0: {"change": [0.4]}}, whole=False)
+    ]
     save(folder, "difference", views, [], [])
 
 

@@ -190,7 +190,7 @@ const scenarios = {
     const [file, svg] = await press(page, "SVG");
     assert.equal(file, "layer-1-head-2.svg");
     assert.match(svg.toString(), /<image[^>]*href="data:image\/png;base64,/);
-    assert.equal(svg.toString().match(/<rect/g).length, 35 + 1); // and the ground
+  assert.equal(svg.toString().match(/<rect/g).length, 1 + 35 + 49); // the ground, the patches, the scale
     const [, png] = await press(page, "PNG");
     const lightest = await page.evaluate(async (bytes) => {
       const image = await createImageBitmap(new Blob([Uint8Array.from(bytes)]));
@@ -201,6 +201,11 @@ const scenarios = {
       for (let k = 0; k < data.length; k += 4) if (data[k] + data[k + 1] + data[k + 2] < 300) dark++;
       return [image.width, dark / (data.length / 4)];
     }, [...png]);
+    await page.evaluate(() => (window.print = () => {}));
+    await page.locator(".titled summary").click();
+    await page.locator(".titled").getByRole("button", { name: "PDF" }).click();
+    assert.equal(await page.locator(".sheet image").count(), 1);
+    await page.evaluate(() => dispatchEvent(new Event("afterprint")));
     assert.equal(lightest[0], 1440);
     assert.ok(lightest[1] > 0.5, `${lightest[1]} of the picture is dark`); // the image is black
     await close();
@@ -308,11 +313,11 @@ const scenarios = {
     const bars = await page.locator(".series .bar").evaluateAll((all) => all.map((each) => each.height.baseVal.value));
     const tallest = Math.max(...bars);
     bars.forEach((bar, k) => assert.ok(Math.abs(bar / tallest - weights[12][k] / Math.max(...weights[12])) < 0.01));
-    const { width } = await page.locator(".series").boundingBox();
-    await page.locator(".series").hover({ position: { x: 52 + (width - 52) * (4.5 / 17), y: 60 } }); // from −0.5 to 16.5
+    const { width } = await page.locator("div.series").boundingBox();
+    await page.locator("div.series").hover({ position: { x: 52 + (width - 52) * (4.5 / 17), y: 60 } }); // from −0.5 to 16.5
     assert.match(await textOf(told(page)), /^time 4 looks at/);
     await page.mouse.move(2, 2);
-    await reach(page, ".series");
+    await reach(page, "div.series");
     await page.keyboard.press("Home");
     await page.keyboard.press("ArrowRight");
     await page.keyboard.press("Enter");
@@ -330,6 +335,7 @@ const scenarios = {
     assert.ok(Math.abs(seen[2][0] - seen[2][2]) < 3);
     await says(told(page), "[CLS] looks at: row 1, column 1 (+50.0%) · row 2, column 3 (-25.0%)");
     assert.equal(await page.getByRole("checkbox", { name: "Hide sinks" }).count(), 0);
+    assert.equal(await textOf(page.locator(".strength p")), "Only the largest weights of each query are known.");
     await close();
   },
 

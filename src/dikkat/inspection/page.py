@@ -12,10 +12,10 @@ from torch import nn
 from dikkat.inspection.calls import Call
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import record
-from dikkat.inspection.request import Inspection
+from dikkat.inspection.request import Inspection, Requesting
 from dikkat.inspection.trace import Trace
 from dikkat.show.arrays import Weights, as_array
-from dikkat.show.positions import Token, Tokens
+from dikkat.show.positions import Part, Token, Tokens, tokens_of
 from dikkat.show.views import CELLS, TOP
 
 __all__ = ["attention", "weights"]
@@ -46,8 +46,9 @@ def attention(
         *arguments: A tokenizer, a text (for an encoder and decoder a tuple of source and target), and optionally the
             path. dikkat calls the tokenizer with a text and uses its `convert_ids_to_tokens` and `all_special_ids`. If
             you pass `tokens`, the model's inputs.
-        tokens: The labels of queries and keys: a list of strings, or two lists (source, target). For several elements,
-            or a batch of one, a list with the labels of each element. Default: the tokenizer's tokens, or 0, 1 ...
+        tokens: The labels of queries and keys: a list of strings and parts (`dikkat.Grid`, `Words`, `Times`), a part,
+            or two lists (source, target). For several elements, or a batch of one, a list with the labels of each
+            element. Default: the tokenizer's tokens, or 0, 1 ...
         path: The file; its folder must exist. None writes no file: the trace shows the page as the last value of a
             notebook cell.
         element: The element of the batch on the page, or several to choose from.
@@ -81,13 +82,22 @@ def attention(
             f"attention: got {type(arguments[0]).__name__}; expected a tokenizer and a text, or the model's inputs: "
             "attention(model, **processor(images=image, return_tensors='pt'))"
         )
-    with torch.no_grad(), record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace:
+    request = request_of_page(labels if isinstance(element, int) or labels is None else labels[0], heads)
+    with torch.no_grad(), record(model, layers=layers, **request) as trace:
         model(*arguments, **inputs)
     if labels is not None:
         trace.set_tokens(labels, element)
     if path is not None:
         trace.to_html(path, element=element, title=title)
     return trace
+
+
+def request_of_page(tokens: Any, heads: int | Sequence[int] | None) -> Requesting:
+    """Return what a page needs of each call; with grids in the tokens, also the mean weights of blocks of patches."""
+    is_batch = isinstance(tokens, list) and len(tokens) == 1 and not isinstance(tokens[0], str | Token | Part)
+    sequences = {} if tokens is None else tokens_of(tokens[0] if is_batch else tokens)
+    request: Requesting = {"top_k": TOP, "overview": CELLS, "pool": "max", "heads": heads}
+    return request | {"blocks": sequences} if any(labels.parts for labels in sequences.values()) else request
 
 
 def weights(

@@ -269,13 +269,13 @@ class Request:
         if self.blocks is None or self.first_key:
             return None
         sequences, is_grouped = cast(_Sequences, self.blocks), self.queries is None and not self.first_query
-        query_parts = matching_tokens(sequences, queries, 0).parts if is_grouped else {}
-        key_parts = matching_tokens(sequences, keys, self.first_query).parts
-        if not query_parts and not key_parts:
+        query_layouts = matching_tokens(sequences, queries, 0).parts if is_grouped else {}
+        key_layouts = matching_tokens(sequences, keys, self.first_query).parts
+        if not query_layouts and not key_layouts:
             return None
-        side = recorded_side((query_parts, key_parts))
-        outside = positions_outside(query_parts, queries) if side > 1 and self.queries is None else None
-        return BlockGroups(find_groups(query_parts, queries, side), find_groups(key_parts, keys, side), outside)
+        side = recorded_side((query_layouts, key_layouts))
+        outside = positions_outside(query_layouts, queries) if side > 1 and self.queries is None else None
+        return BlockGroups(find_groups(query_layouts, queries, side), find_groups(key_layouts, keys, side), outside)
 
     def without_scores(self, reason: str) -> "Request":
         """Return the request without `max_score`.

@@ -181,7 +181,7 @@ def _members(request: Request, blocks: BlockGroups | None, keys: int, like: Tens
     return torch.cat(members, -1) if members else None
 
 
-def _split_masses(request: Request, blocks: BlockGroups | None, masses: Tensor | None) -> dict[str, Tensor | None]:
+def _split_masses(request: Request, blocks: BlockGroups | None, masses: Tensor | None) -> dict[str, Any]:
     """Return the span masses, and the means of the blocks over their queries."""
     if masses is None or blocks is None:
         return {"span_mass": masses}

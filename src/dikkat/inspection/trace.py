@@ -16,14 +16,14 @@ from torch import Tensor
 from dikkat.extras import require_extra
 from dikkat.inspection import tables
 from dikkat.inspection.calls import OWN_SOFTMAX, Attentions, Call
-from dikkat.inspection.comparing import head_changes, merge_tokens, subtract
-from dikkat.inspection.heads import compute_scores
-from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text, with_largest_blocks
+from dikkat.inspection.comparing import merge_tokens, subtract
+from dikkat.inspection.measures import contact_maps, distances_table
+from dikkat.inspection.page_layers import pictures
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection
 from dikkat.inspection.trace_files import describe_tokens, is_call, parse_spans, parse_tokens
 from dikkat.show.positions import Grid, Part, Times, Token, TokenList, Tokens, describe_counts, tokens_of
-from dikkat.show.views import Layer, views_of
+from dikkat.show.views import views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
 
@@ -281,6 +281,11 @@ class Trace:
         | `same` | other keys with the query's token; only for queries with such keys |
         | `induction` | keys after an earlier key with the query's token; only for queries with such keys |
         | `separator` | special tokens except the first; only for ordinary queries that see a special token |
+        | `nearby` | the up to 8 patches around the query's patch in its `dikkat.Grid` |
+        | `row`, `column` | other patches in the query's row or column of the grid |
+        | `class`, `registers` | tokens named "[CLS]" or "class token", and "[REG]" or "register 1"; for other queries |
+
+        The last three rows are only in tables of sequences with a grid.
 
         `looks` is the head's main pattern: the column with the largest share. A share of k queries is first multiplied
         by (k − 1) / (k + 1), and "evenly" wins only if all other shares are below 0.2. `queries` is the number k.
@@ -324,7 +329,52 @@ class Trace:
         """
         return tables.weights_table(self._calls, element, self._tokens_of(element))
 
-    def figure(self, layer: int, head: int, *, kind: Literal["lines", "map"] = "lines", element: int = 0) -> Any:
+    def distances(self, *, unit: Literal["patches", "pixels"] = "patches", element: int = 0) -> Any:
+        r"""Return a table of the mean attention distance of each head: how far it looks on an image.
+
+        $$ D = \operatorname{mean}_i \frac{\sum_j w_{ij} \lVert p_i - p_j \rVert}{\sum_j w_{ij}} $$
+
+        where i and j are patches of the same grid, and p are their centres. Weights of other tokens do not count.
+
+        Args:
+            unit: Whether the distance is in patches, or in pixels of the grid's image.
+            element: The element of the batch. The paper takes the mean over many images.
+
+        Returns:
+            A `pandas.DataFrame`, or a NumPy record array if pandas is not installed: layer, module, head, distance.
+
+        Raises:
+            ValueError: Some weights were not recorded, no self-attention has tokens with a grid, or `unit` is unknown
+                or needs an image.
+
+        Source:
+            Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", section 4.5 and figure 7.
+        """
+        return distances_table(self._calls, element, self._tokens_of(element), unit)
+
+    def contacts(self, *, residues: slice = slice(1, -1)) -> Tensor:
+        r"""Return the (B, layers · heads, n, n) symmetric, average-product corrected weights of a protein's residues.
+
+        $$ S = A + A^\top, \qquad F_{ij} = S_{ij} - \frac{\sum_k S_{ik} \, \sum_k S_{kj}}{\sum_{kl} S_{kl}} $$
+
+        A logistic regression of these maps predicts contacts, such as `model.esm.contact_head.regression` of ESM in
+        transformers.
+
+        Args:
+            residues: The positions of the residues. By default, all but the first and the last token.
+
+        Raises:
+            ValueError: As in `attentions`, or layers have different lengths.
+
+        Source:
+            Rao et al. 2021, "Transformer protein language models are unsupervised structure learners", section 3.
+        """
+        return contact_maps(self.attentions(), residues)
+
+    def figure(
+        self, layer: int, head: int, *, kind: Literal["lines", "map", "image"] = "lines", query: int | None = None,
+        element: int = 0,
+    ) -> Any:  # fmt: skip
         """Return a figure of a head, in the width of a column of a paper.
 
         Weights that were not recorded count as 0. In a difference, blue is more weight, orange is less, and the largest
@@ -333,23 +383,32 @@ class Trace:
         Args:
             layer: The layer, as in `trace[layer, head]`.
             head: The head.
-            kind: "lines" for two columns of tokens with lines whose opacity is the weight, "map" for a heat map.
+            kind: "lines" for two columns of tokens with lines whose opacity is the weight, "map" for a heat map,
+                "image" for the weights of the keys on the image of their `dikkat.Grid`, or below their `Times`.
+            query: With "image", the position of the query; None for the mean over all queries.
             element: The element of the batch.
 
         Returns:
             A `matplotlib.figure.Figure`, which `dikkat.show.save` writes.
 
         Raises:
-            IndexError: The layer or head was not recorded.
-            ValueError: `kind` is unknown, there are more than 100 tokens for lines, or as in `frame`.
+            IndexError: The layer, head or query was not recorded.
+            ValueError: `kind` is unknown, there are more than 100 tokens for lines, no key is in a grid or time axis,
+                or as in `frame`.
             ModuleNotFoundError: matplotlib is not installed.
         """
-        from dikkat.show.figures import draw_head
+        from dikkat.show.figures import draw_head, draw_layouts
 
+        if query is not None and kind != "image":
+            raise ValueError(f"query: got {query} with kind={kind!r}; expected kind='image'")
         call, record = self._layer(layer)
         record.of_head(head)  # raises IndexError
         index = head if head < 0 else tables.heads_of(record).index(head)
-        return draw_head(*tables.head_weights(call, record, index, element, self._tokens_of(element)), kind=kind)
+        weights, queries, keys = tables.head_weights(call, record, index, element, self._tokens_of(element))
+        if kind == "image":
+            layouts = tables.layouts_of(call.kind, record, self._tokens_of(element))[1]
+            return draw_layouts(weights, queries, layouts, query)
+        return draw_head(weights, queries, keys, kind=kind)
 
     def rollout(self) -> Tensor:
         r"""Return the (B, n, n) share of each input position in each output position, if only weights mixed positions.
@@ -494,59 +553,13 @@ class Trace:
         measured = None if effects is None else tables.effects_by_head(effects, self._calls)
         cards, views, images = list[tuple[str, Any]](), list[dict[str, Any]](), list[Any]()
         for number, element_tokens in self._by_element(tokens, element):
-            element_cards, layers = self._pictures(number, element_tokens, measured)
+            element_cards, layers = pictures(self._calls, number, element_tokens, measured)
             cards = cards or element_cards
-            shown = None if isinstance(element, int) else number
-            views += views_of(layers, element_tokens, shown, images, 1 if shown is None else len(element))
+            shown, elements = (None, 1) if isinstance(element, int) else (number, len(element))
+            views += views_of(layers, element_tokens, shown, images, elements)
         if effects is not None and not views:
             raise ValueError("effects: got a recording without weights or top_k; expected weights=True or top_k=8")
         return calls_page(cards, title=title, count=len(self), views=views, images=images)
-
-    def _pictures(
-        self, element: int, tokens: Mapping[str, TokenList], effects: tuple[str, Mapping[Any, float]] | None
-    ) -> tuple[list[tuple[str, Any]], list[Layer]]:
-        groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), list[tuple[str, Any]]()
-        counts, in_run = Counter[str](), Counter[tuple[str, int]]()
-        total = Counter(call.name for call, _ in self._calls)
-        for call, record in self._calls:
-            name = (call.name or "model") + (f" · {counts[call.name]}" if total[call.name] > 1 else "")
-            element_record = record.of_batch(element)
-            empty = 0 in record.shape  # an empty sequence
-            drawn = None if empty else drawable(element_record, tables.parts_of(call.kind, record, tokens))
-            if drawn is not None:
-                label = call.name if call.layer >= 0 and call.run == self._calls[0][0].run else name
-                groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))
-            if not empty and (drawn is None or element_record.tensors().keys() & {"rows", "sums", "entropy"}):
-                cards.append((name, element_record.tensors() if element else record.tensors()))
-            counts[call.name] += 1
-            in_run[call.name, call.run] += 1
-        layers = []
-        for call, label, record, is_joined in _joined(groups.values()):
-            shares, patterns, lead = dict[str, Tensor](), [("", 0)] * record.sizes[0], ""
-            if record.change is not None:
-                shares, lead = {"change": head_changes(record)}, "change"
-            elif record.blocks is None or bool((record.top_keys >= 0).any()):
-                known = tables.known_weights(record, call.kind)
-                scores = compute_scores(known, tables.key_tokens(known, call.kind, tokens))
-                shares, patterns = {**scores.shares}, [*zip(scores.patterns, scores.query_counts, strict=True)]
-            if effects is not None:
-                lead, values = effects
-                rows = ((call.layer, call.name, head) for head in tables.heads_of(record))
-                shares[lead] = torch.tensor([values.get(row, math.nan) for row in rows])
-            parts, is_complete = tables.parts_of(call.kind, record, tokens, is_longer=is_joined), True
-            if any(parts) and record.blocks is None:
-                record, is_complete = with_largest_blocks(record, parts), False
-            moved = shift_to_text(record)
-            layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), shares, patterns, lead,
-                                parts, is_complete))  # fmt: skip
-        return cards, layers
-
-
-def _joined(groups: Iterable[list[tuple[Call, str, Inspection]]]) -> Iterator[tuple[Call, str, Inspection, bool]]:
-    """Yield the runs of all modules, and whether several runs were joined."""
-    for group in groups:
-        for call, label, record in join_runs(group):
-            yield call, label, record, all(record is not single for _, _, single in group)
 
 
 def _by_run(calls: Iterable[tuple[int, Tensor]]) -> tuple[Any, ...]:

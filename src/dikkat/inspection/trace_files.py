@@ -30,23 +30,23 @@ def parse_spans(content: object) -> tuple[str, ...]:
 
 def describe_tokens(tokens: TokensByElement) -> dict[str, Any]:
     """Return the tokens, the grids and times in them, and the different images as PNG."""
-    images, parts = list[Any](), list[Any]()
-    for element, kind, first, part in _parts_of(tokens):
-        if isinstance(part, Times):
-            parts.append([element, kind, first, {"values": part.values, "series": part.series}])
+    images, layouts = list[Any](), list[Any]()
+    for element, kind, first, layout in _layouts_of(tokens):
+        if isinstance(layout, Times):
+            layouts.append([element, kind, first, {"values": layout.values, "series": layout.series}])
             continue
-        if part.image is not None and part.image not in images:
-            images.append(part.image)
-        fields = {"rows": part.rows, "columns": part.columns, "box": part.box, "order": part.order}
-        parts.append([element, kind, first, fields | {"image": images.index(part.image) if part.image else None}])
-    return {"tokens": [*tokens.items()], "parts": parts, "images": [*map(png_text, images)]}
+        if layout.image is not None and layout.image not in images:
+            images.append(layout.image)
+        fields = {"rows": layout.rows, "columns": layout.columns, "box": layout.box, "order": layout.order}
+        layouts.append([element, kind, first, fields | {"image": images.index(layout.image) if layout.image else None}])
+    return {"tokens": [*tokens.items()], "parts": layouts, "images": [*map(png_text, images)]}
 
 
-def _parts_of(tokens: TokensByElement) -> Iterator[tuple[int | None, str, int, Grid | Times]]:
+def _layouts_of(tokens: TokensByElement) -> Iterator[tuple[int | None, str, int, Grid | Times]]:
     for element, kinds in tokens.items():
         for kind, labels in kinds.items():
-            for first, part in labels.parts.items():
-                yield element, kind, first, part
+            for first, layout in labels.parts.items():
+                yield element, kind, first, layout
 
 
 def parse_tokens(content: Mapping[str, Any]) -> dict[int | None, dict[str, TokenList]]:
@@ -57,7 +57,8 @@ def parse_tokens(content: Mapping[str, Any]) -> dict[int | None, dict[str, Token
     """
     tokens, stored = dict[int | None, dict[str, TokenList]](), content.get("tokens")
     for pair in stored if isinstance(stored, list) else [None]:
-        element, kinds = pair if isinstance(pair, list) and len(pair) == 2 else (0, None)
+        labelled: Any = pair if isinstance(pair, list) and len(pair) == 2 else (0, None)
+        element, kinds = labelled
         valid = isinstance(kinds, dict) and (element is None or type(element) is int)
         if not valid or not all(isinstance(labels, list) and all(map(_is_token, labels)) for labels in kinds.values()):
             raise ValueError("tokens: got malformed labels; expected [text, special, continues]. Record again")
@@ -66,11 +67,11 @@ def parse_tokens(content: Mapping[str, Any]) -> dict[int | None, dict[str, Token
     try:
         for element, kind, first, fields in content.get("parts", []):
             if "values" in fields:
-                part: Grid | Times = Times(fields.pop("values"), **fields)
+                layout: Grid | Times = Times(fields.pop("values"), **fields)
             else:
                 image = None if fields["image"] is None else images[fields["image"]]
-                part = Grid(fields.pop("rows"), fields.pop("columns"), **fields | {"image": image})
-            tokens[element][kind].add(first, part)
+                layout = Grid(fields.pop("rows"), fields.pop("columns"), **fields | {"image": image})
+            tokens[element][kind].add(first, layout)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise ValueError(f"parts: got a malformed grid or time axis ({error}). Record again") from None
     return tokens

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from dikkat.show.positions import Grid, Times, TokenList
 
-Parts = Mapping[int, Grid | Times]
+Layouts = Mapping[int, Grid | Times]  # by first position
 _MAX_BLOCKS = 256  # recorded blocks of the grids and times of an axis
 
 
-def fitting_parts(tokens: TokenList, count: int, *, is_longer: bool = False) -> Parts:
-    """Return the parts of the tokens of `count` positions; with `is_longer`, positions may follow the tokens."""
+def fitting_layouts(tokens: TokenList, count: int, *, is_longer: bool = False) -> Layouts:
+    """Return the grids and times in tokens of `count` positions; with `is_longer`, positions may follow the tokens."""
     return tokens.parts if len(tokens) == count or (is_longer and len(tokens) < count) else {}
 
 
@@ -23,50 +23,62 @@ def matching_tokens(tokens: Sequence[TokenList], count: int, known: int) -> Toke
     return next(iter([*exact, *shorter[::-1]]), TokenList())
 
 
-def find_groups(parts: Parts, count: int, side: int) -> Tensor:
+def find_groups(layouts: Layouts, count: int, side: int) -> Tensor:
     """Return the number of the group of each position, (count,).
 
-    Groups are in the order of positions. A position outside of all parts is a group. Each part has square blocks of
+    Groups are in the order of positions. A position outside of grids is a group. Each grid has square blocks of
     side × side cells, row by row, smaller at its right and lower edge.
     """
     groups, total, position = torch.empty(count, dtype=torch.int64), 0, 0
     while position < count:
-        if position not in parts:
+        if position not in layouts:
             groups[position] = total
             total, position = total + 1, position + 1
             continue
-        cells = torch.tensor(parts[position].cells()) // side
+        cells = torch.tensor(layouts[position].cells()) // side
         rows, columns = (cells.amax(0) + 1).tolist()
         groups[position : position + len(cells)] = total + cells[:, 0] * columns + cells[:, 1]
         total, position = total + rows * columns, position + len(cells)
     return groups
 
 
-def positions_outside(parts: Parts, count: int) -> Tensor:
-    """Return the positions that are in no part."""
+def find_cells(layouts: Layouts, count: int) -> Tensor:
+    """Return the number of the grid, the row and the column of each position, (count, 3); −1 outside of grids."""
+    cells = torch.full((count, 3), -1)
+    for number, (first, layout) in enumerate(layouts.items()):
+        if isinstance(layout, Grid):
+            cells[first : first + len(layout)] = torch.tensor([(number, *cell) for cell in layout.cells()])
+    return cells
+
+
+def positions_outside(layouts: Layouts, count: int) -> Tensor:
+    """Return the positions that are in no grid or time axis."""
     outside = torch.ones(count, dtype=torch.bool)
-    for first, part in parts.items():
-        outside[first : first + len(part)] = False
+    for first, layout in layouts.items():
+        outside[first : first + len(layout)] = False
     return outside.nonzero()[:, 0]
 
 
-def reading_order(parts: Parts, count: int) -> Tensor:
+def reading_order(layouts: Layouts, count: int) -> Tensor:
     """Return all positions, with those of a grid row by row."""
     order = torch.arange(count)
-    for first, part in parts.items():
-        if isinstance(part, Grid) and part.order is not None:
-            order[first : first + len(part)] = first + torch.tensor(part.order).argsort()
+    for first, layout in layouts.items():
+        if isinstance(layout, Grid) and layout.order is not None:
+            order[first : first + len(layout)] = first + torch.tensor(layout.order).argsort()
     return order
 
 
-def recorded_side(axes: Sequence[Parts]) -> int:
+def recorded_side(axes: Sequence[Layouts]) -> int:
     """Return the side of recorded blocks: the smallest for which each axis has at most 256 of them."""
     side = 1
-    while any(
-        sum(-(-part.rows // side) * -(-part.columns // side) for part in parts.values()) > _MAX_BLOCKS for parts in axes
-    ):
+    while max(count_blocks(layouts, side) for layouts in axes) > _MAX_BLOCKS:
         side += 1
     return side
+
+
+def count_blocks(layouts: Layouts, side: int) -> int:
+    """Return the number of blocks of grids and times."""
+    return sum(-(-layout.rows // side) * -(-layout.columns // side) for layout in layouts.values())
 
 
 def group_means(values: Tensor, groups: Tensor, dim: int) -> Tensor:

@@ -206,30 +206,31 @@ class TokenList(list[Token]):
         parts: The grids and times in the sequence, by their first position.
     """
 
-    def __init__(self, tokens: Iterable[Token] = (), parts: Mapping[int, Grid | Times] | None = None) -> None:
+    def __init__(self, tokens: Iterable[Token] = (), layouts: Mapping[int, Grid | Times] | None = None) -> None:
         super().__init__(tokens)
         self.parts = dict[int, Grid | Times]()
-        for first, part in (parts or {}).items():
-            self.add(first, part)
+        for first, layout in (layouts or {}).items():
+            self.add(first, layout)
 
-    def add(self, first: int, part: Grid | Times) -> None:
+    def add(self, first: int, layout: Grid | Times) -> None:
         """Add a grid or times of the tokens from the position `first` on."""
-        if first < 0 or first + len(part) > len(self):
-            raise ValueError(f"parts: got positions {first} to {first + len(part) - 1}; expected 0 to {len(self) - 1}")
-        self.parts[first] = part
+        if first < 0 or first + len(layout) > len(self):
+            last = first + len(layout) - 1
+            raise ValueError(f"parts: got positions {first} to {last}; expected 0 to {len(self) - 1}")
+        self.parts[first] = layout
 
     def select(self, positions: Sequence[int]) -> TokenList:
         """Return the tokens at these positions, with the parts that remain complete."""
-        numbers, parts = [*positions], dict[int, Grid | Times]()
-        for first, part in self.parts.items():
+        numbers, layouts = [*positions], dict[int, Grid | Times]()
+        for first, layout in self.parts.items():
             start = numbers.index(first) if first in numbers else len(numbers)
-            if numbers[start : start + len(part)] == [*range(first, first + len(part))]:
-                parts[start] = part
-        return TokenList([self[position] for position in numbers], parts)
+            if numbers[start : start + len(layout)] == [*range(first, first + len(layout))]:
+                layouts[start] = layout
+        return TokenList([self[position] for position in numbers], layouts)
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{first}: {part}" for first, part in self.parts.items())
-        return super().__repr__() if not parts else f"TokenList of {len(self)} with {{{parts}}}"
+        layouts = ", ".join(f"{first}: {layout}" for first, layout in self.parts.items())
+        return super().__repr__() if not layouts else f"TokenList of {len(self)} with {{{layouts}}}"
 
 
 def tokens_of(tokens: object) -> dict[str, TokenList]:
@@ -248,10 +249,10 @@ def tokens_of(tokens: object) -> dict[str, TokenList]:
     if by_kind.keys() - {"self", "encoder", "image"}:
         names = ", ".join(map(repr, by_kind))
         raise TypeError(f"tokens: got {names}; expected 'self', and 'encoder' for a source, 'image' for an image tower")
-    return {kind: _join_parts(labels) for kind, labels in by_kind.items()}
+    return {kind: _join_layouts(labels) for kind, labels in by_kind.items()}
 
 
-def _join_parts(labels: object) -> TokenList:
+def _join_layouts(labels: object) -> TokenList:
     if isinstance(labels, TokenList):
         return labels
     entries = [labels] if isinstance(labels, Part) else labels
@@ -262,7 +263,7 @@ def _join_parts(labels: object) -> TokenList:
             sequence.parts[len(sequence)] = entry
         new = entry.labels() if isinstance(entry, Part) else [entry if isinstance(entry, Token) else Token(entry)]
         if isinstance(entry, Grid) and grids > 1:  # texts of cells are unique
-            number = sum(isinstance(part, Grid) for part in sequence.parts.values())
+            number = sum(isinstance(layout, Grid) for layout in sequence.parts.values())
             new = [Token(f"image {number}, {token.text}") for token in new]
         sequence += new
     return sequence
@@ -274,9 +275,9 @@ def _check_labels(name: str, labels: Any, types: tuple[type, ...] = (str, Token)
                         "lists")  # fmt: skip
     for index, label in enumerate(labels):
         if not isinstance(label, types) or (isinstance(label, Token) and not isinstance(label.text, str)):
-            parts = ", or dikkat.Grid, Words or Times" if Grid in types else ""
+            layouts = ", or dikkat.Grid, Words or Times" if Grid in types else ""
             raise TypeError(f"{name}[{index}]: got {type(label).__name__}; expected str or dikkat.inspection.Token"
-                            f"{parts}")  # fmt: skip
+                            f"{layouts}")  # fmt: skip
     return labels
 
 

@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dikkat.show.blocks import Parts, find_groups, merge_blocks, positions_outside, reading_order, recorded_side
+from dikkat.show.blocks import (
+    Layouts,
+    count_blocks,
+    find_groups,
+    merge_blocks,
+    positions_outside,
+    reading_order,
+    recorded_side,
+)
 from dikkat.show.positions import Grid, Token, TokenList
 
 __all__ = ["CELLS", "TOP", "Layer", "labels_of", "views_of"]
@@ -38,7 +46,7 @@ class Layer(NamedTuple):
     shares: Mapping[str, Tensor]  # the (H,) shares of each pattern
     patterns: Sequence[tuple[str, int]]  # the main pattern of each head, and how many queries its share is the mean of
     lead: str = ""  # the share that ranks the heads: "effect", "estimate", or "change" of signed weights
-    parts: tuple[Parts, Parts] = ({}, {})  # the grids and times among queries and keys
+    layouts: tuple[Layouts, Layouts] = ({}, {})  # the grids and times among queries and keys
     is_complete: bool = True  # whether `blocks` are means of all weights, not only of the largest ones
 
 
@@ -52,13 +60,13 @@ def views_of(
     groups: dict[Any, list[Layer]] = {}
     for layer in layers:
         chosen = layer.tensors.get("queries")
-        starts = tuple(map(tuple, layer.parts))
+        starts = tuple(map(tuple, layer.layouts))
         groups.setdefault(
             (layer.kind, *layer.sizes[1:], chosen if chosen is None else tuple(chosen.tolist()), starts), []
         ).append(layer)
     rows = sum(layer.tensors["top_weights"][..., 0].numel() for layer in layers)
     max_keys = max(1, _ENTRIES // max(1, rows))
-    blocked = [layer for layer in layers if any(layer.parts)]
+    blocked = [layer for layer in layers if any(layer.layouts)]
     side, has_rows = choose_side(blocked, _MAP_BYTES // elements) if blocked else (1, False)
     return [
         {
@@ -68,12 +76,12 @@ def views_of(
             "lead": calls[0].lead,
             "queries": axis_labels(axis_tokens[0], orders[0] if chosen is None else chosen),
             "keys": axis_labels(axis_tokens[1], orders[1]),
-            **({"parts": [_part_data(axis, images) for axis in parts]} if any(parts) else {}),
+            **({"parts": [_layout_data(axis, images) for axis in layouts]} if any(layouts) else {}),
             "layers": [_layer_data(call, max_keys, side, has_rows) for call in calls],
         }
         for (kind, queries, keys, chosen, _), calls in groups.items()
-        for parts in [calls[0].parts]
-        for orders in [[reading_order(*axis).tolist() for axis in zip(parts, (queries, keys), strict=True)]]
+        for layouts in [calls[0].layouts]
+        for orders in [[reading_order(*axis).tolist() for axis in zip(layouts, (queries, keys), strict=True)]]
         for is_only_view in [sum(key[0] == kind for key in groups) == 1]
         for axis_tokens in [labels_of(tokens, kind, keys if chosen is not None and kind != "cross" else queries, keys)]
     ]
@@ -114,7 +122,7 @@ def _layer_data(layer: Layer, max_keys: int, side: int, has_rows: bool) -> dict[
         },
         "looks": [pattern for pattern, _ in layer.patterns],
         "asked": [queries for _, queries in layer.patterns],
-        **(_block_data(layer, side, has_rows) if any(layer.parts) else _largest_data(layer, max_keys)),
+        **(_block_data(layer, side, has_rows) if any(layer.layouts) else _largest_data(layer, max_keys)),
     }
 
 
@@ -154,33 +162,34 @@ def choose_side(layers: Sequence[Layer], budget: int) -> tuple[int, bool]:
 
 def _sides(layers: Sequence[Layer]) -> list[int]:
     """Return the possible sides of blocks: multiples of the recorded sides."""
-    recorded = np.lcm.reduce([recorded_side(layer.parts) for layer in layers])
-    longest = max(max(part.rows, part.columns) for layer in layers for axis in layer.parts for part in axis.values())
+    recorded = np.lcm.reduce([recorded_side(layer.layouts) for layer in layers])
+    layouts = [layout for layer in layers for axis in layer.layouts for layout in axis.values()]
+    longest = max(max(layout.rows, layout.columns) for layout in layouts)
     return [*range(int(recorded), longest + int(recorded), int(recorded))]
 
 
 def _count_bytes(layer: Layer, side: int, has_rows: bool) -> int:
     (heads, queries, keys), groups = layer.sizes, []
-    for axis, count in zip(layer.parts, (queries, keys), strict=True):
+    for axis, count in zip(layer.layouts, (queries, keys), strict=True):
         outside = count - sum(map(len, axis.values()))
-        groups.append(outside + sum(-(-part.rows // side) * -(-part.columns // side) for part in axis.values()))
-    rows = queries - sum(map(len, layer.parts[0].values())) if has_rows and side > 1 else 0
+        groups.append(outside + count_blocks(axis, side))
+    rows = queries - sum(map(len, layer.layouts[0].values())) if has_rows and side > 1 else 0
     return heads * (groups[0] * groups[1] + rows * keys) * 4 // 3
 
 
 def _block_data(layer: Layer, side: int, has_rows: bool) -> dict[str, Any]:
     """Return the mean weights between blocks, and the weights of the queries outside of grids."""
-    (query_parts, key_parts), (_, queries, keys) = layer.parts, layer.sizes
-    recorded, blocks, outside = recorded_side(layer.parts), layer.tensors["blocks"], layer.tensors.get("outside")
+    (query_layouts, key_layouts), (_, queries, keys) = layer.layouts, layer.sizes
+    recorded, blocks, outside = recorded_side(layer.layouts), layer.tensors["blocks"], layer.tensors.get("outside")
     if recorded == 1:  # `blocks` has all weights
-        groups = find_groups(query_parts, queries, 1)[positions_outside(query_parts, queries)]
-        outside = blocks[:, groups][..., find_groups(key_parts, keys, 1)]
-    for dim, axis, count in ((-2, query_parts, queries), (-1, key_parts, keys)):
+        groups = find_groups(query_layouts, queries, 1)[positions_outside(query_layouts, queries)]
+        outside = blocks[:, groups][..., find_groups(key_layouts, keys, 1)]
+    for dim, axis, count in ((-2, query_layouts, queries), (-1, key_layouts, keys)):
         fine, coarse = (find_groups(axis, count, size) for size in (recorded, side))
         blocks = merge_blocks(blocks, fine, coarse, dim)
     rows, signed = "", layer.lead == "change"
     if has_rows and side > 1 and outside is not None:
-        rows = _zip(_encode_bytes(outside[..., reading_order(key_parts, keys)], signed))
+        rows = _zip(_encode_bytes(outside[..., reading_order(key_layouts, keys)], signed))
     maps = {"block": side, "gzip": True, "rows": rows, "blocks": _zip(_encode_bytes(blocks, signed))}
     empty = {"top": 0, "keys": "", "weights": "", "cells": [0, 0], "whole": layer.is_complete, "map": ""}
     return empty | {"maps": maps}
@@ -200,19 +209,19 @@ def _zip(codes: NDArray[np.uint8]) -> str:
     return base64.b64encode(gzip.compress(codes.tobytes(), 9, mtime=0)).decode()
 
 
-def _part_data(parts: Parts, images: list[Any]) -> list[dict[str, Any]]:
+def _layout_data(layouts: Layouts, images: list[Any]) -> list[dict[str, Any]]:
     """Return the grids and times of an axis, and add their images."""
     data = []
-    for first, part in parts.items():
-        if not isinstance(part, Grid):
-            series = None if part.series is None else [float(f"{value:.5g}") for value in _outline(part.series)]
-            data.append({"kind": "times", "start": first, "values": part.values, "series": series})
+    for first, layout in layouts.items():
+        if not isinstance(layout, Grid):
+            series = None if layout.series is None else [float(f"{value:.5g}") for value in _outline(layout.series)]
+            data.append({"kind": "times", "start": first, "values": layout.values, "series": series})
             continue
-        if part.image is not None and part.image not in images:
-            images.append(part.image)
-        number = -1 if part.image is None else images.index(part.image)
-        cells = {"kind": "grid", "start": first, "rows": part.rows, "columns": part.columns}
-        data.append(cells | {"image": number, "box": part.box or (0, 0, part.columns, part.rows)})
+        if layout.image is not None and layout.image not in images:
+            images.append(layout.image)
+        number = -1 if layout.image is None else images.index(layout.image)
+        cells = {"kind": "grid", "start": first, "rows": layout.rows, "columns": layout.columns}
+        data.append(cells | {"image": number, "box": layout.box or (0, 0, layout.columns, layout.rows)})
     return data
 
 

@@ -1,6 +1,7 @@
 /** Attention on images, between words, and along times: the map of a position of the sequence on the others. */
-import { grouped, mapOf, Patches, type Look, type Shown } from "../pictures/patches";
-import { band, css, TINTS, type Scale } from "../pictures/scale";
+import { grouped, mapOf, Patches, type Shown } from "../pictures/patches";
+import type { Listeners as Pointing, Look } from "../pictures/placed";
+import { band, colourOf, css, filled, TINTS, type Scale } from "../pictures/scale";
 import { Series } from "../pictures/series";
 import { written, type Token } from "./columns";
 import { h, isolated, s } from "./dom";
@@ -14,6 +15,7 @@ const PEAKS = 0.005; // share of the positions whose weights may be beyond the s
 const FEW = 8; // most words outside parts of a sequence that is an image's, not a text's
 const SAID = 5; // most positions in the read-out
 const LEGEND = [0, 0.25, 0.5, 0.75, 1]; // shares of the band with a number
+const BAND = 48; // steps of the colours in a saved drawing
 const WIDE = 720; // of a drawing that is saved
 const THUMB = 64; // most points of a small map
 
@@ -47,6 +49,7 @@ export class Places {
   readonly first: Spot | null;
   private readonly tokens: readonly [readonly Token[], readonly Token[]];
   private readonly parts: readonly [readonly Part[], readonly Part[]];
+  private readonly isInPart: readonly [Uint8Array, Uint8Array];
   private readonly signed: boolean;
   /** Whether queries and keys are the same positions. */
   private readonly same: boolean;
@@ -56,17 +59,19 @@ export class Places {
   private readonly directions: [words: Side, parts: Side] = [0, 0];
   private readonly mean = h("button", { type: "button", click: () => this.listeners.choose(null) }, t("place-mean"));
   private readonly opacity = this.slider("place-opacity", 0, 1, 0.85);
-  private readonly contrast = this.slider("place-contrast", -2, 2, -0.5);
+  private readonly contrast = this.slider("place-contrast", -2, 2, 0);
   private readonly outline = this.check("place-outline", true);
   private readonly hide = this.check("place-hide", false);
   private readonly legend = h("div", { class: "band", role: "img" });
   private readonly share = h("p", { class: "quiet" });
-  private readonly state: { layer: number; heads: readonly number[]; spot: Spot | null; kept: Spot | null } = { layer: 0, heads: [], spot: null, kept: null };
+  private readonly state: { layer: number; heads: readonly number[]; kept: Spot | null; scale: Scale | null } = { layer: 0, heads: [], kept: null, scale: null };
 
   constructor(private readonly view: View, private readonly images: readonly Shown[], private readonly listeners: Listeners) {
     const { queries, keys, kind, lead } = view;
     this.tokens = [queries, keys];
     this.parts = view.parts!;
+    this.isInPart = [new Uint8Array(queries.length), new Uint8Array(keys.length)];
+    this.parts.forEach((parts, side) => parts.forEach((part) => this.isInPart[side]!.fill(1, part.start, part.start + countOf(part))));
     this.signed = lead === "change";
     this.hasImages = this.parts.flat().some(({ kind }) => kind === "grid");
     this.same = kind !== "cross" && queries.length === keys.length && JSON.stringify(this.parts[0]) === JSON.stringify(this.parts[1]);
@@ -119,7 +124,7 @@ export class Places {
   }
 
   private isWord(position: number, side: Side): boolean {
-    return !this.partAt(side, position);
+    return !this.isInPart[side][position];
   }
 
   private outside(side: Side): number[] {
@@ -165,10 +170,10 @@ export class Places {
   /** Makes the pictures of an axis, or of both. */
   private draw(sides: readonly Side[]): void {
     const side = sides[0]!;
-    const make = (part: Part): readonly [string, (position: number | null) => void, (position: number) => void] => {
+    const make = (part: Part): readonly [string, Pointing] => {
       const spot = (position: number): Spot => [sides.length > 1 ? this.directions[1] : side, position];
       const label = [part.kind === "grid" ? this.nameOf(part) || t("place-image") : t("place-series"), this.same ? "" : t(side ? "keys" : "queries")].filter(Boolean).join(" · ");
-      return [label, (position) => this.listeners.look(position === null ? null : spot(position)), (position) => this.listeners.choose(spot(position))];
+      return [`${label}. ${t("patches-keys")}`, { look: (position) => this.listeners.look(position === null ? null : spot(position)), choose: (position) => this.listeners.choose(spot(position)) }];
     };
     for (const grids of grouped(this.parts[side].filter((part): part is Grid => part.kind === "grid"))) {
       this.pictures.push({ sides, picture: new Patches(this.images[grids[0]!.image] ?? null, grids, ...make(grids[0]!)) });
@@ -219,12 +224,13 @@ export class Places {
   private weightsOf(layer: number): Weights | null {
     const known = this.layers[layer];
     if (known instanceof Weights) return known;
-    this.layers[layer] ??= this.unpack(layer).then(() => this.listeners.changed());
+    this.layers[layer] ??= this.unpack(layer);
     return null;
   }
 
   private async unpack(layer: number): Promise<void> {
     this.layers[layer] = await Weights.of(this.view.layers[layer]!.maps!, [this.tokens[0].length, this.tokens[1].length], this.parts, this.signed);
+    if (layer === this.state.layer) this.listeners.changed();
   }
 
   get isReady(): boolean {
@@ -235,7 +241,7 @@ export class Places {
     await Promise.all(this.view.layers.map((_, layer) => this.ready(layer)));
   }
 
-  /** Unpacks a layer without drawing. */
+  /** Unpacks a layer. */
   async ready(layer: number): Promise<void> {
     if (!(this.layers[layer] instanceof Weights)) await (this.layers[layer] ??= this.unpack(layer));
   }
@@ -271,7 +277,7 @@ export class Places {
   /** Draws the weights of a spot in some heads, and returns them in words. */
   show(layer: number, heads: readonly number[], over: Spot | null, kept: Spot | null): string {
     const spot = over ?? kept;
-    Object.assign(this.state, { layer, heads, spot, kept });
+    Object.assign(this.state, { layer, heads, kept });
     const weights = this.weightsOf(layer);
     if (!weights) return t("loading-weights");
     const values = this.valuesOf(layer, heads, spot);
@@ -291,12 +297,14 @@ export class Places {
       picture.show({ ...look, values: sides.includes(shownSide) ? shown : null, mark: spot && sides.includes(spot[0]) ? spot[1] : null });
     }
     this.tint(values, side, spot, kept, sinks);
+    this.state.scale = scale;
     this.drawLegend(scale, shown.length, (inside[0] ?? 0) > scale.full);
     const onParts = [0, 0];
     values.forEach((value, position) => (onParts[this.isWord(position, side) ? 0 : 1]! += value));
     this.share.textContent = [
       side === 1 && !this.signed && onParts[0] && this.parts[1].length ? t("place-share", percent(onParts[1]!), percent(onParts[0]!)) : "",
       look.hidden && sinks?.some(Boolean) ? t("place-hidden", sinks.reduce((sum, is) => sum + is, 0)) : sinks?.some(Boolean) ? t("place-sinks") : "",
+      this.view.layers[layer]!.whole ? "" : t("place-largest"),
       spot && weights.isPooled(spot) ? t("place-pooled", weights.block) : "",
     ].filter(Boolean).join(" ");
     return this.said(values, side, spot);
@@ -321,16 +329,20 @@ export class Places {
     this.legend.style.setProperty("--band", band(scale));
     const from = scale.signed ? -scale.full : 0;
     const uniform = (1 / count / scale.full) ** scale.gamma;
-    const numbers = LEGEND.map((share) => {
-      const at = scale.signed ? from + 2 * scale.full * share : scale.full * share ** (1 / scale.gamma);
-      const label = h("span", {}, `${share === 1 && isOver ? "≥ " : ""}${this.percent(at)}`);
-      label.style.left = `${100 * share}%`;
+    const numbers = this.numbersOf(scale).map((text, k) => {
+      const label = h("span", {}, `${k === LEGEND.length - 1 && isOver ? "≥ " : ""}${text}`);
+      label.style.left = `${100 * LEGEND[k]!}%`;
       return label;
     });
     const mark = h("b", { title: t("place-uniform", percent(1 / count, 2)), hidden: scale.signed }, "▲");
     mark.style.left = `${100 * uniform}%`;
     this.legend.replaceChildren(h("i", {}), ...numbers, mark);
     this.legend.setAttribute("aria-label", t("place-legend", this.percent(from), this.percent(scale.full)));
+  }
+
+  /** The weights at the shares of the band that have numbers. */
+  private numbersOf({ full, gamma, signed }: Scale): string[] {
+    return LEGEND.map((share) => this.percent(signed ? full * (2 * share - 1) : full * share ** (1 / gamma)));
   }
 
   private percent(weight: number): string {
@@ -394,7 +406,9 @@ export class Places {
   }
 
   /** All pictures below each other, with their scale, as SVG. */
-  drawing(title: string): SVGSVGElement {
+  drawing(head: string): SVGSVGElement {
+    const { kept } = this.state;
+    const title = [head, kept ? `${this.name(kept)}: ${t(kept[0] ? "place-by" : "place-at")}` : t("place-mean"), this.isWithoutSinks ? t("place-hide") : ""].filter(Boolean).join(" · ");
     const label = (x: number, y: number, text: string, anchor = "start"): SVGElement =>
       s("text", { x, y, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, text);
     let y = 28;
@@ -405,7 +419,13 @@ export class Places {
       children.push(drawn);
       y += height + 12;
     }
-    children.push(label(0, y + 12, this.legend.getAttribute("aria-label")!));
-    return s("svg", { viewBox: `0 0 ${WIDE} ${y + 22}` }, ...children);
+    if (this.hasImages) {
+      const scale = this.state.scale!;
+      const least = scale.signed ? -scale.full : 0;
+      children.push(s("rect", { y, width: WIDE, height: 12, fill: "#555" }), ...Array.from({ length: BAND }, (_, k) =>
+        s("rect", { x: (k * WIDE) / BAND, y, width: WIDE / BAND, height: 12, ...filled(colourOf(least + ((scale.full - least) * (k + 0.5)) / BAND, scale)) })),
+        ...this.numbersOf(scale).map((text, k) => label(LEGEND[k]! * WIDE, y + 28, text, k === 0 ? "start" : k === LEGEND.length - 1 ? "end" : "middle")));
+    }
+    return s("svg", { viewBox: `0 0 ${WIDE} ${y + 36}` }, ...children);
   }
 }

@@ -5,7 +5,7 @@ import type { Maps, Part } from "./weights";
 export const CLEAR = 0.3; // least share of a head's weight that says what the head does
 
 /** What a head may do, as `dikkat.inspection.heads` measures it, with the sign of each. Colours are those of heads. */
-export const SIGNS = { previous: "←", next: "→", itself: "=", first: "⇤", same: "≡", induction: "↻", separator: "¶", evenly: "≈" } as const;
+export const SIGNS = { previous: "←", next: "→", itself: "=", first: "⇤", same: "≡", induction: "↻", separator: "¶", nearby: "◎", row: "↔", column: "↕", class: "★", registers: "⌂", evenly: "≈" } as const;
 export type Doing = keyof typeof SIGNS;
 export const DOING = Object.keys(SIGNS) as Doing[];
 /** What a page may rank heads by: the change of their weights, or what cutting them does to a result. */
@@ -22,7 +22,7 @@ export interface Layer {
   readonly keys: string;
   readonly weights: string;
   readonly cells: readonly [number, number];
-  /** Whether the map is known, and not made of the largest weights alone. */
+  /** Whether the map, or `maps`, has all weights, not only the largest ones. */
   readonly whole: boolean;
   readonly map: string;
   /** The weights between parts of a view with parts. */

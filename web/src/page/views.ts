@@ -344,7 +344,7 @@ class Views {
       saveText(["layer,head,query,key,weight,query_token,key_token", ...rows].join("\n"), `${name}.csv`, "text/csv");
       return;
     }
-    const drawing = this.places?.drawing(`${t("view-head", this.numberOf(this.layer), [...this.shown].map((k) => layer.heads[k]).join(", "))}. ${this.says.textContent}`) ?? this.drawing();
+    const drawing = this.places?.drawing(t("view-head", this.numberOf(this.layer), [...this.shown].map((k) => layer.heads[k]).join(", "))) ?? this.drawing();
     drawing.classList.add("unseen");
     this.heads.append(drawing);
     if (kind === "svg") saveSvg(drawing, name);

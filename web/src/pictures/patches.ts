@@ -1,8 +1,8 @@
 /** An image under the weights of its patches. */
 import { h, s } from "../page/dom";
-import { t } from "../page/strings";
 import type { Grid } from "../page/weights";
-import { colourOf, css, type Scale } from "./scale";
+import { Placed, type Listeners, type Look } from "./placed";
+import { colourOf, filled } from "./scale";
 
 /** An image as the model saw it; `dikkat.show.views` writes them. */
 export interface Shown {
@@ -11,20 +11,6 @@ export interface Shown {
   readonly height: number;
   readonly name: string;
   readonly original?: { readonly source: string; readonly width: number; readonly height: number; readonly frame: readonly [number, number, number, number] };
-}
-
-export interface Look {
-  /** Weights by position; null: the image alone. */
-  readonly values: Float32Array | null;
-  readonly scale: Scale;
-  readonly opacity: number;
-  /** Least weight with an outline. */
-  readonly outlined: number;
-  readonly sinks: Uint8Array | null;
-  /** Whether sinks have no colour. */
-  readonly hidden: boolean;
-  /** The marked position. */
-  readonly mark: number | null;
 }
 
 const TALL = 540; // most height of an image, in pixels
@@ -39,88 +25,49 @@ interface Cell {
   readonly height: number;
 }
 
-export class Patches {
+export class Patches extends Placed<HTMLCanvasElement> {
   readonly element: HTMLElement;
-  private readonly canvas: HTMLCanvasElement;
   private readonly size: readonly [width: number, height: number];
+  private readonly grids: readonly Grid[];
   private readonly image = new Image();
   private grey: HTMLCanvasElement | null = null; // the image at the size and opacity that it is drawn in
-  private at: number | null = null; // position
-  private drawn: Look | null = null;
-  private readonly grids: readonly Grid[];
 
-  /**
-   * @param look called for the position that is pointed at, or that the keyboard is at
-   * @param choose called for a position that is clicked, or Enter pressed on it
-   */
-  constructor(image: Shown | null, grids: readonly Grid[], label: string, private readonly look: (position: number | null) => void, choose: (position: number) => void) {
+  constructor(image: Shown | null, grids: readonly Grid[], label: string, listeners: Listeners) {
+    super(h("canvas", { class: "patches" }), grids[0]!.start, label, listeners);
     this.size = image ? [image.width, image.height] : [grids[0]!.columns, grids[0]!.rows];
     this.grids = image ? grids : grids.map((grid) => ({ ...grid, box: [0, 0, ...this.size] as const }));
-    const pointed = (event: MouseEvent): number | null => this.positionAt(event.offsetX / this.canvas.clientWidth, event.offsetY / this.canvas.clientHeight);
-    this.canvas = h("canvas", {
-      class: "patches", tabindex: 0, role: "application", "aria-label": `${label}. ${t("patches-keys")}`,
-      pointermove: (event: PointerEvent) => this.go(pointed(event)), pointerleave: () => this.go(null),
-      click: (event: MouseEvent) => {
-        const position = pointed(event);
-        if (position !== null) choose(position);
-      },
-      focus: () => this.canvas.matches(":focus-visible") && this.go(this.at ?? this.marked ?? this.grids[0]!.start),
-      blur: () => this.go(null),
-      keydown: (event: KeyboardEvent) => {
-        const at = this.at ?? this.marked ?? this.grids[0]!.start;
-        if (event.key === "Enter" || event.key === " ") choose(at);
-        else if (event.key === "Escape") this.go(null);
-        else if (!this.step(event.key, at)) return;
-        event.preventDefault();
-      },
+    this.box.style.aspectRatio = `${this.size[0]} / ${this.size[1]}`;
+    this.box.style.maxWidth = `${Math.round((TALL * this.size[0]) / this.size[1])}px`;
+    this.element = h("figure", { class: "image" }, this.box, image?.name ? h("figcaption", { class: "quiet", dir: "auto" }, image.name) : null);
+    this.image.addEventListener("load", () => {
+      this.grey = null;
+      this.draw();
     });
-    this.canvas.style.aspectRatio = `${this.size[0]} / ${this.size[1]}`;
-    this.canvas.style.maxWidth = `${Math.round((TALL * this.size[0]) / this.size[1])}px`;
-    this.element = h("figure", { class: "image" }, this.canvas, image?.name ? h("figcaption", { class: "quiet", dir: "auto" }, image.name) : null);
-    if (image) {
-      this.image.src = image.source;
-      this.image.addEventListener("load", () => this.refresh());
-    }
-    new ResizeObserver(() => this.refresh()).observe(this.canvas);
+    if (image) this.image.src = image.source;
   }
 
-  has(position: number): boolean {
+  override show(look: Look): void {
+    if (look.opacity !== this.drawn?.opacity) this.grey = null;
+    super.show(look);
+  }
+
+  protected has(position: number): boolean {
     return this.grids.some(({ start, rows, columns }) => position >= start && position < start + rows * columns);
   }
 
-  show(look: Look): void {
-    if (look.opacity !== this.drawn?.opacity) this.grey = null;
-    this.drawn = look;
-    this.draw();
+  protected positionAt({ offsetX, offsetY }: MouseEvent): number | null {
+    return this.hit(offsetX / this.box.clientWidth, offsetY / this.box.clientHeight);
   }
 
-  private get marked(): number | null {
-    const mark = this.drawn?.mark ?? null;
-    return mark !== null && this.has(mark) ? mark : null;
-  }
-
-  private refresh(): void {
-    this.grey = null;
-    this.draw();
-  }
-
-  private go(position: number | null): void {
-    if (position === this.at) return;
-    this.at = position;
-    this.look(position);
-  }
-
-  /** Moves to the neighbour in the direction of an arrow key, over the edges of grids too; null: no such key. */
-  private step(key: string, from: number): boolean {
+  /** The neighbour in the direction of an arrow key, over the edges of grids too. */
+  protected step(key: string, from: number): number | null {
     const [down, along] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[key] ?? [0, 0];
-    if (!down && !along) return false;
     const { x, y, width, height } = this.cell(from, 1, 1);
-    this.go(this.positionAt(x + width * (0.5 + along!), y + height * (0.5 + down!)) ?? from);
-    return true;
+    return down || along ? this.hit(x + width * (0.5 + along!), y + height * (0.5 + down!)) ?? from : null;
   }
 
-  /** The position at a point, in shares of the width and height. */
-  private positionAt(x: number, y: number): number | null {
+  /** The position at a point, in shares of the width and height; null: none. */
+  private hit(x: number, y: number): number | null {
     for (const { start, rows, columns, box: [left, top, right, bottom] } of this.grids) {
       const row = Math.floor(((y * this.size[1] - top) / (bottom - top)) * rows);
       const column = Math.floor(((x * this.size[0] - left) / (right - left)) * columns);
@@ -141,8 +88,8 @@ export class Patches {
     for (const { start, rows, columns } of this.grids) for (let k = 0; k < rows * columns; k++) yield this.cell(start + k, width, height);
   }
 
-  private draw(): void {
-    const { canvas, drawn } = this;
+  protected draw(): void {
+    const { box: canvas, drawn } = this;
     const ratio = window.devicePixelRatio || 1;
     const [width, height] = [Math.round(canvas.clientWidth * ratio), Math.round(canvas.clientHeight * ratio)];
     if (!drawn || !width || !height) return;
@@ -231,15 +178,15 @@ export class Patches {
   svg(width: number): readonly [SVGElement, number] {
     const height = (width * this.size[1]) / this.size[0];
     const look = this.drawn!;
-    const filled = [...(look.values ? this.cells(width, height) : [])].filter(({ position }) => !(look.hidden && look.sinks?.[position]));
+    const coloured = [...(look.values ? this.cells(width, height) : [])].filter(({ position }) => !(look.hidden && look.sinks?.[position]));
     const marked = this.marked === null ? null : this.cell(this.marked, width, height);
     return [s("g", {},
       s("image", { href: this.greyed(2 * width, Math.round(2 * height), look.opacity).toDataURL(), width, height }),
-      s("g", { opacity: look.opacity, "shape-rendering": "crispEdges" }, ...filled.map(({ position, x, y, width: wide, height: tall }) => {
-          const [red, green, blue, opacity] = colourOf(look.values![position]!, look.scale);
-          return s("rect", { x, y, width: wide, height: tall, fill: css([red, green, blue, 1]), "fill-opacity": opacity.toFixed(3) });
-        })),
+      s("g", { opacity: look.opacity, "shape-rendering": "crispEdges" }, ...coloured.map(({ position, x, y, width: wide, height: tall }) =>
+        s("rect", { x, y, width: wide, height: tall, ...filled(colourOf(look.values![position]!, look.scale)) }))),
       ...[["#000", 3.5], ["#fff", 1.5]].map(([ink, line]) => s("path", { d: this.outline(width, height, look), fill: "none", stroke: ink!, "stroke-width": line! })),
+      ...[...(look.sinks?.some(Boolean) ? this.cells(width, height) : [])].filter(({ position }) => look.sinks![position]).map(({ x, y, width: wide, height: tall }) =>
+        s("path", { d: `M${x + wide / 4} ${y + tall / 4}l${wide / 2} ${tall / 2}m0 ${-tall / 2}l${-wide / 2} ${tall / 2}`, stroke: "#fff", "stroke-width": 1.5, fill: "none" })),
       marked && s("rect", { x: marked.x, y: marked.y, width: marked.width, height: marked.height, fill: "none", stroke: MARK, "stroke-width": 2.5 })), height];
   }
 }

@@ -2,7 +2,7 @@
 
 /** Stops of matplotlib's "inferno", without its darkest third. */
 const STOPS = [[74, 12, 107], [120, 28, 109], [165, 44, 96], [207, 68, 70], [237, 105, 37], [251, 155, 6], [247, 209, 61], [252, 255, 164]] as const;
-const FAINT = 0.15; // opacity of a weight of 0, where the image is seen
+const FAINT = 0.05; // opacity of a weight of 0, where the image is seen
 const STEPS = 255;
 /** Red, green and blue of a number above 0 and of one below, where numbers have signs. */
 export const TINTS = [[20, 130, 200], [222, 106, 16]] as const;
@@ -32,6 +32,9 @@ export function colourOf(weight: number, { full, gamma, signed }: Scale): Colour
 }
 
 export const css = ([red, green, blue, opacity]: Colour): string => `rgb(${red} ${green} ${blue} / ${+opacity.toFixed(3)})`;
+
+/** A colour as attributes of an SVG element. */
+export const filled = ([red, green, blue, opacity]: Colour) => ({ fill: `rgb(${red}, ${green}, ${blue})`, "fill-opacity": +opacity.toFixed(3) });
 
 /** CSS of a band with the colours of a scale, from its smallest weight to its largest. */
 export function band(scale: Scale): string {

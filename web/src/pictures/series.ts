@@ -1,69 +1,35 @@
 /** A time series above the weights of its times. */
 import { h, s } from "../page/dom";
-import { brief, t } from "../page/strings";
+import { brief } from "../page/strings";
 import type { Times } from "../page/weights";
-import type { Look } from "./patches";
+import { Placed, type Listeners } from "./placed";
 
 const [LEFT, TOP, LINE, GAP, BARS, FOOT] = [52, 10, 190, 14, 70, 24]; // pixels
 const TICKS = 5;
 
-export class Series {
+export class Series extends Placed<HTMLElement> {
   readonly element: HTMLElement;
-  private readonly box: HTMLElement;
-  private at: number | null = null; // index
-  private drawn: Look | null = null;
 
-  /** @param look, choose as of `Patches` */
-  constructor(private readonly part: Times, label: string, private readonly look: (position: number | null) => void, choose: (position: number) => void) {
-    const { start, values: { length } } = part;
-    this.box = h("div", {
-      class: "series", tabindex: 0, role: "application", "aria-label": `${label}. ${t("patches-keys")}`,
-      pointermove: (event: PointerEvent) => this.go(this.indexAt(event.clientX)), pointerleave: () => this.go(null), blur: () => this.go(null),
-      click: (event: MouseEvent) => {
-        const index = this.indexAt(event.clientX);
-        if (index !== null) choose(start + index);
-      },
-      focus: () => this.box.matches(":focus-visible") && this.go(this.current),
-      keydown: (event: KeyboardEvent) => {
-        const to = { ArrowRight: this.current + 1, ArrowLeft: this.current - 1, Home: 0, End: length - 1 }[event.key];
-        if (event.key === "Enter" || event.key === " ") choose(start + this.current);
-        else if (event.key === "Escape") this.go(null);
-        else if (to === undefined) return;
-        else this.go(Math.max(0, Math.min(to, length - 1)));
-        event.preventDefault();
-      },
-    });
+  constructor(private readonly part: Times, label: string, listeners: Listeners) {
+    super(h("div", { class: "series" }), part.start, label, listeners);
     this.element = h("figure", { class: "image" }, this.box);
-    new ResizeObserver(() => this.draw()).observe(this.box);
   }
 
-  has(position: number): boolean {
+  protected has(position: number): boolean {
     return position >= this.part.start && position < this.part.start + this.part.values.length;
   }
 
-  show(look: Look): void {
-    this.drawn = look;
-    this.draw();
+  protected step(key: string, from: number): number | null {
+    const [first, last] = [this.part.start, this.part.start + this.part.values.length - 1];
+    const to = { ArrowRight: from + 1, ArrowLeft: from - 1, Home: first, End: last }[key];
+    return to === undefined ? null : Math.max(first, Math.min(to, last));
   }
 
-  private get current(): number {
-    const mark = this.drawn?.mark ?? null;
-    return this.at ?? (mark !== null && this.has(mark) ? mark - this.part.start : 0);
-  }
-
-  private go(index: number | null): void {
-    if (index === this.at) return;
-    this.at = index;
-    this.look(index === null ? null : this.part.start + index);
-  }
-
-  private indexAt(x: number): number | null {
+  protected positionAt({ clientX }: MouseEvent): number | null {
     const { left, width } = this.box.getBoundingClientRect();
-    const share = (x - left - LEFT) / (width - LEFT);
-    if (share < 0 || share >= 1) return null;
-    const { values } = this.part;
-    const edges = this.edges();
-    return values.findIndex((_, k) => share < edges[k + 1]!);
+    const share = (clientX - left - LEFT) / (width - LEFT);
+    const after = this.edges().findIndex((edge) => share < edge);
+    return after > 0 ? this.part.start + after - 1 : null;
   }
 
   /** Edges of the times' bars as shares of the width: halfway between neighbours. */
@@ -75,7 +41,7 @@ export class Series {
     return [0, ...values.slice(1).map((value, k) => ((value + values[k]!) / 2 - from) / (to - from || 1)), 1];
   }
 
-  private draw(): void {
+  protected draw(): void {
     const width = this.box.clientWidth;
     if (!this.drawn || !width) return;
     const [picture, height] = this.svg(width);
@@ -85,7 +51,7 @@ export class Series {
   /** The picture as SVG at some width; and its height. */
   svg(width: number): readonly [SVGElement, number] {
     const { values, series, start } = this.part;
-    const { values: weights, scale, mark, sinks, hidden } = this.drawn!;
+    const { values: weights, scale, sinks, hidden } = this.drawn!;
     const edges = this.edges().map((share) => LEFT + share * (width - LEFT));
     const middle = (k: number): number => (edges[k]! + edges[k + 1]!) / 2;
     const finite = (series ?? []).filter(Number.isFinite);
@@ -102,9 +68,11 @@ export class Series {
     });
     const text = (x: number, at: number, anchor: string, label: string): SVGElement => s("text", { x, y: at, "text-anchor": anchor, "font-size": 11, class: "label" }, label);
     const ticks = [...new Set(Array.from({ length: TICKS }, (_, k) => Math.round((k * (values.length - 1)) / (TICKS - 1))))];
-    const line = (series ?? []).map((value, k) => (Number.isFinite(value) ? `${k && Number.isFinite(series![k - 1]) ? "L" : "M"}${middle(k).toFixed(1)} ${y(value).toFixed(1)}` : "")).join("");
-    const at = mark !== null && this.has(mark) ? middle(mark - start) : null;
-    return [s("g", {}, ...bars,
+    // A series has a number for each time, or more at equal distances.
+    const x = (k: number): number => (series!.length === values.length ? middle(k) : LEFT + ((k + 0.5) / series!.length) * (width - LEFT));
+    const line = (series ?? []).map((value, k) => (Number.isFinite(value) ? `${k && Number.isFinite(series![k - 1]) ? "L" : "M"}${x(k).toFixed(1)} ${y(value).toFixed(1)}` : "")).join("");
+    const at = this.marked === null ? null : middle(this.marked - start);
+    return [s("g", { class: "series" }, ...bars,
       series && s("path", { d: line, class: "curve", fill: "none" }),
       series && text(LEFT - 6, y(most) + 8, "end", brief(most)), series && text(LEFT - 6, y(least), "end", brief(least)),
       text(LEFT - 6, foot - BARS + 8, "end", `${+(100 * scale.full).toPrecision(2)} %`), text(LEFT - 6, foot, "end", "0"),

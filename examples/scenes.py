@@ -1,11 +1,11 @@
 """Which region does a word describe? A small captioner writes "a red square left of a blue circle".
 
-    python examples/scenes.py scenes.html            # about two minutes of one core
+    python examples/scenes.py scenes.html            # about three minutes of one core
 
-A scene has two objects, grey pebbles that no caption mentions, and noise. The objects are side by side or one above the
-other, and the caption starts with the left or upper one. The training has only scenes and captions. While the decoder
-writes a colour or a shape, its cross-attention looks at that object. The page shows one scene. The printed table has
-held-out scenes: how often the largest patch of such a word is inside its object's box.
+A scene has two objects, grey pebbles that no caption mentions, and noise. The caption starts with the left object, or
+with the upper one if the objects are more above each other than side by side. The training has only scenes and
+captions. While the decoder writes a colour or a shape, its cross-attention looks mostly at that object. The page shows
+one scene. The printed table has held-out scenes: how often the largest patch of such a word is inside its object's box.
 """
 
 import sys
@@ -57,14 +57,17 @@ def draw_scene(draw: torch.Generator) -> Scene:
     image = uniform(0.75, 1.0) * torch.ones(3, SIDE, SIDE)
     for _ in range(4):
         image[:, region("circle", uniform(0, SIDE), uniform(0, SIDE), uniform(1.5, 3))] = uniform(0.3, 0.7)
-    beside = uniform(0, 1) < 0.5
-    items = []
-    for number, start in zip(torch.randperm(12, generator=draw)[:2].tolist(), (11, 33), strict=True):
-        along, across = uniform(start, start + 4), uniform(18, 30)
-        colour, shape = divmod(number, len(SHAPES))
-        centre = (along, across) if beside else (across, along)
-        items.append(Item([*COLOURS][colour], SHAPES[shape], *centre, uniform(6, 9)))
-    first, second = items
+    kinds = [divmod(number, len(SHAPES)) for number in torch.randperm(12, generator=draw)[:2].tolist()]
+    across = down = 0.0
+    while max(abs(across), abs(down)) < 19 or abs(abs(across) - abs(down)) < 5:  # touching, or neither left nor above
+        items = []
+        for colour, shape in kinds:
+            size = uniform(6, 9)
+            centre = (uniform(size, SIDE - size), uniform(size, SIDE - size))
+            items.append(Item([*COLOURS][colour], SHAPES[shape], *centre, size))
+        across, down = items[1].x - items[0].x, items[1].y - items[0].y
+    beside = abs(across) > abs(down)
+    first, second = sorted(items, key=lambda item: item.x if beside else item.y)
     for item in items:
         image[:, region(item.shape, item.x, item.y, item.size)] = torch.tensor(COLOURS[item.colour])[:, None]
     image = (image + 0.03 * torch.randn(image.shape, generator=draw)).clamp(0, 1)
@@ -96,11 +99,7 @@ def draw_scenes(count: int, draw: torch.Generator) -> tuple[Tensor, Tensor, list
 
 
 class Captioner(nn.Module):
-    """A decoder of words that looks at 8 × 8 patches, which two convolutions read.
-
-    The patches do not look at each other. If they do, they copy the objects to the background, and words may read them
-    there.
-    """
+    """An encoder of 8 × 8 patches, which two convolutions read, and a decoder of words."""
 
     def __init__(self, width: int = 64, heads: int = 4) -> None:
         super().__init__()
@@ -112,18 +111,22 @@ class Captioner(nn.Module):
         self.order = nn.Parameter(0.02 * torch.randn(LONGEST, width))
         form = {"dim_feedforward": 2 * width, "dropout": 0.0, "activation": "gelu"}
         form |= {"batch_first": True, "norm_first": True}
-        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(width, heads, **form), 2, nn.LayerNorm(width))
+        encoder, decoder = nn.TransformerEncoderLayer, nn.TransformerDecoderLayer
+        self.encoder = nn.TransformerEncoder(
+            encoder(width, heads, **form), 1, nn.LayerNorm(width), enable_nested_tensor=False
+        )
+        self.decoder = nn.TransformerDecoder(decoder(width, heads, **form), 2, nn.LayerNorm(width))
         self.output = nn.Linear(width, len(WORDS))
 
     def forward(self, images: Tensor, words: Tensor) -> Tensor:
         """Return logits (B, n, words) of the next word after each of the words (B, n)."""
-        memory = self.patches(images).flatten(2).mT + self.positions
+        memory = self.encoder(self.patches(images).flatten(2).mT + self.positions)
         queries = self.words(words) + self.order[: words.shape[1]]
         mask = nn.Transformer.generate_square_subsequent_mask(words.shape[1])
         return self.output(self.decoder(queries, memory, tgt_mask=mask, tgt_is_causal=True))
 
 
-def train(steps: int = 350, seed: int = 0) -> Captioner:
+def train(steps: int = 900, seed: int = 0) -> Captioner:
     """Return a trained model."""
     torch.manual_seed(seed)
     draw = torch.Generator().manual_seed(seed)

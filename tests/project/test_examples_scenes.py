@@ -47,7 +47,6 @@ def test_patches_inside_a_box(example):
 
 
 def test_each_word_has_a_map(example, tmp_path):
-    """The notebook trains the model in full, and checks where it looks."""
     model = example.train(steps=3)
     shares = example.measure(model, 7)
     assert len(shares) == 5

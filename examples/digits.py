@@ -11,14 +11,13 @@ import sys
 from typing import NamedTuple
 
 import torch
-from PIL import Image
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import dikkat
 
-SIDE, PATCH, DIGIT, PIECE, PIECES = 48, 6, 16, 7, 6  # pixels, and the number of pieces
+SIDE, PATCH, DIGIT, PIECE, PIECES = 48, 6, 16, 6, 6  # pixels, and the number of pieces
 GRID = SIDE // PATCH  # patches in a row
 TRAINING = 1400  # the first 1,400 digits are for training, the last 397 are held out
 
@@ -55,12 +54,16 @@ def make_batch(digits: Tensor, labels: Tensor, count: int, draw: torch.Generator
     chosen, corners = torch.randint(len(digits), (count,), generator=draw), positions(DIGIT, SIDE, count)
     for image, row, (top, left) in zip(images, chosen.tolist(), corners.tolist(), strict=True):
         image[top : top + DIGIT, left : left + DIGIT] = digits[row]
-    images = (images + 0.1 * torch.randn(images.shape, generator=draw)).clamp(0, 1)
+    images = (images + 0.05 * torch.randn(images.shape, generator=draw)).clamp(0, 1)
     return Batch(images[:, None], labels[chosen], torch.cat([corners.flip(1), corners.flip(1) + DIGIT], 1))
 
 
 class Transformer(nn.Module):
-    """A vision transformer with a class token and 8 × 8 patches, which two convolutions read."""
+    """A vision transformer with a class token and 8 × 8 patches, which two convolutions read.
+
+    In all layers but the last, patches look only at their neighbours, and the class token only at itself. If patches
+    look everywhere, all of them copy the digit, and the class token may read it from any patch of the background.
+    """
 
     def __init__(self, width: int = 64, heads: int = 4, layers: int = 2) -> None:
         super().__init__()
@@ -70,17 +73,25 @@ class Transformer(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(width))
         self.positions = nn.Parameter(0.02 * torch.randn(GRID**2, width))
         layer = nn.TransformerEncoderLayer(width, heads, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, 10)
+        cells = torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).float()
+        hidden = F.pad(torch.cdist(cells, cells, torch.inf) > 1, (1, 0, 1, 0), value=True)
+        hidden[0, 0] = False
+        self.register_buffer("hidden", hidden, persistent=False)  # (65, 65), True where a query ignores a key
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (B, 10) of images (B, 1, 48, 48)."""
         patches = self.patches(images).flatten(2).mT + self.positions
         tokens = torch.cat([self.class_token.expand(len(images), 1, -1), patches], 1)
-        return self.output(self.encoder(tokens)[:, 0])
+        *layers, last = self.encoder.layers
+        for layer in layers:
+            tokens = layer(tokens, src_mask=self.hidden)
+        return self.output(self.norm(last(tokens))[:, 0])
 
 
-def train(steps: int = 1200, seed: int = 0) -> Transformer:
+def train(steps: int = 700, seed: int = 0) -> Transformer:
     """Return a trained model."""
     torch.manual_seed(seed)
     draw = torch.Generator().manual_seed(seed)
@@ -136,9 +147,9 @@ def measure(model: Transformer, batch: Batch) -> dict[str, tuple[float, float]]:
 
 
 def draw_page(model: Transformer, image: Tensor, path: str | None = None) -> dikkat.Trace:
-    """Return the trace of one image (1, 48, 48), and write its page."""
+    """Return the trace of the last layer for one image (1, 48, 48), and write its page."""
     return dikkat.show.attention(
-        model, image[None], tokens=["class", dikkat.Grid(GRID, GRID, image=image)], path=path,
+        model, image[None], layers=-1, tokens=["class", dikkat.Grid(GRID, GRID, image=image)], path=path,
         title="A digit among pieces of digits",
     )  # fmt: skip
 

@@ -4,8 +4,8 @@
 
 A scene has two objects, grey pebbles that no caption mentions, and noise. The caption starts with the left object, or
 with the upper one if the objects are more above each other than side by side. The training has only scenes and
-captions. While the decoder writes a colour or a shape, its cross-attention looks at that object. The page shows one
-scene. The printed table has held-out scenes: how often the largest patch of such a word is inside its object's box.
+captions. While the decoder writes a colour or a shape, its cross-attention looks mostly at that object. The page shows
+one scene. The printed table has held-out scenes: how often the largest patch of such a word is inside its object's box.
 """
 
 import sys
@@ -189,12 +189,11 @@ def patches_inside(box: Sequence[float]) -> Tensor:
 
 
 def draw_page(model: Captioner, scene: Scene, path: str | None = None) -> dikkat.Trace:
-    """Return the trace of the cross-attention in one scene, and write its page. Each row is the word it writes."""
-    caption = write_captions(model, scene.image[None])[0]
-    words = torch.tensor([[NUMBERS[word] for word in [START, *caption[:-1]]]])
+    """Return the trace of the cross-attention while the caption is written, and write its page."""
+    words = torch.tensor([[NUMBERS[word] for word in [START, *scene.words[:-1]]]])
     return dikkat.show.attention(
         model, scene.image[None], words, layers=CROSS, path=path, title="A caption and its scene",
-        tokens=([dikkat.Grid(GRID, GRID, image=scene.image)], caption),
+        tokens=([dikkat.Grid(GRID, GRID, image=scene.image)], scene.words),
     )  # fmt: skip
 
 

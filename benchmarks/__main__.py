@@ -62,7 +62,7 @@ BENCHES = (
     Bench("translation.translating", "BLEU of int8, time of a new process", ("--model", "{model}", *_DATA)),
     Bench("translation.multi30k", "scores of a translator of Multi30k", ("{model}",)),
     Bench("translation.own", "scores of translators trained with default options", ("{seeds}",)),
-    Bench("translation.page", "pages in a browser: a translator, sentences, a map", ("{model}", *_DATA)),
+    Bench("translation.page", "pages in a browser: a translator, sentences, a map, an image", ("{model}", *_DATA)),
     Bench("translation.serving", "a server under load", ("--model", "{model}", *_DATA)),
     Bench("against", "the README's rows, compared with another commit", ("{commit}",)),
 )

@@ -1,13 +1,14 @@
-"""Measure pages in a browser: a translator, two hundred translated sentences, and a map of 10,000 × 10,000 weights.
+"""Measure pages in a browser: a translator, two hundred sentences, a map of 10,000 × 10,000 weights, and an image.
 
-    python -m benchmarks.translation.page [MODEL --data FOLDER] [--only page,sentences,maps] [--out FOLDER]
+    python -m benchmarks.translation.page [MODEL --data FOLDER] [--only page,sentences,maps,images] [--out FOLDER]
 
 - `page`: a translator's tokens compared with Python's int8 search, its speed in Node, and its loading time;
 - `sentences`: the size of a page of translations, and the time until it is painted;
-- `maps`: frames per second while a map is dragged.
+- `maps`: frames per second while a map is dragged;
+- `images`: the size of a page with the shape of ViT-L, the time until it is drawn, and while a pointer moves over it.
 
-MODEL is a translator of Multi30k, FOLDER has `test_2016_flickr.en.gz`; `maps` needs neither. Browsers are new and
-headless, without a network or a GPU.
+MODEL is a translator of Multi30k, FOLDER has `test_2016_flickr.en.gz`; `maps` and `images` need neither. Browsers are
+new and headless, without a network or a GPU.
 """
 
 import argparse
@@ -19,8 +20,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from PIL import Image
+
+import dikkat
 from benchmarks.kit.processes import ROOT
 from benchmarks.kit.report import RESULTS, spread, write
+from dikkat.inspection import Token
 from dikkat.show import save_page
 from dikkat.translation import Search, Translator
 from dikkat.translation.data.corpus import read_lines
@@ -31,6 +37,7 @@ BEAMS = (1, 5)
 COMPARED, TIMED, ROUNDS = 500, 40, 5  # sentences whose tokens are compared, sentences that are timed, and how often
 SHOWN = 200  # sentences of a page
 SIDE, BROWSERS = 10_000, 3  # of a map
+LAYERS, HEADS, PATCHES = 24, 16, 32  # of ViT-L with 32 × 32 patches and a class token
 
 
 def node(script: str, *arguments: object, stdin: str | None = None) -> Any:
@@ -126,6 +133,23 @@ def maps() -> list[Record]:
     return records
 
 
+def images(folder: Path) -> list[Record]:
+    """Measure a page of attention on an image, of an untrained model."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(4 * HEADS, HEADS, 8 * HEADS, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False).eval()
+    picture = Image.linear_gradient("L").resize((16 * PATCHES, 16 * PATCHES))
+    tokens = [Token("[CLS]", special=True), dikkat.Grid(PATCHES, PATCHES, image=picture)]
+    with torch.no_grad(), dikkat.record(model, top_k=4, blocks=tokens) as trace:
+        model(3 * torch.randn(1, 1 + PATCHES**2, 4 * HEADS))
+    trace.tokens = tokens
+    path = folder / "image.html"
+    trace.to_html(path)
+    waits = node("pointing.mjs", path, chromium())
+    milliseconds = {name: spread(waits[name]) for name in ("opening", "maps", "handling", "frames")}
+    return [{"part": "image", "megabytes": path.stat().st_size / 1e6, "milliseconds": milliseconds}]
+
+
 OF_A_MODEL: dict[str, Callable[[Translator, list[str], Path], list[Record]]] = {
     "page": page,
     "sentences": sentences_page,
@@ -136,12 +160,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=[*OF_A_MODEL, "maps"], help="by ','")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=[*OF_A_MODEL, "maps", "images"], help="by ','"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the records")
     arguments = parser.parse_args()
     for part in arguments.only:
         if part == "maps":
             records = maps()
+        elif part == "images":
+            with tempfile.TemporaryDirectory() as folder:
+                records = images(Path(folder))
         elif arguments.model and arguments.data:
             lines = list(read_lines(arguments.data / "test_2016_flickr.en.gz"))[:COMPARED]
             with tempfile.TemporaryDirectory() as folder:

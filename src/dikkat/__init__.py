@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from dikkat.inspection import (
         Attentions,
         Changed,
+        Grid,
         Inspection,
         Requesting,
+        Times,
         Trace,
+        Words,
         change,
         compare,
         effects,
@@ -52,12 +55,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdditiveAttention", "AttentionPooling", "Attentions", "BilinearAttention", "Changed", "DotProductAttention",
-    "Implementation", "Inspection", "KernelAttention", "LengthBatchSampler", "Memory", "MultiHeadAttention",
-    "PooledBags", "Requesting", "Restricting", "SelfAttention", "State", "Trace", "as_torch_attention", "attend",
-    "attend_memory", "attend_ragged", "attention_state", "attention_weights", "attentions", "change", "check_values",
-    "collate_bags", "compare", "distributed", "effects", "implementations", "inspect", "masked_softmax", "merge",
-    "prepare", "ragged_state", "record", "register_transformers", "relevance", "scores", "self_attention", "show",
-    "watch",
+    "Grid", "Implementation", "Inspection", "KernelAttention", "LengthBatchSampler", "Memory", "MultiHeadAttention",
+    "PooledBags", "Requesting", "Restricting", "SelfAttention", "State", "Times", "Trace", "Words",
+    "as_torch_attention", "attend", "attend_memory", "attend_ragged", "attention_state", "attention_weights",
+    "attentions", "change", "check_values", "collate_bags", "compare", "distributed", "effects", "implementations",
+    "inspect", "masked_softmax", "merge", "prepare", "ragged_state", "record", "register_transformers", "relevance",
+    "scores", "self_attention", "show", "watch",
 ]  # fmt: skip
 
 _SUBMODULES = (

@@ -48,6 +48,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "overview": {"overview": CELLS_OF_MAP},
     "overview, largest": {"overview": CELLS_OF_MAP, "pool": "max"},
     "top_k and overview": {"top_k": TOP, "overview": CELLS_OF_MAP},
+    "blocks": {"blocks": dikkat.Grid(1, QUERIES)},
     "all": {
         "weights": True, "rows": [0, -1], "top_k": TOP, "sums": True, "entropy": True, "argmax": True,
         "overview": CELLS_OF_MAP,
@@ -140,6 +141,8 @@ def expected(request: dict[str, Any], choice: dict[str, Any]) -> Expected:
             more = (0, request["top_k"] - min(request["top_k"], QUERIES))
             seen["top_weights"] = F.pad(largest[..., : request["top_k"]], more)
             seen["top_keys"] = F.pad(keys[..., : request["top_k"]], more, value=-1)
+        if "blocks" in request:  # of one patch
+            seen["blocks"] = weights
         if {"weights", "top_k"} & set(request):
             seen["hidden"] = (weights == 0).all(-2)
         if "sums" in request:

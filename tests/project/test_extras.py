@@ -13,7 +13,7 @@ from processes import python
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Distributions that are imported under another name.
-IMPORTED = {"prometheus-client": "prometheus_client", "scikit-learn": "sklearn"}
+IMPORTED = {"prometheus-client": "prometheus_client", "scikit-learn": "sklearn", "pillow": "PIL"}
 
 
 def packages(extra: str) -> set[str]:

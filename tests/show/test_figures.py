@@ -96,7 +96,7 @@ def test_recorded_heads_and_largest_weights() -> None:
     ):
         with pytest.raises(error, match=message):
             trace.figure(*arguments)
-    for named, message in (({"kind": "bars"}, "kind: got 'bars'; expected 'lines' or 'map'"),
+    for named, message in (({"kind": "bars"}, "kind: got 'bars'; expected 'lines', 'map' or 'image'"),
                            ({"element": 2}, "element: got 2; expected -2 to 1")):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             trace.figure(0, 0, **named)

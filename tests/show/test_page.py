@@ -142,7 +142,7 @@ def test_the_policy_allows_this_script_and_style_and_nothing_else():
     assert [content_hash(text) for text in reader.texts("script", type="module")] == [directives["script-src"]]
     assert [content_hash(text) for text in reader.texts("style")] == [directives["style-src"]]
     assert directives.keys() == {"default-src", "script-src", "style-src", "img-src", "base-uri", "form-action"}
-    assert directives["img-src"] == "blob:"  # of pictures that a reader saves
+    assert directives["img-src"] == "blob: data:"  # pictures that a reader saves, and images in the page
     types = [attributes["type"] for tag, attributes, _ in reader.elements if tag == "script"]
     assert types == ["application/json", "module"]
 

@@ -11,11 +11,11 @@ import torch
 from chromium import names, needs_chromium, outcomes_of
 
 from dikkat import Trace, show
+from dikkat.inspection import Token
 from dikkat.inspection.calls import Call
 from dikkat.inspection.generation import Generation
 from dikkat.inspection.request import Inspection
 from dikkat.show import save_page
-from dikkat.show.views import Token
 
 
 def sentence(source_tokens, target_tokens, weights, reference=None, **texts):

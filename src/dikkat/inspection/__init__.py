@@ -11,9 +11,9 @@ from dikkat.inspection.request import Inspection, Requesting
 from dikkat.inspection.single_call import inspect
 from dikkat.inspection.trace import Trace
 from dikkat.inspection.watching import HeadStatistics, watch
-from dikkat.show.views import Token
+from dikkat.show.positions import Grid, Times, Token, Words
 
 __all__ = [
-    "Attentions", "Changed", "HeadStatistics", "Inspection", "Requesting", "Token", "Trace", "attentions", "change",
-    "compare", "effects", "inspect", "record", "relevance", "watch",
+    "Attentions", "Changed", "Grid", "HeadStatistics", "Inspection", "Requesting", "Times", "Token", "Trace", "Words",
+    "attentions", "change", "compare", "effects", "inspect", "record", "relevance", "watch",
 ]  # fmt: skip

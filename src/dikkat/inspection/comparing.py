@@ -13,13 +13,14 @@ from torch import Tensor
 from dikkat.inspection.calls import Call
 from dikkat.inspection.request import Inspection
 from dikkat.inspection.tables import heads_of, make_frame
-from dikkat.show.views import Token, labels_of
+from dikkat.show.positions import Token, TokenList
+from dikkat.show.views import labels_of
 
 if TYPE_CHECKING:
     from dikkat.inspection.trace import Trace
 
 Calls = Sequence[tuple[Call, Inspection]]
-TokensByKind = Mapping[str, list[Token]]
+TokensByKind = Mapping[str, TokenList]
 
 
 def compare(a: "Trace", b: "Trace", *, element: int = 0) -> Any:
@@ -87,19 +88,22 @@ def subtract(runs: Sequence[Calls], tokens: Sequence[TokensByKind]) -> list[tupl
     return [(pair[0][0], _subtract_call(pair, tokens)) for pair in zip(*runs, strict=True)]
 
 
-def merge_tokens(tokens: TokensByKind, subtracted: TokensByKind, *, aligned: bool) -> dict[str, list[Token]]:
+def merge_tokens(tokens: TokensByKind, subtracted: TokensByKind, *, aligned: bool) -> dict[str, TokenList]:
     """Return the tokens of a difference: the aligned tokens, or both texts at a position if they are not equal."""
-    merged = dict[str, list[Token]]()
+    merged = dict[str, TokenList]()
     for kind, labels in tokens.items():
         second = subtracted.get(kind, labels)
         if aligned and len(labels) != len(second):
-            merged[kind] = [labels[position] for position in _match(_texts_of(labels), _texts_of(second))[0].tolist()]
+            merged[kind] = labels.select(_match(_texts_of(labels), _texts_of(second))[0].tolist())
         else:
             texts = _texts_of([*second, *labels[len(second) :]])
-            merged[kind] = [
-                token if token.text == text else token._replace(text=f"{token.text} / {text}")
-                for token, text in zip(labels, texts, strict=False)
-            ]
+            merged[kind] = TokenList(
+                (
+                    token if token.text == text else token._replace(text=f"{token.text} / {text}")
+                    for token, text in zip(labels, texts, strict=False)
+                ),
+                labels.parts,
+            )
     return merged
 
 

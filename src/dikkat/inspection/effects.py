@@ -19,7 +19,7 @@ from dikkat.inspection.origins import Streams
 from dikkat.inspection.recording import record
 from dikkat.inspection.tables import make_frame, scores_columns
 from dikkat.inspection.trace import Trace
-from dikkat.show.views import Tokens
+from dikkat.show.positions import Tokens
 
 # A call: the name of its module, and how many calls the module made before.
 Key = tuple[str, int]

@@ -152,7 +152,7 @@ def generation(
             raises.
         OSError: The system could not write; an existing file is unchanged.
     """
-    _check_arguments(model, generate_arguments)
+    check_arguments(model, generate_arguments)
     if path is not None:
         check_replaceable(path)
     text, messages = _read_prompt(tokenizer, prompt)
@@ -192,7 +192,8 @@ def generation(
     return result
 
 
-def _check_arguments(model: Any, arguments: Mapping[str, Any]) -> None:
+def check_arguments(model: Any, arguments: Mapping[str, Any]) -> None:
+    """Check that `generate` calls the model once for each token."""
     if getattr(model, "generation_config", None) is None:
         raise TypeError(f"model: got {type(model).__name__}; expected a Hugging Face model with generate")
     config = arguments.get("generation_config") or model.generation_config

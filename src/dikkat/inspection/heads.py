@@ -1,16 +1,21 @@
 """Scores of heads: how much of their weight each pattern (previous token, first token, same token, ...) has."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dikkat.show.views import Token
+from dikkat.show.blocks import Layouts, find_cells
+from dikkat.show.positions import Grid, Token
 
 # The patterns in the order of the tables. If shares are equal, the first pattern wins.
 PATTERNS = ("previous", "next", "itself", "first", "same", "induction", "separator", "evenly")
+# The patterns of sequences with a grid, which come before the others.
+GRID_PATTERNS = ("nearby", "row", "column", "class", "registers")
+_CLASS, _REGISTER = r"\W*(cls|class[ _]token)\W*", r"\W*(reg|register)[ _]?(token)?[ _]?\d*\W*"
 
 _CLEAR_SHARE = 0.2  # a share from which a pattern wins even if "evenly" is larger
 
@@ -46,11 +51,12 @@ class Scores(NamedTuple):
 
 
 def compute_scores(
-    known: KnownWeights, tokens: Sequence[Token], key_masks: Mapping[str, Tensor] | None = None
+    known: KnownWeights, tokens: Sequence[Token], layouts: Layouts, key_masks: Mapping[str, Tensor] | None = None
 ) -> Scores:
     """Return the scores of `Trace.scores`; the unknown weights of a query count as equal (`guess`).
 
-    `key_masks` (n, m) or (m,) add the mean shares of further keys, without a comparison with uniform weights.
+    `layouts` are the grids and times among the keys. `key_masks` (n, m) or (m,) add the mean shares of further keys,
+    without a comparison with uniform weights.
     """
     weights, keys = known.weights, known.keys
     (heads, count, _), positions = weights.shape, known.queries[None, :, None]
@@ -116,6 +122,7 @@ def compute_scores(
             follows_same = torch.zeros_like(same_text)
             follows_same[:, 1:] = (same_text & (columns >= begin) & (columns < known.queries[:, None]))[:, :-1]
             masks |= {"same": same_text & ~on_diagonal & reach, "induction": follows_same & ~on_diagonal}
+        masks |= _grid_masks(known, texts, layouts, reach)
         for name, mask in masks.items():
             key_counts = mask.sum(-1).expand(heads, count)
             add_share(name, mask[rows, key_index], key_counts > 0, key_counts)
@@ -132,11 +139,31 @@ def compute_scores(
 def _main_pattern(shares: Mapping[str, tuple[float, int]]) -> str:
     """Return a head's main pattern. A share of k queries is multiplied by (k − 1) / (k + 1), 0 for a single query."""
     discounted = {name: share * (count - 1) / (count + 1) for name, (share, count) in shares.items() if share == share}
-    patterns = {name: discounted[name] for name in PATTERNS if name in discounted and name != "evenly"}
+    names = [name for name in (*GRID_PATTERNS, *PATTERNS) if name in discounted and name != "evenly"]
+    patterns = {name: discounted[name] for name in names}
     best = max(patterns, key=lambda name: patterns[name], default="")
     if patterns.get(best, 0.0) >= _CLEAR_SHARE or patterns.get(best, 0.0) > discounted.get("evenly", 0.0):
         return best
     return "evenly" if "evenly" in discounted else best
+
+
+def _grid_masks(known: KnownWeights, texts: Sequence[str], layouts: Layouts, reach: Tensor) -> dict[str, Tensor]:
+    """Return which keys (n, m) of each query are in each pattern of grids; none without a grid."""
+    if not any(isinstance(layout, Grid) for layout in layouts.values()):
+        return {}
+    masks = {}
+    for name, pattern in (("class", _CLASS), ("registers", _REGISTER)):
+        matches = torch.tensor([re.fullmatch(pattern, text, re.IGNORECASE) is not None for text in texts])
+        if matches.any():
+            is_other = ~matches[known.queries] if known.is_self else torch.ones(len(known.queries), dtype=torch.bool)
+            masks[name] = matches & reach & is_other[:, None]
+    if known.is_self:
+        cells = find_cells(layouts, known.first_key + known.key_count)[known.first_key :]
+        number, row, column = (cells[known.queries, None] - cells[None]).abs().unbind(-1)
+        neighbours = reach & (number == 0) & (cells[:, 0] >= 0) & (row + column > 0)
+        masks |= {"nearby": neighbours & (row <= 1) & (column <= 1), "row": neighbours & (row == 0),
+                  "column": neighbours & (column == 0)}  # fmt: skip
+    return masks
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -5,28 +5,64 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dikkat.inspection.calls import Call
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import summarise_weights
+from dikkat.show.blocks import Layouts, find_groups, group_means, positions_outside, recorded_side
 from dikkat.show.views import CELLS, TOP
 
 
-def drawable(record: Inspection) -> Inspection | None:
-    """Return the largest weights (H, n, k), their keys and the map (H, a, b) of a call; None if not recorded."""
-    summary = record
+def drawable(record: Inspection, layouts: Sequence[Layouts]) -> Inspection | None:
+    """Return the largest weights (H, n, k), their keys and the map (H, a, b) of a call; None if not recorded.
+
+    With grids among the queries or keys, the result also has the mean weights of blocks if they are known.
+    """
+    summary = with_blocks(record, record.weights, layouts)
+    blocks, outside = summary.blocks, summary.outside
     if record.weights is not None:
-        weights, request = record.weights, Request(top_k=TOP, overview=CELLS, pool="max")
+        weights, request = record.weights.float(), Request(top_k=TOP, overview=CELLS, pool="max")
         summary = summarise_weights(weights[..., 0], weights.abs(), request)
         if record.change is not None:
             summary = _add_signs(summary, weights, request)
+    if blocks is not None and summary.top_weights is None:
+        unknown = blocks.new_zeros(*record.sizes[:2], 1)
+        summary = replace(summary, top_weights=unknown, top_keys=unknown.long() - 1)
     if summary.top_weights is None or summary.top_keys is None:
         return None
     return Inspection(
         top_weights=summary.top_weights, top_keys=summary.top_keys, overview=summary.overview, heads=record.heads,
         queries=record.queries, shape=record.shape, positions=record.positions, hidden=record.hidden,
-        change=record.change,
+        change=record.change, blocks=blocks, outside=outside,
     )  # fmt: skip
+
+
+def with_blocks(record: Inspection, weights: Tensor | None, layouts: Sequence[Layouts]) -> Inspection:
+    """Return the record of an element with the mean weights of blocks, from weights (H, n, m) if these are known."""
+    _, queries, keys = record.sizes
+    if not any(layouts) or (weights is None and record.blocks is None):
+        return replace(record, blocks=None, outside=None)
+    side = recorded_side(layouts)
+    groups = [find_groups(axis, count, side) for axis, count in zip(layouts, (queries, keys), strict=True)]
+    if weights is None:
+        sizes = tuple(int(numbers.max()) + 1 for numbers in groups)
+        is_fitting = record.blocks is not None and record.blocks.shape[1:] == sizes
+        return record if is_fitting else replace(record, blocks=None, outside=None)
+    weights = weights.float()
+    blocks = group_means(group_means(weights, groups[1], -1), groups[0], -2)
+    outside = weights[:, positions_outside(layouts[0], queries)] if side > 1 else None
+    return replace(record, blocks=blocks, outside=outside)
+
+
+def with_largest_blocks(record: Inspection, layouts: Sequence[Layouts]) -> Inspection:
+    """Return the record with the mean weights of blocks if only the largest weights are known."""
+    heads, queries, keys = record.sizes
+    assert record.top_weights is not None
+    assert record.top_keys is not None
+    weights = torch.zeros(heads, queries, keys, dtype=record.top_weights.dtype)
+    weights.scatter_add_(-1, record.top_keys.clamp(min=0), record.top_weights)
+    return with_blocks(record, weights, layouts)
 
 
 def _add_signs(summary: Inspection, weights: Tensor, request: Request) -> Inspection:
@@ -84,6 +120,18 @@ def _append_run(earlier: Inspection, later: Inspection, start: int) -> Inspectio
         hidden = torch.cat([earlier.hidden[:, :first], later_hidden], -1)
         keys = first + count
     return Inspection(
-        **tops, hidden=hidden, change=change, heads=later.heads, shape=(1, heads, start + count, keys),
-        positions=(earlier.positions[0], min(first_key, 0)),
+        **tops, **_append_blocks(earlier, later, start), hidden=hidden, change=change, heads=later.heads,
+        shape=(1, heads, start + count, keys), positions=(earlier.positions[0], min(first_key, 0)),
     )  # fmt: skip
+
+
+def _append_blocks(earlier: Inspection, later: Inspection, start: int) -> dict[str, Tensor]:
+    """Return the blocks of a text with the queries of a later run; none if the runs overlap or a run has none."""
+    appended = {}
+    for field in ("blocks", "outside"):
+        before, after = earlier.tensors().get(field), later.tensors().get(field)
+        if before is not None and after is not None and start == earlier.sizes[1]:
+            new_keys = after.shape[-1] - before.shape[-1]
+            if new_keys >= 0:
+                appended[field] = torch.cat([F.pad(before, (0, new_keys)), after], -2)
+    return appended

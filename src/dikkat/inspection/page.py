@@ -10,12 +10,14 @@ import torch
 from torch import nn
 
 from dikkat.inspection.calls import Call
+from dikkat.inspection.image_inputs import is_processor
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import record
-from dikkat.inspection.request import Inspection
+from dikkat.inspection.request import Inspection, Requesting
 from dikkat.inspection.trace import PAGE_TITLE, Trace
 from dikkat.show.arrays import Weights, as_array
-from dikkat.show.views import CELLS, TOP, Token, Tokens
+from dikkat.show.positions import Part, Token, Tokens, tokens_of
+from dikkat.show.views import CELLS, TOP
 
 __all__ = ["attention", "weights"]
 
@@ -34,8 +36,13 @@ def attention(
 ) -> Trace:
     """Write a self-contained page of a model's attention in a text.
 
-    For a Hugging Face model, pass its tokenizer and a text: `attention(model, tokenizer, text, "page.html")`. For other
-    models, pass the inputs and a label for each position: `attention(model, x, tokens=["a", "b"], path="p.html")`.
+    For a Hugging Face model, pass its tokenizer and a text: `attention(model, tokenizer, text, "page.html")`. For an
+    image, pass the processor: `attention(model, processor, image, "page.html")`, or `(image, text)` for a model that
+    reads both. With `max_new_tokens`, the page has a map for each word that such a model writes. For other models, pass
+    the inputs and a label for each position: `attention(model, x, tokens=["a", "b"], path="p.html")`.
+
+    dikkat measures the position of each token on the image: it runs the processor on test images, and the model's
+    embeddings with gradients. If tokens have no such position, as after a resampler, an error shows how to pass them.
 
     The page opens on the most informative head, with lines from each token to the tokens that it attends to. It also
     has the main pattern of each head, all layers and heads as small maps, and the weight of one pair in all heads. The
@@ -43,27 +50,30 @@ def attention(
 
     Args:
         model: Any model that `dikkat.record` accepts.
-        *arguments: A tokenizer, a text (for an encoder and decoder a tuple of source and target), and optionally the
-            path. dikkat calls the tokenizer with a text and uses its `convert_ids_to_tokens` and `all_special_ids`. If
-            you pass `tokens`, the model's inputs.
-        tokens: The labels of queries and keys: a list of strings, or two lists (source, target). For several elements,
-            or a batch of one, a list with the labels of each element. Default: the tokenizer's tokens, or 0, 1 ...
+        *arguments: A tokenizer and a text (for an encoder and decoder a tuple of source and target), or a processor and
+            an image or a tuple of an image and a text; optionally the path. An image is a Pillow image, a path, or an
+            array or tensor, as in `dikkat.Grid`. dikkat calls the tokenizer with a text and uses its
+            `convert_ids_to_tokens` and `all_special_ids`. If you pass `tokens`, the model's inputs.
+        tokens: The labels of queries and keys: a list of strings and parts (`dikkat.Grid`, `Words`, `Times`), a part,
+            or two lists (source, target). For several elements, or a batch of one, a list with the labels of each
+            element. Default: the tokenizer's tokens, or 0, 1 ...
         path: The file; its folder must exist. None writes no file: the trace shows the page as the last value of a
             notebook cell.
         element: The element of the batch on the page, or several to choose from.
-        layers: The selected layers, as in `dikkat.record`; all by default.
+        layers: The selected layers, as in `dikkat.record`. Default: all; for a model that writes a text about an image,
+            the layers of the language model.
         heads: The selected heads; all by default.
         title: The heading.
         effects: A table of `dikkat.effects`, by which the page in `path` ranks and colours the heads.
-        **inputs: The model's inputs by name.
+        **inputs: The model's inputs by name; with a processor, `max_new_tokens` and other arguments of `generate`.
 
     Returns:
         The trace, with the largest weights of each query, an overview of each head, and the tokens.
 
     Raises:
         TypeError: The text is neither a string nor a tuple of two strings, or tokens are not strings.
-        ValueError: The text has no tokens or is too long for the model, the tokenizer belongs to another model, tokens
-            have another length, or `dikkat.record` raises.
+        ValueError: The text has no tokens or is too long for the model, the tokenizer or processor belongs to another
+            model, tokens have another length, the positions on the image are unknown, or `dikkat.record` raises.
         OSError: The system could not write; an existing file is unchanged.
 
     Source:
@@ -77,20 +87,43 @@ def attention(
         tokenizer, text, *rest = [*arguments, *(inputs.pop(name) for name in ("tokenizer", "text") if name in inputs)]
         path = rest[0] if rest else path
         arguments, (inputs, labels) = (), _encode_texts(model, tokenizer, text)
-    elif any(hasattr(argument, "image_processor") or hasattr(argument, "preprocess") for argument in arguments):
-        raise TypeError(
-            f"attention: got {type(arguments[0]).__name__}; expected a tokenizer and a text, or the model's inputs: "
-            "attention(model, **processor(images=image, return_tensors='pt'))"
-        )
-    with torch.no_grad(), record(model, layers=layers, heads=heads, top_k=TOP, overview=CELLS, pool="max") as trace:
+    elif tokens is None and arguments and is_processor(arguments[0]):
+        from dikkat.inspection.image_pages import locate_image, record_written_words
+
+        processor, *rest = arguments
+        if not 0 < len(rest) < 3:
+            raise TypeError(f"attention: got {len(rest)} arguments after the processor; expected an image or "
+                            "(image, text), and optionally the path")  # fmt: skip
+        path = rest[1] if len(rest) > 1 else path
+        if "max_new_tokens" in inputs:
+            trace = record_written_words(model, processor, rest[0], layers, heads, **inputs)
+            return _write_page(trace, path, element=element, title=title, effects=effects)
+        if inputs:
+            raise TypeError(f"{next(iter(inputs))}: got an argument without max_new_tokens; expected only an image, or "
+                            "(image, text)")  # fmt: skip
+        arguments, (inputs, labels, layers) = (), locate_image(model, processor, rest[0], layers, heads)
+    request = request_of_page(labels if isinstance(element, int) or labels is None else labels[0], heads)
+    with torch.no_grad(), record(model, layers=layers, **request) as trace:
         model(*arguments, **inputs)
     if labels is not None:
         trace.set_tokens(labels, element)
+    return _write_page(trace, path, element=element, title=title, effects=effects)
+
+
+def _write_page(trace: Trace, path: str | os.PathLike[str] | None, *, effects: Any, **options: Any) -> Trace:
     if path is not None:
-        trace.to_html(path, element=element, title=title, effects=effects)
+        trace.to_html(path, effects=effects, **options)
     elif effects is not None:
         raise ValueError("effects: got a table without path; expected a path, or trace.to_html(path, effects=table)")
     return trace
+
+
+def request_of_page(tokens: Any, heads: int | Sequence[int] | None) -> Requesting:
+    """Return what a page needs of each call; with grids in the tokens, also the mean weights of blocks of patches."""
+    is_batch = isinstance(tokens, list) and len(tokens) == 1 and not isinstance(tokens[0], str | Token | Part)
+    sequences = {} if tokens is None else tokens_of(tokens[0] if is_batch else tokens)
+    request: Requesting = {"top_k": TOP, "overview": CELLS, "pool": "max", "heads": heads}
+    return request | {"blocks": sequences} if any(labels.parts for labels in sequences.values()) else request
 
 
 def weights(

@@ -98,18 +98,19 @@ def record(
     checked = Request(**(request if request.keys() - selectors else request | default))
     if checked.is_empty:
         raise ValueError(
-            "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax, overview, spans or "
-            "max_score"
+            "record: got nothing to record; expected weights, rows, top_k, sums, entropy, argmax, overview, blocks, "
+            "spans or max_score"
         )
     return recording(model, checked, layers, sum_over, decay)
 
 
 @contextmanager
 def recording(
-    model: nn.Module, checked: Request, layers: Layers | None = None, sum_over: object = None, decay: float = 1.0
-) -> Iterator[Trace]:
-    """Record the checked request of `record`."""
-    choices, trace = select_layers(model, layers), Trace()
+    model: nn.Module, checked: Request, layers: Layers | None = None, sum_over: object = None, decay: float = 1.0,
+    trace: Trace | None = None,
+) -> Iterator[Trace]:  # fmt: skip
+    """Record the checked request of `record`, in an empty trace."""
+    choices, trace = select_layers(model, layers), Trace() if trace is None else trace
     totals = None if sum_over is None and decay == 1.0 else Totals(trace, checked, sum_over, decay)
     trace.spans = checked.spans.names if isinstance(checked.spans, Spans) else ()
     recorder = _Recorder(model, trace, totals.request if totals else checked, list(choices.values()))
@@ -224,7 +225,8 @@ class _Recorder(Watcher):
         with torch.no_grad(), recording_hooks.observed_by(None), torch._C.DisableTorchFunction(), cpu, cuda:
             with naming_errors("recording", name):
                 positions = self.find_positions(streams, queries, keys)
-                inspection = inspect(replace(self._request, first_key=max(0, positions[1])))
+                first_query, first_key = positions[0], max(0, positions[1])
+                inspection = inspect(replace(self._request, first_key=first_key, first_query=first_query))
             is_self = streams[0].sequence == streams[1].sequence
             reads = self.observation.continued_sequence(streams) if is_self else 0
         layer = self._numbering.within(name) if layer < 0 else layer

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from dikkat._core.summary import Asked
 from dikkat.scores import check_size
+from dikkat.show.blocks import find_groups, matching_tokens, positions_outside, recorded_side
+from dikkat.show.positions import TokenList, Tokens, tokens_of
 
 Overview = int | tuple[int, int]
 Pool = Literal["mean", "max"]
@@ -32,6 +34,8 @@ class Requesting(TypedDict, total=False):
         pool: How the weights of a cell are pooled: "mean" or "max".
         spans: Keys by name, as a slice or a list of positions; the result has the total weight of each span.
         max_score: Whether to return the largest score of each query, with biases and after a soft cap, without a sink.
+        blocks: Tokens with `dikkat.Grid` or `Times`, as in `Trace.tokens`: the result has the mean weights between
+            words and square blocks of patches, at most 256 blocks of an axis. Calls of other lengths have none.
         heads: The selected heads (last leading dimension), counted like `rows`; all by default.
         queries: The selected queries, counted like `rows`, or a slice; all by default. A short sequence of a packed
             batch skips `rows` and `queries` beyond its end.
@@ -47,6 +51,7 @@ class Requesting(TypedDict, total=False):
     pool: Pool
     spans: Mapping[str, Span] | None
     max_score: bool
+    blocks: Tokens | None
     heads: int | Sequence[int] | None
     queries: int | Sequence[int] | slice | None
 
@@ -68,6 +73,9 @@ class Inspection:
         overview: (..., a, b), the weights pooled to cells.
         span_mass: (..., n, s), the total weight of each span, in the order of `spans`.
         max_score: (..., n), the largest score of each query; −∞ for a query that sees no key.
+        blocks: (..., a, b), the mean weights between groups of queries and of keys: each word, and square blocks of the
+            patches of each grid. Selected `queries` are not grouped.
+        outside: (..., r, m), the weights of the queries that are in no grid, if blocks have several patches.
         change: (..., n), only in a difference of two recordings: half the sum of the absolute differences of a query's
             weights; NaN for padding.
         output: (..., n, d_v), the weighted mean of the values if `inspect` got values.
@@ -90,6 +98,8 @@ class Inspection:
     overview: Tensor | None = None
     span_mass: Tensor | None = None
     max_score: Tensor | None = None
+    blocks: Tensor | None = None
+    outside: Tensor | None = None
     change: Tensor | None = None
     output: Tensor | None = None
     hidden: Tensor | None = None
@@ -158,7 +168,8 @@ class Inspection:
 # The number of dimensions after the leading ones.
 _TRAILING = {
     "lse": 1, "weights": 2, "rows": 2, "top_weights": 2, "top_keys": 2, "sums": 1, "entropy": 1, "argmax": 1,
-    "overview": 2, "span_mass": 2, "max_score": 1, "change": 1, "output": 2, "hidden": 1,
+    "overview": 2, "span_mass": 2, "max_score": 1, "blocks": 2,
+    "outside": 2, "change": 1, "output": 2, "hidden": 1,
 }  # fmt: skip
 
 
@@ -170,6 +181,7 @@ class Request:
         longest: The queries of the longest sequence in a packed batch; shorter sequences ignore indices beyond them.
         longest_keys: The keys of the sequence with the most keys in a packed batch, likewise for spans.
         first_key: The position of the first key, from which the positions of spans count.
+        first_query: The position of the first query.
         tolerant: Whether `max_score` is None if the scores of a call are unknown. Otherwise an error is raised.
     """
 
@@ -183,11 +195,13 @@ class Request:
     pool: Pool = "mean"
     spans: "Spans | Mapping[str, Span] | None" = None
     max_score: bool = False
+    blocks: "Sequence[TokenList] | Tokens | None" = None
     heads: int | Sequence[int] | None = None
     queries: int | Sequence[int] | slice | None = None
     longest: float = 0
     longest_keys: float = 0
     first_key: int = 0
+    first_query: int = 0
     tolerant: bool = False
 
     def __post_init__(self) -> None:
@@ -205,6 +219,11 @@ class Request:
             _indices(name, getattr(self, name))
         if self.spans is not None and not isinstance(self.spans, Spans):
             object.__setattr__(self, "spans", Spans.of(span_positions(self.spans)))
+        if self.blocks is not None and not isinstance(self.blocks, _Sequences):
+            sequences = _Sequences(tokens_of(self.blocks).values())
+            if not any(labels.parts for labels in sequences):
+                raise ValueError("blocks: got tokens without dikkat.Grid or Times; expected at least one of them")
+            object.__setattr__(self, "blocks", sequences)
 
     @property
     def is_empty(self) -> bool:
@@ -245,6 +264,19 @@ class Request:
         members[indices[inside], numbers[inside]] = 1
         return members.to(like)
 
+    def find_blocks(self, queries: int, keys: int) -> "BlockGroups | None":
+        """Return the groups of all queries and keys of a call; None if no block was requested or no tokens fit."""
+        if self.blocks is None or self.first_key:
+            return None
+        sequences, is_grouped = cast(_Sequences, self.blocks), self.queries is None and not self.first_query
+        query_layouts = matching_tokens(sequences, queries, 0).parts if is_grouped else {}
+        key_layouts = matching_tokens(sequences, keys, self.first_query).parts
+        if not query_layouts and not key_layouts:
+            return None
+        side = recorded_side((query_layouts, key_layouts))
+        outside = positions_outside(query_layouts, queries) if side > 1 and self.queries is None else None
+        return BlockGroups(find_groups(query_layouts, queries, side), find_groups(key_layouts, keys, side), outside)
+
     def without_scores(self, reason: str) -> "Request":
         """Return the request without `max_score`.
 
@@ -264,6 +296,23 @@ class Request:
         heads = lead[-1] if len(lead) > 1 else 1
         query_indices = _index_tensor("queries", self.queries, queries, device, self.longest)
         return _index_tensor("heads", self.heads, heads, device), query_indices
+
+
+class _Sequences(tuple[TokenList, ...]):
+    """The tokens of all kinds of sequences."""
+
+
+class BlockGroups(NamedTuple):
+    """The group of each query (n,) and key (m,), and the queries (r,) whose weights are recorded; None for none."""
+
+    queries: Tensor
+    keys: Tensor
+    outside: Tensor | None
+
+    def members(self, like: Tensor) -> Tensor:
+        """Return the share of each key in the mean of its group, (m, b)."""
+        shares = torch.nn.functional.one_hot(self.keys).to(like)
+        return shares / shares.sum(0)
 
 
 def span_positions(spans: Mapping[str, Span]) -> dict[str, Tensor]:

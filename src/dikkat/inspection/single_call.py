@@ -18,7 +18,7 @@ from dikkat._core.restricting import Restricting, check_names
 from dikkat._core.summary import Asked, Summary
 from dikkat._engine.addresses import on_cpu
 from dikkat.inspection.edits import Edits, Selection, count_heads, edited_weights_of_rows
-from dikkat.inspection.request import Inspection, Request, Requesting
+from dikkat.inspection.request import BlockGroups, Inspection, Request, Requesting
 from dikkat.inspection.row_blocks import (
     compute_all_rows,
     compute_rows,
@@ -29,6 +29,7 @@ from dikkat.inspection.row_blocks import (
     summarise,
 )
 from dikkat.scores import Score
+from dikkat.show.blocks import group_means
 
 _LARGE = 2**19  # pairs from which compiled summaries are faster than blocks of rows (not for the output only)
 
@@ -115,6 +116,7 @@ def inspect_problem(
     spec, row_indices = request.summary_spec(queries, keys), request.row_indices(queries, device)
     row_size, all_rows = numbers_of_a_row(problem), torch.arange(queries, device=device)
     masses: Tensor | None = None
+    blocks = request.find_blocks(queries, keys)
 
     def compute(rows: Tensor) -> tuple[Tensor, Tensor]:
         rows_problem = select_rows(problem, rows)
@@ -128,14 +130,13 @@ def inspect_problem(
         result = summarise_weights(*compute_all_rows(compute, queries, row_size, device), request)
         mean = _mean(full_problem, impl) if with_output else None
         return replace(result, output=mean, heads=heads, queries=query_indices, shape=(*problem.lead, queries, keys))
-    spans: Problem | None = None
-    if request.spans and not edits:  # the mass of a span is the weighted mean of its indicator
-        members = request.span_members(keys, problem.value).expand(*problem.lead, -1, -1)
-        spans = replace(problem, value=members)
+    spans, members = None, _members(request, blocks, keys, problem.value)
+    if members is not None and not edits:  # the mass of a span is the weighted mean of its indicator
+        spans = replace(problem, value=members.expand(*problem.lead, -1, -1))
     if edits:
         summary = summarise(compute, queries, keys, row_size, spec, device)
-        if request.spans:
-            masses = compute_rows(lambda rows: _span_mass(compute(rows)[1], request), all_rows, row_size)
+        if members is not None:
+            masses = compute_rows(lambda rows: compute(rows)[1] @ members, all_rows, row_size)
     elif spans is not None and not with_output:
         summary = _summarise(problem, spec, impl, spans)
         masses, summary = summary.mean, summary._replace(mean=None)
@@ -143,7 +144,10 @@ def inspect_problem(
         summary = _summarise(problem, spec, impl, full_problem if with_output else None)
         masses = None if spans is None else _mean(spans, impl)
     rows = None if row_indices is None else compute_rows(lambda block: compute(block)[1], row_indices, row_size)
-    result = replace(make_inspection(summary, request, rows), span_mass=masses)
+    result = replace(make_inspection(summary, request, rows), **_split_masses(request, blocks, masses))
+    if blocks is not None and blocks.outside is not None:
+        outside = compute_rows(lambda block: compute(block)[1], blocks.outside.to(device), row_size)
+        result = replace(result, outside=outside)
     return replace(result, heads=heads, queries=query_indices, shape=(*problem.lead, queries, keys))
 
 
@@ -163,12 +167,27 @@ def summarise_weights(lse: Tensor, weights: Tensor, request: Request) -> Inspect
     row_size = weights.numel() // max(1, queries)
     summary = summarise(lambda rows: (lse[..., rows], weights[..., rows, :]), queries, keys, row_size, spec, device)
     result = make_inspection(summary, request, None if row_indices is None else weights[..., row_indices, :])
-    masses = _span_mass(weights, request) if request.spans else None
-    return replace(result, weights=weights if request.weights else None, span_mass=masses)
+    blocks = request.find_blocks(queries, keys)
+    members = _members(request, blocks, keys, weights)
+    masses = _split_masses(request, blocks, None if members is None else weights @ members)
+    outside = None if blocks is None or blocks.outside is None else weights[..., blocks.outside.to(device), :]
+    return replace(result, weights=weights if request.weights else None, outside=outside, **masses)
 
 
-def _span_mass(weights: Tensor, request: Request) -> Tensor:
-    return weights @ request.span_members(weights.shape[-1], weights)
+def _members(request: Request, blocks: BlockGroups | None, keys: int, like: Tensor) -> Tensor | None:
+    """Return the share of each key in the spans and the blocks, (m, s + b); None without both."""
+    members = [request.span_members(keys, like)] if request.spans else []
+    members += [] if blocks is None else [blocks.members(like)]
+    return torch.cat(members, -1) if members else None
+
+
+def _split_masses(request: Request, blocks: BlockGroups | None, masses: Tensor | None) -> dict[str, Any]:
+    """Return the span masses, and the means of the blocks over their queries."""
+    if masses is None or blocks is None:
+        return {"span_mass": masses}
+    count = masses.shape[-1] - int(blocks.keys.max()) - 1
+    means = group_means(masses[..., count:], blocks.queries, -2)
+    return {"span_mass": masses[..., :count] if request.spans else None, "blocks": means}
 
 
 def is_by_product(name: str, problem: Problem) -> bool:

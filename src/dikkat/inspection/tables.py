@@ -9,12 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dikkat.inspection.heads import PATTERNS, KnownWeights, compute_scores
+from dikkat.inspection.heads import GRID_PATTERNS, PATTERNS, KnownWeights, compute_scores
 from dikkat.inspection.request import Inspection
-from dikkat.show.views import Token, axis_labels, labels_of
+from dikkat.show.blocks import Layouts, fitting_layouts
+from dikkat.show.positions import Grid, Token, TokenList
+from dikkat.show.views import axis_labels, labels_of
 
 Calls = Iterable[tuple[Any, Inspection]]  # `Call` and record
-_COLUMNS = ("layer", "module", "kind", "head", "looks", *PATTERNS, "information", "queries")  # of the scores
+_COLUMNS = ("layer", "module", "kind", "head", "looks", *GRID_PATTERNS, *PATTERNS, "information", "queries")
 
 
 def heads_of(record: Inspection) -> list[int]:
@@ -37,25 +39,41 @@ def known_weights(record: Inspection, kind: str) -> KnownWeights:
     return KnownWeights(weights, weight_keys, queries, keys, is_self, max(0, first_key), hidden)
 
 
-def key_tokens(known: KnownWeights, kind: str, tokens: Mapping[str, list[Token]]) -> list[Token]:
+def layouts_of(
+    kind: str, record: Inspection, tokens: Mapping[str, TokenList], *, is_longer: bool = False
+) -> tuple[Layouts, Layouts]:
+    """Return the grids and times among the queries and keys of a call; `is_longer`: positions follow the tokens."""
+    (first, first_key), (_, queries, keys) = record.positions, record.sizes
+    axes = labels_of(tokens, kind, first + queries, max(0, first_key) + keys)
+    is_grouped = record.queries is None and not first
+    query_layouts = fitting_layouts(axes[0], queries, is_longer=is_longer) if is_grouped else {}
+    return query_layouts, fitting_layouts(axes[1], keys, is_longer=is_longer or first > 0) if first_key <= 0 else {}
+
+
+def key_tokens(known: KnownWeights, kind: str, tokens: Mapping[str, TokenList]) -> list[Token]:
     """Return the tokens of the keys."""
     end = known.first_key + known.key_count
     return labels_of(tokens, kind, end, end)[1]
 
 
 def scores_columns(
-    calls: Calls, element: int, tokens: Mapping[str, list[Token]], patterns: Mapping[str, Any] | None = None
+    calls: Calls, element: int, tokens: Mapping[str, TokenList], patterns: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the columns of a table with a row for each head: its scores and its main pattern."""
     table: dict[str, list[Any]] = {}
     masks, sizes, fitted = _check_masks(patterns or {}), (0, 0), set[str]()
-    for call, known, heads in _known_calls(calls, element):
+    calls = [*calls]
+    layouts = (layout for call, record in calls for layout in layouts_of(call.kind, record, tokens)[1].values())
+    has_grids = any(isinstance(layout, Grid) for layout in layouts)
+    for call, record, known in _known_calls(calls, element):
         sizes = len(known.queries), known.key_count
         fitting = {name: mask for name, mask in masks.items() if mask.shape in (sizes, sizes[1:])}
         fitted |= fitting.keys()
-        scores = compute_scores(known, key_tokens(known, call.kind, tokens), fitting)
-        for index, head in enumerate(heads.tolist()):
-            shares = {pattern: float(shares[index]) for pattern, shares in scores.shares.items()}
+        key_layouts = layouts_of(call.kind, record, tokens)[1]
+        scores = compute_scores(known, key_tokens(known, call.kind, tokens), key_layouts, fitting)
+        unknown = dict.fromkeys(GRID_PATTERNS if has_grids else (), np.nan)
+        for index, head in enumerate(heads_of(record)):
+            shares = unknown | {pattern: float(shares[index]) for pattern, shares in scores.shares.items()}
             row = {"layer": call.layer, "module": call.name, "kind": call.kind, "head": head,
                    "looks": scores.patterns[index], **dict.fromkeys(masks, np.nan), **shares,
                    "queries": scores.query_counts[index]}  # fmt: skip
@@ -98,16 +116,16 @@ def effects_by_head(table: Any, calls: Calls) -> tuple[str, dict[tuple[int, str,
     return "effect" if is_exact else "estimate", dict(zip(rows, effects if is_exact else estimates, strict=True))
 
 
-def weights_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]]) -> Any:
+def weights_table(calls: Calls, element: int, tokens: Mapping[str, TokenList]) -> Any:
     """Return a table with a row for each known weight except 0."""
     chunks: dict[str, list[Any]] = {}
-    for call, known, heads in _known_calls(calls, element):
+    for call, record, known in _known_calls(calls, element):
         head, query, rank = np.nonzero((known.weights != 0).numpy() & (known.keys >= 0).numpy())
         keys = known.keys.numpy()[head, query, rank] + known.first_key
         queries = known.queries.numpy()[query] + known.first_key
         columns = {
             "layer": np.full(len(head), call.layer), "module": np.full(len(head), call.name),
-            "head": heads.numpy()[head], "query": queries, "key": keys,
+            "head": np.array(heads_of(record))[head], "query": queries, "key": keys,
             "weight": known.weights.numpy()[head, query, rank].astype(np.float32),
         }  # fmt: skip
         labels = _labels_of_axes(known, call.kind, tokens)
@@ -121,10 +139,10 @@ def weights_table(calls: Calls, element: int, tokens: Mapping[str, list[Token]])
 
 
 def head_weights(
-    call: Any, record: Inspection, index: int, element: int, tokens: Mapping[str, list[Token]]
+    call: Any, record: Inspection, index: int, element: int, tokens: Mapping[str, TokenList]
 ) -> tuple[NDArray[np.float64], list[str], list[str]]:
     """Return the known weights (n, m) of the head with this index, 0 for others, and the labels of both axes."""
-    known = next((known for _, known, _ in _known_calls([(call, record)], element)), None)
+    known = next((known for *_, known in _known_calls([(call, record)], element)), None)
     if known is None:
         raise ValueError(f"trace[{call.name!r}]: got an empty sequence; expected at least one query and key")
     weights = known.weights.new_zeros(len(known.queries), known.key_count)
@@ -134,15 +152,13 @@ def head_weights(
     return weights.numpy(), [token.text for token in labels[0]], [token.text for token in labels[1]]
 
 
-def _labels_of_axes(
-    known: KnownWeights, kind: str, tokens: Mapping[str, list[Token]]
-) -> tuple[list[Token], list[Token]]:
+def _labels_of_axes(known: KnownWeights, kind: str, tokens: Mapping[str, TokenList]) -> tuple[list[Token], TokenList]:
     end = known.first_key + known.key_count
     return labels_of(tokens, kind, end if known.is_self else int(known.queries.max()) + 1, end)
 
 
-def _known_calls(calls: Calls, element: int) -> Iterator[tuple[Any, KnownWeights, Tensor]]:
-    """Yield each call, the known weights of one batch element, and the numbers of the heads."""
+def _known_calls(calls: Calls, element: int) -> Iterator[tuple[Any, Inspection, KnownWeights]]:
+    """Yield each call, and the record and the known weights of one batch element."""
     for call, batch in calls:
         record = batch.of_batch(element)
         if record.weights is None and record.top_weights is None:
@@ -150,8 +166,7 @@ def _known_calls(calls: Calls, element: int) -> Iterator[tuple[Any, KnownWeights
                              "weights=True or top_k")  # fmt: skip
         if 0 in batch.shape:  # an empty sequence
             continue
-        known = known_weights(record, call.kind)
-        yield call, known, torch.tensor(heads_of(record))
+        yield call, record, known_weights(record, call.kind)
 
 
 def make_frame(columns: Mapping[str, Any]) -> Any:

@@ -46,7 +46,7 @@ class Totals:
             raise ValueError(f"sum_over: got {sum_over!r}; expected 'calls', or None without decay")
         if not isinstance(decay, int | float) or not 0 < decay <= 1:
             raise ValueError(f"decay: got {decay!r}; expected a number above 0 and at most 1")
-        for name in ("weights", "rows", "argmax", "overview"):
+        for name in ("weights", "rows", "argmax", "overview", "blocks"):
             if getattr(request, name) not in (None, False):
                 raise ValueError(f"{name}: got a request that has no sum over calls; expected sums, top_k, entropy, "
                                  "spans or max_score")  # fmt: skip

@@ -16,16 +16,18 @@ from torch import Tensor
 from dikkat.extras import require_extra
 from dikkat.inspection import tables
 from dikkat.inspection.calls import OWN_SOFTMAX, Attentions, Call
-from dikkat.inspection.comparing import head_changes, merge_tokens, subtract
-from dikkat.inspection.heads import compute_scores
-from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text
+from dikkat.inspection.comparing import merge_tokens, subtract
+from dikkat.inspection.measures import contact_maps, distances_table
+from dikkat.inspection.page_layers import pictures
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection
-from dikkat.show.views import Layer, Token, Tokens, tokens_of, views_of
+from dikkat.inspection.trace_files import describe_tokens, is_call, parse_spans, parse_tokens
+from dikkat.show.positions import Grid, Part, Times, Token, TokenList, Tokens, describe_counts, tokens_of
+from dikkat.show.views import views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
 
-_FORMAT, _VERSION = "dikkat trace", 4
+_FORMAT, _VERSION = "dikkat trace", 5
 _MAX_BYTES = 2**36  # of a file
 _FIELDS = {field.name for field in fields(Inspection)} - {"shape", "positions"}
 PAGE_TITLE = "What the model looks at"
@@ -48,15 +50,16 @@ class Trace:
 
     def __init__(self) -> None:
         self._calls: list[tuple[Call, Inspection]] = []
-        self._tokens: dict[int | None, dict[str, list[Token]]] = {}  # by element; None for all other elements
+        self._tokens: dict[int | None, dict[str, TokenList]] = {}  # by element; None for all other elements
         self.spans: tuple[str, ...] = ()
         self.withheld, self.lacking = "", {"self", "encoder", "cross"}
 
     @property
-    def tokens(self) -> Mapping[str, list[Token]]:
+    def tokens(self) -> Mapping[str, TokenList]:
         """The tokens of queries and keys, for pages and tables ("self": the text; "encoder": a source).
 
-        Set a list of strings or of `Token`, or two lists (source, target), with a token for each query or key.
+        Set a list of strings, `Token`, and parts (`dikkat.Grid`, `Words`, `Times`), a part, or two lists (source,
+        target), with a token for each query or key. A cell of a grid is a token "row 1, column 3", a time "0.5".
         """
         return MappingProxyType(self._tokens.get(None, {}))
 
@@ -64,14 +67,20 @@ class Trace:
     def tokens(self, tokens: Tokens) -> None:
         self._tokens = {None: self._check_tokens(tokens)}
 
+    @property
+    def parts(self) -> Mapping[str, Mapping[int, Grid | Times]]:
+        """The grids and times in `tokens`, by kind and by the position of the first query or key."""
+        return {kind: dict(labels.parts) for kind, labels in self.tokens.items()}
+
     def set_tokens(self, tokens: Any, element: int | Sequence[int]) -> None:
         """Set the tokens of all elements of the batch, or a list with the tokens of each element in `element`."""
         by_element = self._by_element(tokens, element)
         self._tokens = {None: by_element[0][1]} if isinstance(element, int) else dict[int | None, Any](by_element)
 
-    def _by_element(self, tokens: Any, element: int | Sequence[int]) -> list[tuple[int, dict[str, list[Token]]]]:
+    def _by_element(self, tokens: Any, element: int | Sequence[int]) -> list[tuple[int, dict[str, TokenList]]]:
         is_single = isinstance(element, int)
-        if is_single and isinstance(tokens, list) and len(tokens) == 1 and not isinstance(tokens[0], str | Token):
+        is_list = is_single and isinstance(tokens, list) and len(tokens) == 1
+        if is_list and not isinstance(tokens[0], str | Token | Part):
             tokens = tokens[0]  # the list of a batch of one
         elements: Any = [element] if is_single else element
         token_lists = [tokens] * len(elements) if is_single or tokens is None else tokens
@@ -80,16 +89,19 @@ class Trace:
         return [(number, self._tokens_of(number) if labels is None else self._check_tokens(labels))
                 for number, labels in zip(elements, token_lists, strict=True)]  # fmt: skip
 
-    def _tokens_of(self, element: int) -> dict[str, list[Token]]:
+    def _tokens_of(self, element: int) -> dict[str, TokenList]:
         shapes = [record.shape for _, record in self._calls if len(record.shape) > 2]
         batch = max((math.prod(shape[:-3]) if len(shape) > 3 else shape[0] for shape in shapes), default=1)
         known = {index % batch: tokens for index, tokens in self._tokens.items() if index is not None}
         return known.get(element % batch, self._tokens.get(None, {}))
 
-    def _check_tokens(self, tokens: Tokens) -> dict[str, list[Token]]:
+    def _check_tokens(self, tokens: Tokens) -> dict[str, TokenList]:
         checked = tokens_of(tokens)
         for kind, labels in checked.items():
             sizes = sorted(self._token_counts(kind))
+            if self._calls and sizes and labels.parts and len(labels) not in sizes:
+                nearest = min(sizes, key=lambda size: abs(size - len(labels)))
+                raise ValueError(f"tokens: got {len(labels)} ({kind!r}): {describe_counts(labels, nearest)}")
             if self._calls and len(labels) not in sizes:
                 expected = " or ".join(map(str, sizes)) or "none, as no call reads a source"
                 expected = expected if len(sizes) < 4 else f"{sizes[0]} to {sizes[-1]}"
@@ -105,7 +117,7 @@ class Trace:
             first, first_key = record.positions
             if kind == "encoder":
                 counts |= {keys} if call.kind in ("encoder", "cross") or first_key < 0 else set()
-            elif call.kind != "encoder":
+            elif kind == "image" or call.kind != "encoder":
                 counts |= {first + queries} if first_key < 0 else {first + queries, first_key + keys}
             if call.run > self._calls[0][0].run and counts:  # the last generated token is no query
                 counts.add(max(counts) + 1)
@@ -270,6 +282,11 @@ class Trace:
         | `same` | other keys with the query's token; only for queries with such keys |
         | `induction` | keys after an earlier key with the query's token; only for queries with such keys |
         | `separator` | special tokens except the first; only for ordinary queries that see a special token |
+        | `nearby` | the up to 8 patches around the query's patch in its `dikkat.Grid` |
+        | `row`, `column` | other patches in the query's row or column of the grid |
+        | `class`, `registers` | tokens named "[CLS]" or "class token", and "[REG]" or "register 1"; for other queries |
+
+        The last three rows are only in tables of sequences with a grid.
 
         `looks` is the head's main pattern: the column with the largest share. A share of k queries is first multiplied
         by (k − 1) / (k + 1), and "evenly" wins only if all other shares are below 0.2. `queries` is the number k.
@@ -313,7 +330,52 @@ class Trace:
         """
         return tables.weights_table(self._calls, element, self._tokens_of(element))
 
-    def figure(self, layer: int, head: int, *, kind: Literal["lines", "map"] = "lines", element: int = 0) -> Any:
+    def distances(self, *, unit: Literal["patches", "pixels"] = "patches", element: int = 0) -> Any:
+        r"""Return a table of the mean attention distance of each head: how far it looks on an image.
+
+        $$ D = \operatorname{mean}_i \frac{\sum_j w_{ij} \lVert p_i - p_j \rVert}{\sum_j w_{ij}} $$
+
+        where i and j are patches of the same grid, and p are their centres. Weights of other tokens do not count.
+
+        Args:
+            unit: Whether the distance is in patches, or in pixels of the grid's image.
+            element: The element of the batch. The paper takes the mean over many images.
+
+        Returns:
+            A `pandas.DataFrame`, or a NumPy record array if pandas is not installed: layer, module, head, distance.
+
+        Raises:
+            ValueError: Some weights were not recorded, no self-attention has tokens with a grid, or `unit` is unknown
+                or needs an image.
+
+        Source:
+            Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", section 4.5 and figure 7.
+        """
+        return distances_table(self._calls, element, self._tokens_of(element), unit)
+
+    def contacts(self, *, residues: slice = slice(1, -1)) -> Tensor:
+        r"""Return the (B, layers · heads, n, n) symmetric, average-product corrected weights of a protein's residues.
+
+        $$ S = A + A^\top, \qquad F_{ij} = S_{ij} - \frac{\sum_k S_{ik} \, \sum_k S_{kj}}{\sum_{kl} S_{kl}} $$
+
+        A logistic regression of these maps predicts contacts, such as `model.esm.contact_head.regression` of ESM in
+        transformers.
+
+        Args:
+            residues: The positions of the residues. By default, all but the first and the last token.
+
+        Raises:
+            ValueError: As in `attentions`, or layers have different lengths.
+
+        Source:
+            Rao et al. 2021, "Transformer protein language models are unsupervised structure learners", section 3.
+        """
+        return contact_maps(self.attentions(), residues)
+
+    def figure(
+        self, layer: int, head: int, *, kind: Literal["lines", "map", "image"] = "lines", query: int | None = None,
+        element: int = 0,
+    ) -> Any:  # fmt: skip
         """Return a figure of a head, in the width of a column of a paper.
 
         Weights that were not recorded count as 0. In a difference, blue is more weight, orange is less, and the largest
@@ -322,23 +384,32 @@ class Trace:
         Args:
             layer: The layer, as in `trace[layer, head]`.
             head: The head.
-            kind: "lines" for two columns of tokens with lines whose opacity is the weight, "map" for a heat map.
+            kind: "lines" for two columns of tokens with lines whose opacity is the weight, "map" for a heat map,
+                "image" for the weights of the keys on the image of their `dikkat.Grid`, or below their `Times`.
+            query: With "image", the position of the query; None for the mean over all queries.
             element: The element of the batch.
 
         Returns:
             A `matplotlib.figure.Figure`, which `dikkat.show.save` writes.
 
         Raises:
-            IndexError: The layer or head was not recorded.
-            ValueError: `kind` is unknown, there are more than 100 tokens for lines, or as in `frame`.
+            IndexError: The layer, head or query was not recorded.
+            ValueError: `kind` is unknown, there are more than 100 tokens for lines, no key is in a grid or time axis,
+                or as in `frame`.
             ModuleNotFoundError: matplotlib is not installed.
         """
-        from dikkat.show.figures import draw_head
+        from dikkat.show.figures import draw_head, draw_layouts
 
+        if query is not None and kind != "image":
+            raise ValueError(f"query: got {query} with kind={kind!r}; expected kind='image'")
         call, record = self._layer(layer)
         record.of_head(head)  # raises IndexError
         index = head if head < 0 else tables.heads_of(record).index(head)
-        return draw_head(*tables.head_weights(call, record, index, element, self._tokens_of(element)), kind=kind)
+        weights, queries, keys = tables.head_weights(call, record, index, element, self._tokens_of(element))
+        if kind == "image":
+            layouts = tables.layouts_of(call.kind, record, self._tokens_of(element))[1]
+            return draw_layouts(weights, queries, layouts, query)
+        return draw_head(weights, queries, keys, kind=kind)
 
     def rollout(self) -> Tensor:
         r"""Return the (B, n, n) share of each input position in each output position, if only weights mixed positions.
@@ -374,7 +445,7 @@ class Trace:
         tensors = {f"{n}:{i}:{key}": t.contiguous() for n, i, record in self for key, t in record.tensors().items()}
         content = header(_FORMAT, _VERSION) | {
             "calls": [[*call, record.shape, record.positions] for call, record in self._calls],
-            "tokens": [*self._tokens.items()], "withheld": self.withheld, "spans": self.spans,
+            **describe_tokens(self._tokens), "withheld": self.withheld, "spans": self.spans,
         }  # fmt: skip
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
 
@@ -418,8 +489,8 @@ class Trace:
 
     @classmethod
     def _parse(cls, content: Mapping[str, object], tensors: dict[str, torch.Tensor]) -> "Trace":
-        order, labels = content.get("calls"), content.get("tokens")
-        if not isinstance(order, list) or not all(map(_is_call, order)):
+        order = content.get("calls")
+        if not isinstance(order, list) or not all(map(is_call, order)):
             raise ValueError("calls: got a malformed list; expected module, run, layer ... of each call. Record again")
         trace, recorded, counts = cls(), defaultdict[tuple[str, str], dict[str, Any]](dict), Counter[str]()
         for key, tensor in tensors.items():
@@ -436,8 +507,8 @@ class Trace:
         for (name, number), stored in recorded.items():
             raise ValueError(f"{name}:{number}:{next(iter(stored))}: got a tensor that belongs to no call; expected "
                              "<module>:<call>:<field>")  # fmt: skip
-        trace._tokens, trace.withheld = _parse_tokens(labels), str(content.get("withheld", ""))
-        trace.spans = _parse_spans(content.get("spans", []))
+        trace._tokens, trace.withheld = parse_tokens(content), str(content.get("withheld", ""))
+        trace.spans = parse_spans(content.get("spans", []))
         return trace
 
     def to_html(
@@ -481,77 +552,15 @@ class Trace:
         if effects is not None and self.withheld == _DIFFERENCE:
             raise ValueError(f"effects: {_DIFFERENCE}")
         measured = None if effects is None else tables.effects_by_head(effects, self._calls)
-        cards, views = list[tuple[str, Any]](), list[dict[str, Any]]()
+        cards, views, images = list[tuple[str, Any]](), list[dict[str, Any]](), list[Any]()
         for number, element_tokens in self._by_element(tokens, element):
-            element_cards, layers = self._pictures(number, element_tokens, measured)
+            element_cards, layers = pictures(self._calls, number, element_tokens, measured)
             cards = cards or element_cards
-            views += views_of(layers, element_tokens, None if isinstance(element, int) else number)
+            shown, elements = (None, 1) if isinstance(element, int) else (number, len(element))
+            views += views_of(layers, element_tokens, shown, images, elements)
         if effects is not None and not views:
             raise ValueError("effects: got a recording without weights or top_k; expected weights=True or top_k=8")
-        return calls_page(cards, title=title, count=len(self), views=views)
-
-    def _pictures(
-        self, element: int, tokens: Mapping[str, list[Token]], effects: tuple[str, Mapping[Any, float]] | None
-    ) -> tuple[list[tuple[str, Any]], list[Layer]]:
-        groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), list[tuple[str, Any]]()
-        counts, in_run = Counter[str](), Counter[tuple[str, int]]()
-        total = Counter(call.name for call, _ in self._calls)
-        for call, record in self._calls:
-            name = (call.name or "model") + (f" · {counts[call.name]}" if total[call.name] > 1 else "")
-            element_record = record.of_batch(element)
-            empty = 0 in record.shape  # an empty sequence
-            drawn = None if empty else drawable(element_record)
-            if drawn is not None:
-                label = call.name if call.layer >= 0 and call.run == self._calls[0][0].run else name
-                groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))
-            if not empty and (drawn is None or element_record.tensors().keys() & {"rows", "sums", "entropy"}):
-                cards.append((name, element_record.tensors() if element else record.tensors()))
-            counts[call.name] += 1
-            in_run[call.name, call.run] += 1
-        layers = []
-        for call, label, record in (run for group in groups.values() for run in join_runs(group)):
-            shares, patterns, lead = dict[str, Tensor](), [("", 0)] * record.sizes[0], ""
-            if record.change is not None:
-                shares, lead = {"change": head_changes(record)}, "change"
-            else:
-                known = tables.known_weights(record, call.kind)
-                scores = compute_scores(known, tables.key_tokens(known, call.kind, tokens))
-                shares, patterns = {**scores.shares}, [*zip(scores.patterns, scores.query_counts, strict=True)]
-            if effects is not None:
-                lead, values = effects
-                rows = ((call.layer, call.name, head) for head in tables.heads_of(record))
-                shares[lead] = torch.tensor([values.get(row, math.nan) for row in rows])
-            moved = shift_to_text(record)
-            layers.append(Layer(label, call.layer, call.kind, moved.sizes, moved.tensors(), shares, patterns, lead))
-        return cards, layers
-
-
-def _is_call(entry: object) -> bool:
-    if not isinstance(entry, list) or [*map(type, entry)] != [*map(type, Call("")), list, list]:
-        return False
-    return entry[1] >= 0 and len(entry[-1]) == 2 and all(type(size) is int for size in (*entry[-2], *entry[-1]))
-
-
-def _parse_tokens(content: object) -> dict[int | None, dict[str, list[Token]]]:
-    tokens = dict[int | None, dict[str, list[Token]]]()
-    for pair in content if isinstance(content, list) else [None]:
-        labelled: Any = pair if isinstance(pair, list) and len(pair) == 2 else (0, None)
-        element, kinds = labelled
-        valid = isinstance(kinds, dict) and (element is None or type(element) is int)
-        if not valid or not all(isinstance(labels, list) and all(map(_is_token, labels)) for labels in kinds.values()):
-            raise ValueError("tokens: got malformed labels; expected [text, special, continues]. Record again")
-        tokens[element] = {kind: [Token(*entry) for entry in entries] for kind, entries in kinds.items()}
-    return tokens
-
-
-def _parse_spans(content: object) -> tuple[str, ...]:
-    if not isinstance(content, list) or not all(isinstance(name, str) for name in content):
-        raise ValueError("spans: got malformed names; expected a list of strings. Record again")
-    return tuple(content)
-
-
-def _is_token(entry: object) -> bool:
-    return isinstance(entry, list) and [type(value) for value in entry] == [str, bool, bool]
+        return calls_page(cards, title=title, count=len(self), views=views, images=images)
 
 
 def _by_run(calls: Iterable[tuple[int, Tensor]]) -> tuple[Any, ...]:

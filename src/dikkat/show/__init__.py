@@ -4,12 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dikkat.show.heatmaps import heatmaps, save
+from dikkat.show.overlays import on_image
 from dikkat.show.page import Aligned, page, save_page
 from dikkat.show.summaries import entropies, key_sums
 
 __all__ = [
-    "Aligned", "attention", "entropies", "example_model", "generation", "heatmaps", "key_sums", "page", "save",
-    "save_page", "weights",
+    "Aligned", "attention", "entropies", "example_model", "generation", "heatmaps", "key_sums", "on_image", "page",
+    "save", "save_page", "weights",
 ]  # fmt: skip
 
 # Names that are imported on first use: dikkat.inspection imports this package, and the example needs PyTorch.

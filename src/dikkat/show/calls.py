@@ -11,6 +11,7 @@ from torch import Tensor
 from dikkat.show.arrays import as_array
 from dikkat.show.document import document, escaped
 from dikkat.show.heatmaps import scale_of
+from dikkat.show.pictures import data_url
 from dikkat.show.summaries import mean_entropies
 
 Call = tuple[str, Mapping[str, Tensor]]
@@ -19,9 +20,12 @@ _HEADS = 16  # maximum heads shown of a call
 _CALLS = 100  # maximum calls shown
 _CELLS = 2**16  # maximum cells stored of a call's rows or sums; longer sequences are max-pooled
 _MIN_CELLS = 64  # of a row
+_IMAGE_SIDE = 1024  # maximum pixels of a side of an image
 
 
-def calls_page(calls: Sequence[Call], *, title: str, count: int, views: Sequence[dict[str, Any]] = ()) -> str:
+def calls_page(
+    calls: Sequence[Call], *, title: str, count: int, views: Sequence[dict[str, Any]] = (), images: Sequence[Any] = ()
+) -> str:
     """Return the HTML page of recorded calls: views over tokens, or maps of each call."""
     for name, record in calls:
         if not record.keys() & {"overview", "rows", "sums", "entropy"}:
@@ -39,6 +43,11 @@ def calls_page(calls: Sequence[Call], *, title: str, count: int, views: Sequence
     summary = "1 call of attention" if count == 1 else f"{count} calls of attention{note}"
     plain = f'<main id="room"><p class="quiet">{summary}</p>\n' + "\n".join(articles) + "\n</main>"
     data = {"count": count, "overall": _overall_map(shown), "calls": content, "views": list(views)}
+    if images:
+        data["images"] = [
+            {"source": data_url(image, _IMAGE_SIDE), "width": image.width, "height": image.height, "name": ""}
+            for image in images
+        ]
     return document(title, plain, calls=data)
 
 

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dikkat.show.blocks import Layouts
 from dikkat.show.fonts import families_for
-from dikkat.show.heatmaps import Grid, draw_heatmaps, figure_class, grid_of
+from dikkat.show.heatmaps import PanelGrid, draw_heatmaps, figure_class, grid_of
+from dikkat.show.overlays import SIGNED_COLOURS, difference_colours, draw_panels
+from dikkat.show.positions import Grid, Times
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,13 +21,12 @@ _WIDTH = 3.4  # inches
 _ROW = 0.16  # inches of a token next to lines
 _MAX_ROWS = 100
 _FAINTEST = 0.01  # smallest weight with a line
-_COLOURS = "tab:blue", "tab:orange"  # of weights above and below 0
 
 
 def draw_head(weights: NDArray[np.float64], queries: Sequence[str], keys: Sequence[str], *, kind: str) -> Figure:
     """Return the figure of `Trace.figure` for weights (n, m), which are signed in a difference."""
     if kind not in ("lines", "map"):
-        raise ValueError(f"kind: got {kind!r}; expected 'lines' or 'map'")
+        raise ValueError(f"kind: got {kind!r}; expected 'lines', 'map' or 'image'")
     grid = grid_of(weights, queries=queries, keys=keys, xlabel="Keys", ylabel="Queries")
     if kind == "lines":
         return _draw_lines(grid, weights)
@@ -33,15 +35,30 @@ def draw_head(weights: NDArray[np.float64], queries: Sequence[str], keys: Sequen
         figure_class(), grid, (_WIDTH, (_WIDTH - grid.x_pad - 0.7) * ratio + grid.y_pad + 0.3), cmap=None
     )
     if weights.min() < 0:
-        from matplotlib.colors import LinearSegmentedColormap
-
         largest = np.abs(weights).max()
-        colours = LinearSegmentedColormap.from_list("difference", [_COLOURS[1], "white", _COLOURS[0]])
-        figure.axes[0].images[0].set(cmap=colours, clim=(-largest, largest))
+        figure.axes[0].images[0].set(cmap=difference_colours(), clim=(-largest, largest))
     return figure
 
 
-def _draw_lines(grid: Grid, weights: NDArray[np.float64]) -> Figure:
+def draw_layouts(weights: NDArray[np.float64], queries: Sequence[str], layouts: Layouts, query: int | None) -> Figure:
+    """Return the figure of `Trace.figure` with kind="image" for weights (n, m)."""
+    if not layouts:
+        raise ValueError("figure: got no grid or times among the keys; expected trace.tokens = [..., dikkat.Grid(...)]")
+    if query is not None and not -len(weights) <= query < len(weights):
+        raise IndexError(f"query: got {query}; expected {-len(weights)} to {len(weights) - 1}")
+    row = weights.mean(0) if query is None else weights[query]
+    panels: dict[int, list[tuple[Grid | Times, NDArray[np.float64]]]] = {}
+    for number, (first, layout) in enumerate(layouts.items()):
+        values = row[first : first + len(layout)]
+        if isinstance(layout, Grid) and layout.order is not None:
+            values = values[np.argsort(layout.order)]
+        image = layout.image if isinstance(layout, Grid) else None
+        panels.setdefault(number if image is None else id(image) + len(layouts), []).append((layout, values))
+    title = "mean of all queries" if query is None else queries[query]
+    return draw_panels([[*panels.values()]], [title] * len(panels))
+
+
+def _draw_lines(grid: PanelGrid, weights: NDArray[np.float64]) -> Figure:
     rows = max(weights.shape)
     if rows > _MAX_ROWS:
         raise ValueError(f"figure: got {rows} tokens; expected at most {_MAX_ROWS} for kind='lines'; use kind='map'")
@@ -54,7 +71,8 @@ def _draw_lines(grid: Grid, weights: NDArray[np.float64]) -> Figure:
     pairs = np.argwhere(np.abs(weights) >= _FAINTEST)
     axes.add_collection(LineCollection(
         [[(0, query), (1, key)] for query, key in pairs], linewidths=1.2,
-        colors=[to_rgba(_COLOURS[int(value < 0)], min(abs(value) / opaque, 1)) for value in weights[tuple(pairs.T)]],
+        colors=[to_rgba(SIGNED_COLOURS[int(value < 0)], min(abs(value) / opaque, 1))
+                for value in weights[tuple(pairs.T)]],
     ))  # fmt: skip
     texts = [labels[0] for labels in (grid.queries, grid.keys) if labels is not None]
     families = families_for(texts[0] + texts[1])

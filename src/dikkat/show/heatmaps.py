@@ -115,7 +115,7 @@ def heatmaps(
 
 
 @dataclass(frozen=True)
-class Grid:
+class PanelGrid:
     """Checked panels of weights, row by row, with their labels."""
 
     rows: list[list[NDArray[np.float64]]]
@@ -175,7 +175,7 @@ class Grid:
 def grid_of(
     weights: Weights, *, queries: Tokens | None = None, keys: Tokens | None = None, xlabel: str, ylabel: str,
     titles: Sequence[str] | None = None, extent: tuple[int, int] | None = None,
-) -> Grid:  # fmt: skip
+) -> PanelGrid:  # fmt: skip
     """Check the arguments of `heatmaps`."""
     rows = _as_panels(weights)
     panels = [panel for row in rows for panel in row]
@@ -194,11 +194,11 @@ def grid_of(
         raise ValueError(
             f"titles: got {len(titles)}; expected {columns}, one for each column, or {len(panels)}, one for each panel"
         )
-    return Grid(rows, query_labels, key_labels, xlabel, ylabel, titles or (), extent)
+    return PanelGrid(rows, query_labels, key_labels, xlabel, ylabel, titles or (), extent)
 
 
 def draw_heatmaps(
-    new_figure: Callable[..., Figure], grid: Grid, figsize: tuple[float, float] | None, cmap: str | None
+    new_figure: Callable[..., Figure], grid: PanelGrid, figsize: tuple[float, float] | None, cmap: str | None
 ) -> Figure:
     """Draw a grid on the figure that `new_figure(figsize=..., layout=...)` makes, such as pyplot's."""
     rows, columns, panels = len(grid.rows), len(grid.rows[0]), grid.panels
@@ -240,7 +240,7 @@ def draw_heatmaps(
     return figure
 
 
-def _widget(grid: Grid) -> MapsWidget:
+def _widget(grid: PanelGrid) -> MapsWidget:
     with require_extra("notebook"):
         from dikkat.show.notebook import MapsWidget
     titles = [*grid.titles, *[""] * len(grid.panels)]

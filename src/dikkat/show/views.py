@@ -1,6 +1,7 @@
 """Data of a page's views of attention: the heads of a layer, all heads, one query and key."""
 
 import base64
+import gzip
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,26 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["CELLS", "TOP", "Layer", "Token", "Tokens", "labels_of", "tokens_of", "views_of"]
+from dikkat.show.blocks import (
+    Layouts,
+    count_blocks,
+    find_groups,
+    merge_blocks,
+    positions_outside,
+    reading_order,
+    recorded_side,
+)
+from dikkat.show.positions import Grid, Token, TokenList
+
+__all__ = ["CELLS", "TOP", "Layer", "labels_of", "views_of"]
 
 TOP = 16  # maximum keys stored of a query
 CELLS = 64  # cells of a head's map in each direction
+_MAP_BYTES = 3_000_000  # maps of blocks in a page before compression, in base64
+_MOST_MAP_BYTES = 64_000_000
+_MAX_SERIES = 2000  # numbers of a drawn series
 _ENTRIES = 1_350_000  # maximum weights stored in a page, in four bytes each
 
 # Weights are stored as minus their base-2 logarithm in steps, to 0.02 %. web/src/page/views.ts reads them.
 _STEPS = 2048
-
-
-class Token(NamedTuple):
-    """A token as a page shows it."""
-
-    text: str
-    special: bool = False  # whether the tokenizer added it, such as the start of a text
-    continues: bool = False  # whether it continues the word of the previous token
-
-
-Labels = Sequence[str | Token]
-Tokens = Labels | tuple[Labels, Labels] | Mapping[str, Labels]
 
 
 class Layer(NamedTuple):
@@ -43,58 +46,42 @@ class Layer(NamedTuple):
     shares: Mapping[str, Tensor]  # the (H,) shares of each pattern
     patterns: Sequence[tuple[str, int]]  # the main pattern of each head, and how many queries its share is the mean of
     lead: str = ""  # the share that ranks the heads: "effect", "estimate", or "change" of signed weights
-
-
-def tokens_of(tokens: object) -> dict[str, list[Token]]:
-    """Return tokens by kind, "self" and "encoder", from a list, a pair (source, target) or a mapping of lists."""
-    expected = "expected a list of strings, or (source, target), two lists"
-    if isinstance(tokens, Mapping):
-        by_kind = dict(tokens)
-    elif (
-        isinstance(tokens, tuple)
-        and not isinstance(tokens, Token)
-        and len(tokens) == 2
-        and not all(isinstance(label, str | Token) for label in tokens)
-    ):
-        by_kind = {"self": tokens[1], "encoder": tokens[0]}
-    else:
-        by_kind = {"self": tokens}
-    if by_kind.keys() - {"self", "encoder"}:
-        raise TypeError(f"tokens: got {', '.join(map(repr, by_kind))}; expected 'self', and 'encoder' for a source")
-    tokens_by_kind = {}
-    for kind, labels in by_kind.items():
-        if isinstance(labels, str | bytes | Token) or not isinstance(labels, Sequence):
-            raise TypeError(f"tokens: got {type(labels).__name__}; {expected}")
-        for index, label in enumerate(labels):
-            if not isinstance(label, str) and not (isinstance(label, Token) and isinstance(label.text, str)):
-                raise TypeError(f"tokens[{index}]: got {type(label).__name__}; expected str or dikkat.inspection.Token")
-        tokens_by_kind[kind] = [label if isinstance(label, Token) else Token(label) for label in labels]
-    return tokens_by_kind
+    layouts: tuple[Layouts, Layouts] = ({}, {})  # the grids and times among queries and keys
+    is_complete: bool = True  # whether `blocks` are means of all weights, not only of the largest ones
 
 
 def views_of(
-    layers: Sequence[Layer], tokens: Mapping[str, list[Token]], element: int | None = None
+    layers: Sequence[Layer], tokens: Mapping[str, TokenList], element: int | None, images: list[Any], elements: int
 ) -> list[dict[str, Any]]:
-    """Return a view for each kind and size of attention, in the format of `web/src/page/views.ts`."""
+    """Return a view for each kind and size of attention, in the format of `web/src/page/views.ts`.
+
+    Adds the images of grids to `images`. The page has views of as many `elements`.
+    """
     groups: dict[Any, list[Layer]] = {}
     for layer in layers:
         chosen = layer.tensors.get("queries")
+        starts = tuple(map(tuple, layer.layouts))
         groups.setdefault(
-            (layer.kind, *layer.sizes[1:], chosen if chosen is None else tuple(chosen.tolist())), []
+            (layer.kind, *layer.sizes[1:], chosen if chosen is None else tuple(chosen.tolist()), starts), []
         ).append(layer)
     rows = sum(layer.tensors["top_weights"][..., 0].numel() for layer in layers)
     max_keys = max(1, _ENTRIES // max(1, rows))
+    blocked = [layer for layer in layers if any(layer.layouts)]
+    side, has_rows = choose_side(blocked, _MAP_BYTES // elements) if blocked else (1, False)
     return [
         {
             "kind": kind,
             "element": element,
             "title": "" if kind and is_only_view else calls[0].name,
             "lead": calls[0].lead,
-            "queries": axis_labels(axis_tokens[0], range(queries) if chosen is None else chosen),
-            "keys": axis_labels(axis_tokens[1], range(keys)),
-            "layers": [_layer_data(call, max_keys) for call in calls],
+            "queries": axis_labels(axis_tokens[0], orders[0] if chosen is None else chosen),
+            "keys": axis_labels(axis_tokens[1], orders[1]),
+            **({"parts": [_layout_data(axis, images) for axis in layouts]} if any(layouts) else {}),
+            "layers": [_layer_data(call, max_keys, side, has_rows) for call in calls],
         }
-        for (kind, queries, keys, chosen), calls in groups.items()
+        for (kind, queries, keys, chosen, _), calls in groups.items()
+        for layouts in [calls[0].layouts]
+        for orders in [[reading_order(*axis).tolist() for axis in zip(layouts, (queries, keys), strict=True)]]
         for is_only_view in [sum(key[0] == kind for key in groups) == 1]
         for axis_tokens in [labels_of(tokens, kind, keys if chosen is not None and kind != "cross" else queries, keys)]
     ]
@@ -105,12 +92,14 @@ _LABELLED = {"self": ("self", "self"), "encoder": ("encoder", "encoder"), "cross
              "": ("self", "self")}  # fmt: skip
 
 
-def labels_of(tokens: Mapping[str, list[Token]], kind: str, queries: int, keys: int) -> tuple[list[Token], list[Token]]:
+def labels_of(tokens: Mapping[str, TokenList], kind: str, queries: int, keys: int) -> tuple[TokenList, TokenList]:
     """Return the tokens of queries and keys for a kind of attention, with matching lengths if possible."""
     axis_tokens = []
     for owner, count in zip(_LABELLED[kind], (queries, keys), strict=True):
-        labels_of_owner = tokens.get(owner, [])
-        fitting = next((labels for labels in tokens.values() if len(labels) == count), labels_of_owner)
+        labels_of_owner = tokens.get(owner, TokenList())
+        # Patches are no labels of a shorter text.
+        usual = TokenList() if labels_of_owner.parts and len(labels_of_owner) > count else labels_of_owner
+        fitting = next((labels for labels in tokens.values() if len(labels) == count), usual)
         axis_tokens.append(labels_of_owner if len(labels_of_owner) == count else fitting)
     return axis_tokens[0], axis_tokens[1]
 
@@ -120,26 +109,32 @@ def axis_labels(tokens: list[Token], positions: Sequence[int]) -> list[Token]:
     return [tokens[position] if position < len(tokens) else Token(str(position)) for position in positions]
 
 
-def _layer_data(layer: Layer, max_keys: int) -> dict[str, Any]:
-    """Return the data of a layer: the largest weights of its heads, their keys, and the maps."""
+def _layer_data(layer: Layer, max_keys: int, side: int, has_rows: bool) -> dict[str, Any]:
+    """Return the data of a layer; with grids or times, the mean weights of blocks instead of the largest weights."""
     tensors = layer.tensors
-    max_keys = min(max_keys, max(1, int((tensors["top_keys"] >= 0).sum(-1).max())))
-    weights, keys = (tensors[name][..., :max_keys].numpy() for name in ("top_weights", "top_keys"))
-    if keys.max(initial=0) >= 2**16:
-        raise ValueError(f"trace[{layer.name!r}]: got {keys.max() + 1} keys; expected at most {2**16}")
-    heads = tensors["heads"].tolist() if "heads" in tensors else list(range(len(weights)))
-    overview = tensors["overview"].numpy() if "overview" in tensors else _map_of_largest(tensors, layer.sizes[2])
-    signed = layer.lead == "change"
     return {
         "name": "" if layer.name == f"layer {layer.number}" else layer.name,  # from `dikkat.show.weights`
         "number": layer.number,
-        "heads": heads,
+        "heads": tensors["heads"].tolist() if "heads" in tensors else list(range(len(tensors["top_keys"]))),
         "shares": {
             name: [None if share != share else float(f"{share:.4g}") for share in values.tolist()]
             for name, values in layer.shares.items()
         },
         "looks": [pattern for pattern, _ in layer.patterns],
         "asked": [queries for _, queries in layer.patterns],
+        **(_block_data(layer, side, has_rows) if any(layer.layouts) else _largest_data(layer, max_keys)),
+    }
+
+
+def _largest_data(layer: Layer, max_keys: int) -> dict[str, Any]:
+    """Return the largest weights of the heads, their keys, and the maps."""
+    tensors, signed = layer.tensors, layer.lead == "change"
+    max_keys = min(max_keys, max(1, int((tensors["top_keys"] >= 0).sum(-1).max())))
+    weights, keys = (tensors[name][..., :max_keys].numpy() for name in ("top_weights", "top_keys"))
+    if keys.max(initial=0) >= 2**16:
+        raise ValueError(f"trace[{layer.name!r}]: got {keys.max() + 1} keys; expected at most {2**16}")
+    overview = tensors["overview"].numpy() if "overview" in tensors else _map_of_largest(tensors, layer.sizes[2])
+    return {
         "top": weights.shape[-1],
         "keys": _pack(np.maximum(keys, 0).astype("<u2")),
         "weights": _pack(_encode_weights(weights, signed)),
@@ -147,6 +142,95 @@ def _layer_data(layer: Layer, max_keys: int) -> dict[str, Any]:
         "whole": "overview" in tensors,
         "map": _pack(_encode_weights(overview, signed)),
     }
+
+
+def choose_side(layers: Sequence[Layer], budget: int) -> tuple[int, bool]:
+    """Return the side of the blocks of a page, and whether it has the weights of the queries outside of grids.
+
+    Raises:
+        ValueError: The page would have more than 64 MB of maps.
+    """
+    choices = [(side, has_rows) for has_rows in (True, False) for side in _sides(layers)]
+    sizes = {choice: sum(_count_bytes(layer, *choice) for layer in layers) for choice in choices}
+    chosen = next((choice for choice, size in sizes.items() if size <= budget), choices[-1])
+    if sizes[chosen] > _MOST_MAP_BYTES:
+        heads = sum(layer.sizes[0] for layer in layers)
+        raise ValueError(f"page: got maps of {heads} heads with {sizes[chosen] // 10**6} MB; expected at most "
+                         f"{_MOST_MAP_BYTES // 10**6} MB; select layers=... or heads=...")  # fmt: skip
+    return chosen
+
+
+def _sides(layers: Sequence[Layer]) -> list[int]:
+    """Return the possible sides of blocks: multiples of the recorded sides."""
+    recorded = np.lcm.reduce([recorded_side(layer.layouts) for layer in layers])
+    layouts = [layout for layer in layers for axis in layer.layouts for layout in axis.values()]
+    longest = max(max(layout.rows, layout.columns) for layout in layouts)
+    return [*range(int(recorded), longest + int(recorded), int(recorded))]
+
+
+def _count_bytes(layer: Layer, side: int, has_rows: bool) -> int:
+    (heads, queries, keys), groups = layer.sizes, []
+    for axis, count in zip(layer.layouts, (queries, keys), strict=True):
+        outside = count - sum(map(len, axis.values()))
+        groups.append(outside + count_blocks(axis, side))
+    rows = queries - sum(map(len, layer.layouts[0].values())) if has_rows and side > 1 else 0
+    return heads * (groups[0] * groups[1] + rows * keys) * 4 // 3
+
+
+def _block_data(layer: Layer, side: int, has_rows: bool) -> dict[str, Any]:
+    """Return the mean weights between blocks, and the weights of the queries outside of grids."""
+    (query_layouts, key_layouts), (_, queries, keys) = layer.layouts, layer.sizes
+    recorded, blocks, outside = recorded_side(layer.layouts), layer.tensors["blocks"], layer.tensors.get("outside")
+    if recorded == 1:  # `blocks` has all weights
+        groups = find_groups(query_layouts, queries, 1)[positions_outside(query_layouts, queries)]
+        outside = blocks[:, groups][..., find_groups(key_layouts, keys, 1)]
+    for dim, axis, count in ((-2, query_layouts, queries), (-1, key_layouts, keys)):
+        fine, coarse = (find_groups(axis, count, size) for size in (recorded, side))
+        blocks = merge_blocks(blocks, fine, coarse, dim)
+    rows, signed = "", layer.lead == "change"
+    if has_rows and side > 1 and outside is not None:
+        rows = _zip(_encode_bytes(outside[..., reading_order(key_layouts, keys)], signed))
+    maps = {"block": side, "gzip": True, "rows": rows, "blocks": _zip(_encode_bytes(blocks, signed))}
+    empty = {"top": 0, "keys": "", "weights": "", "cells": [0, 0], "whole": layer.is_complete, "map": ""}
+    return empty | {"maps": maps}
+
+
+def _encode_bytes(weights: Tensor, signed: bool) -> NDArray[np.uint8]:
+    """Return codes: 0 for 0, else 255 + 12 log₂ w; signed, 127 + 6 log₂ |w|, and 128 more for negative weights."""
+    largest, steps = (127, 6) if signed else (255, 12)
+    values = weights.double().numpy()
+    with np.errstate(divide="ignore"):
+        logs = largest + np.rint(np.log2(np.abs(values)) * steps)
+    codes: NDArray[np.uint8] = np.clip(np.nan_to_num(logs, neginf=0), 0, largest).astype(np.uint8)
+    return codes + np.uint8(128) * ((values < 0) & (codes > 0)) if signed else codes
+
+
+def _zip(codes: NDArray[np.uint8]) -> str:
+    return base64.b64encode(gzip.compress(codes.tobytes(), 9, mtime=0)).decode()
+
+
+def _layout_data(layouts: Layouts, images: list[Any]) -> list[dict[str, Any]]:
+    """Return the grids and times of an axis, and add their images."""
+    data = []
+    for first, layout in layouts.items():
+        if not isinstance(layout, Grid):
+            series = None if layout.series is None else [float(f"{value:.5g}") for value in _outline(layout.series)]
+            data.append({"kind": "times", "start": first, "values": layout.values, "series": series})
+            continue
+        if layout.image is not None and layout.image not in images:
+            images.append(layout.image)
+        number = -1 if layout.image is None else images.index(layout.image)
+        cells = {"kind": "grid", "start": first, "rows": layout.rows, "columns": layout.columns}
+        data.append(cells | {"image": number, "box": layout.box or (0, 0, layout.columns, layout.rows)})
+    return data
+
+
+def _outline(series: Sequence[float]) -> Sequence[float]:
+    """Return at most 2,000 numbers of a series: the smallest and the largest number of equal pieces."""
+    if len(series) <= _MAX_SERIES:
+        return series
+    pieces = np.array_split(np.asarray(series), _MAX_SERIES // 2)
+    return [extreme for piece in pieces for extreme in (piece.min(), piece.max())]
 
 
 def _map_of_largest(tensors: Mapping[str, Tensor], count: int) -> NDArray[Any]:

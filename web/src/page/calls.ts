@@ -1,9 +1,11 @@
 /** Room of a model's attention calls: maps of each call, drawn when it comes near the window. */
+import type { Shown } from "../pictures/patches";
 import { scaled, type Panel } from "../pictures/tiles/panels";
 import { h, whenNear } from "./dom";
 import { passagesOf, type Passages } from "./passages";
 import { number, t } from "./strings";
-import { viewsOf, type View } from "./views";
+import type { View } from "./recorded";
+import { viewsOf } from "./views";
 
 const ACROSS = 4; // maps beside each other, at most
 
@@ -37,6 +39,8 @@ export interface Calls {
   readonly overall: (Maps & { readonly names: readonly string[] }) | null;
   /** Attention over tokens that are known. */
   readonly views: readonly View[];
+  /** The images that grids of the views are of. */
+  readonly images?: readonly Shown[];
 }
 
 /** What a room shows: recorded calls, or the passages that written tokens read. */
@@ -44,7 +48,7 @@ export type Recorded = Calls | { readonly passages: Passages };
 
 export function callsRoom(recorded: Recorded): HTMLElement {
   if ("passages" in recorded) return h("main", { id: "room" }, ...passagesOf(recorded.passages));
-  const { count, calls, overall, views } = recorded;
+  const { count, calls, overall, views, images = [] } = recorded;
   const card = (title: string, note: string, draw: () => HTMLElement[]): HTMLElement => {
     const element = h("article", { class: "card call waiting" }, h("h2", { dir: "auto" }, title), note ? h("p", { class: "quiet" }, note) : null);
     whenNear(element, () => {
@@ -59,7 +63,7 @@ export function callsRoom(recorded: Recorded): HTMLElement {
   ];
   const shown = calls.length < count ? t("calls-first", count, calls.length) : t("calls-count", count);
   const maps = cards.length ? [h("p", { class: "quiet" }, shown), h("p", { class: "help" }, t("tiles-help")), ...cards] : [];
-  return h("main", { id: "room" }, ...(views.length ? [viewsOf(views)] : []), ...maps);
+  return h("main", { id: "room" }, ...(views.length ? [viewsOf(views, images)] : []), ...maps);
 }
 
 function figure(given: Maps, { heads = 1, of = heads, batch = 1, names = null }: Partial<OfHeads> & { readonly names?: readonly string[] | null }): HTMLElement {

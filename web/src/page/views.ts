@@ -1,6 +1,10 @@
 /** Views of a model's attention over its tokens: heads of a layer, all layers and heads, one query and key. */
-import { h, isolated, menu, s } from "./dom";
+import type { Shown } from "../pictures/patches";
+import { css, TINTS } from "../pictures/scale";
 import { Columns, ROW, written, type Side, type Spot, type Token } from "./columns";
+import { h, isolated, menu, s, whenNear } from "./dom";
+import { Places } from "./places";
+import { CLEAR, DOING, doingOf, SIGNS, type Doing, type Layer, type Lead, type View } from "./recorded";
 import { printAlone, savePng, saveSvg, saveText } from "./save";
 import { number, percent, signed, t } from "./strings";
 
@@ -9,44 +13,6 @@ const WIDE = 720; // of a drawing that is saved
 const STEPS = 2048; // of a base-2 logarithm; `dikkat.show.views` writes them
 const FAINT = 0.02; // least weight that is drawn as a line of one token
 const LEAST = 0.06; // … where the lines of all tokens are drawn
-
-const CLEAR = 0.3; // least share of a head's weight that says what the head does
-
-/** What a head may do, as `dikkat.inspection.heads` measures it, with the sign of each. Colours are those of heads. */
-const SIGNS = { previous: "←", next: "→", itself: "=", first: "⇤", same: "≡", induction: "↻", separator: "¶", evenly: "≈" } as const;
-type Doing = keyof typeof SIGNS;
-const DOING = Object.keys(SIGNS) as Doing[];
-/** What a page may rank heads by: the change of their weights, or what cutting them does to a result. */
-type Lead = "change" | "effect" | "estimate";
-
-interface Layer {
-  readonly name: string;
-  readonly number: number;
-  readonly heads: readonly number[];
-  readonly shares: { readonly [doing in Doing | "information" | Lead]?: readonly (number | null)[] };
-  /** What each head does; "" if that is not known. */
-  readonly looks: readonly (Doing | "")[];
-  readonly top: number;
-  readonly keys: string;
-  readonly weights: string;
-  readonly cells: readonly [number, number];
-  /** Whether the map is known, and not made of the largest weights alone. */
-  readonly whole: boolean;
-  readonly map: string;
-}
-
-/** Attention of one kind; `dikkat.show.views` writes them. */
-export interface View {
-  readonly kind: "self" | "encoder" | "cross" | "";
-  /** Which element of a batch; null on a page of one. */
-  readonly element: number | null;
-  readonly title: string;
-  /** By what heads are ranked; "" for what they do. Weights are signed where it is "change". */
-  readonly lead: Lead | "";
-  readonly queries: readonly Token[];
-  readonly keys: readonly Token[];
-  readonly layers: readonly Layer[];
-}
 
 type Edge = readonly [key: number, weight: number];
 
@@ -58,9 +24,7 @@ const NONE = 65535; // the code of 0
 const MINUS = 32768; // added to the code of a weight below 0
 const valuesOf = (signed: boolean): Float32Array => Float32Array.from({ length: NONE + 1 }, (_, code) =>
   code === NONE ? 0 : signed && code >= MINUS ? -(2 ** ((MINUS - code) / STEPS)) : 2 ** (-code / STEPS));
-/** Red, green and blue of what is above 0 and of what is below, in the order of their names. */
-const TINTS = [[20, 130, 200], [222, 106, 16]] as const;
-const tint = (value: number): string => `rgb(${TINTS[value < 0 ? 1 : 0].join(" ")})`;
+const tint = (value: number): string => css([...TINTS[value < 0 ? 1 : 0], 1]);
 const largest = ([, one]: Edge, [, other]: Edge): number => Math.abs(other) - Math.abs(one);
 /** The colour of a head: none near that of controls. */
 const colour = (head: number, of: number): string => `hsl(${(215 + (head * 290) / Math.max(of, 3)) % 360} 62% 47%)`;
@@ -68,7 +32,7 @@ const button = (label: string, click: () => void): HTMLButtonElement => h("butto
 const press = (pressed: HTMLElement, is: boolean): void => pressed.setAttribute("aria-pressed", String(is));
 
 /** The views of all kinds of attention of one run. */
-export function viewsOf(views: readonly View[]): HTMLElement {
+export function viewsOf(views: readonly View[], images: readonly Shown[]): HTMLElement {
   const shown = h("div", { class: "views" });
   const drawn: Views[] = [];
   const choices = views.map(({ kind, element, title }, k) => {
@@ -77,16 +41,10 @@ export function viewsOf(views: readonly View[]): HTMLElement {
   });
   const draw = (chosen: number): void => {
     choices.forEach((each, k) => press(each, k === chosen));
-    shown.replaceChildren(...(drawn[chosen] ??= new Views(views[chosen]!)).elements);
+    shown.replaceChildren(...(drawn[chosen] ??= new Views(views[chosen]!, images)).elements);
   };
   draw(Math.max(0, views.findIndex((each) => each.kind === "self")));
   return h("section", { class: "views" }, views.length > 1 && h("div", { class: "choices", role: "group", "aria-label": t("view-kind") }, ...choices), shown);
-}
-
-/** What a head does, and how large a share of its weight that is. */
-function doingOf({ looks, shares }: Layer, k: number): readonly [Doing, number] {
-  const doing = looks[k] || "evenly";
-  return [doing, shares[doing]?.[k] ?? -1];
 }
 
 class Views {
@@ -120,6 +78,10 @@ class Views {
   private readonly headline = h("p", { class: "lead" });
   private readonly says = h("p", { class: "says", "aria-live": "polite" });
   private readonly columns: Columns;
+  /** The pictures of a view with parts, in place of lines. */
+  private readonly places: Places | null;
+  private near = false; // whether the small maps are near the window
+  private turn = 0; // of drawing them
   private readonly order: HTMLSelectElement;
   /** Whether no head has a pattern but to look at everything. */
   private readonly nothing: boolean;
@@ -129,7 +91,7 @@ class Views {
   private readonly pickers: readonly HTMLInputElement[]; // of a query and a key, by number
   private readonly pairs = h("div", { class: "wide", tabindex: 0 });
 
-  constructor(private readonly view: View) {
+  constructor(private readonly view: View, images: readonly Shown[]) {
     const { layers, queries, keys, lead } = view;
     this.data = layers.map(decoded);
     this.signed = lead === "change";
@@ -137,7 +99,12 @@ class Views {
     const most = this.everyHead().reduce((best, each) => (this.worth(...each) > this.worth(...best) ? each : best));
     this.layer = most[0];
     this.shown.add(most[1]);
-    this.columns = new Columns([queries, keys], (spot) => this.drawLines(spot), ([side, token]) => this.choose(side, this.chosen[side] === token ? null : token));
+    this.columns = new Columns(view.parts ? [[], []] : [queries, keys], (spot) => this.drawLines(spot), ([side, token]) => this.choose(side, this.chosen[side] === token ? null : token));
+    this.places = view.parts ? new Places(view, images, {
+      look: (spot) => this.drawLines(spot), changed: () => this.drawLines(), redraw: () => void this.drawMaps(),
+      choose: (spot) => (spot ? this.choose(spot[0], spot[1]) : this.chooseNone()),
+    }) : null;
+    if (this.places?.first) this.chosen[this.places.first[0]] = this.places.first[1];
     this.layers = h("select", { "aria-label": t("layers"), change: () => this.showLayer(Number(this.layers.value)) },
       ...layers.map(({ name }, k) => h("option", { value: k }, [t("view-layer", this.numberOf(k)), name].filter(Boolean).join(" · "))));
     this.order = h("select", { "aria-label": t("view-order"), change: () => this.drawAll() }, h("option", { value: "" }, t("view-by-layer")),
@@ -151,19 +118,23 @@ class Views {
     this.pickers = ([0, 1] as const).map((side) => this.picker(side));
     const saving = (["svg", "png", "pdf", "csv"] as const).map((kind) => button(kind === "csv" ? t("save-table") : kind.toUpperCase(), () => this.save(kind)));
     this.heads = h("article", { class: "card" },
-      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, lead && this.swatches(), h("p", { class: "help" }, t("view-heads-help")),
-      h("div", { class: "choices" }, this.layers, [...queries, ...keys].some(([, special]) => special) && h("label", {}, this.special, " ", t("view-special")),
-        view.kind !== "cross" && queries.length === keys.length && h("label", {}, this.mean, " ", t("view-mean"))),
-      this.chipGroup, this.says, this.columns.element);
-    const all = h("article", { class: "card" }, h("h2", {}, t("view-model")), h("p", { class: "help" }, t(lead ? "view-lead-help" : "view-model-help")),
+      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, lead && this.swatches(), h("p", { class: "help" }, t(this.places ? (this.places.hasImages ? "place-help" : "place-times-help") : "view-heads-help")),
+      h("div", { class: "choices" }, this.layers, !this.places && [...queries, ...keys].some(([, special]) => special) && h("label", {}, this.special, " ", t("view-special")),
+        !this.places && view.kind !== "cross" && queries.length === keys.length && h("label", {}, this.mean, " ", t("view-mean"))),
+      this.chipGroup, this.says, (this.places ?? this.columns).element);
+    const all = h("article", { class: "card" }, h("h2", {}, t("view-model")), h("p", { class: "help" }, t(this.places ? "place-model-help" : lead ? "view-lead-help" : "view-model-help")),
       h("div", { class: "choices" }, h("label", {}, `${t("view-order")} `, this.order)), lead && this.swatches(), this.legend, h("div", { class: "wide", tabindex: 0 }, this.grid));
-    const pair = h("article", { class: "card" }, h("h2", {}, t("view-pair")), h("p", { class: "help" }, t("view-pair-help")),
+    const pair = h("article", { class: "card" }, h("h2", {}, t("view-pair")), h("p", { class: "help" }, t(this.places ? "place-pair-help" : "view-pair-help")),
       h("div", { class: "choices" }, ...this.pickers.map((input, side) => h("label", {}, t(side ? "view-key" : "view-query"), " ", input, " ", h("b", { dir: "auto" })))), this.pairs);
     this.elements = [this.heads, all, pair];
     this.drawTokens();
     this.drawHeads();
     this.drawAll();
     this.drawPair();
+    if (this.places) whenNear(this.grid, () => {
+      this.near = true;
+      void this.drawMaps();
+    });
   }
 
   private everyHead(): (readonly [layer: number, head: number])[] {
@@ -325,6 +296,10 @@ class Views {
 
   private drawLines(over: Spot | null = null): void {
     const spot = over ?? this.kept;
+    if (this.places) {
+      this.says.textContent = this.places.show(this.layer, [...this.shown].sort((one, other) => one - other), over, this.kept);
+      return;
+    }
     this.says.textContent = spot ? this.said(spot) : "";
     const { box: { scrollTop }, canvas, height } = this.columns;
     const width = canvas.clientWidth;
@@ -361,23 +336,16 @@ class Views {
   private save(kind: "svg" | "png" | "pdf" | "csv"): void {
     const { queries, keys, layers } = this.view;
     const layer = layers[this.layer]!;
-    const name = `layer-${this.numberOf(this.layer)}-head-${[...this.shown].map((k) => layer.heads[k]).join("-")}`;
+    const name = `layer-${this.numberOf(this.layer)}-head-${[...this.shown].map((k) => layer.heads[k]).join("-")}${this.places?.isWithoutSinks ? "-without-sinks" : ""}`;
     if (kind === "csv") {
       const quoted = (text: string): string => `"${text.replaceAll('"', '""')}"`;
-      const rows = [...this.shown].flatMap((k) => this.edges(k).flatMap((row, i) => row.map(([j, weight]) =>
-        [this.numberOf(this.layer), layer.heads[k], i, j, weight.toPrecision(3), quoted(queries[i]![0]), quoted(keys[j]![0])].join(","))));
+      const known = this.places ? [...this.places.table()] : [...this.shown].flatMap((k) => this.edges(k).flatMap((row, i) => row.map(([j, weight]) => [k, i, j, weight] as const)));
+      const rows = known.map(([k, i, j, weight]) =>
+        [this.numberOf(this.layer), layer.heads[k], i ?? "", j, weight.toPrecision(3), quoted(i === null ? "mean" : queries[i]![0]), quoted(keys[j]![0])].join(","));
       saveText(["layer,head,query,key,weight,query_token,key_token", ...rows].join("\n"), `${name}.csv`, "text/csv");
       return;
     }
-    const [from, to] = this.columns.rows;
-    const tall = Math.max(from.length, to.length) * ROW + 8;
-    const word = (token: Token, row: number, x: number, anchor: string): SVGElement =>
-      s("text", { x, y: row * ROW + ROW * 0.7, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, written(token));
-    const drawing = s("svg", { viewBox: `0 0 ${WIDE} ${tall}` },
-      ...[...this.shown].flatMap((k) => [...this.lines(k, this.kept)].map(([row, column, weight]) => s("line", {
-        x1: WIDE * 0.36, x2: WIDE * 0.64, y1: row * ROW + ROW / 2, y2: column * ROW + ROW / 2, stroke: this.ink(k, weight), "stroke-width": 1.6, "stroke-opacity": this.opacity(weight).toFixed(3),
-      }))),
-      ...from.map((i, row) => word(queries[i]!, row, WIDE * 0.35, "end")), ...to.map((j, row) => word(keys[j]!, row, WIDE * 0.65, "start")));
+    const drawing = this.places?.drawing(t("view-head", this.numberOf(this.layer), [...this.shown].map((k) => layer.heads[k]).join(", "))) ?? this.drawing();
     drawing.classList.add("unseen");
     this.heads.append(drawing);
     if (kind === "svg") saveSvg(drawing, name);
@@ -386,12 +354,35 @@ class Views {
     drawing.remove();
   }
 
+  /** All tokens with their lines. */
+  private drawing(): SVGSVGElement {
+    const { queries, keys } = this.view;
+    const [from, to] = this.columns.rows;
+    const tall = Math.max(from.length, to.length) * ROW + 8;
+    const word = (token: Token, row: number, x: number, anchor: string): SVGElement =>
+      s("text", { x, y: row * ROW + ROW * 0.7, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, written(token));
+    return s("svg", { viewBox: `0 0 ${WIDE} ${tall}` },
+      ...[...this.shown].flatMap((k) => [...this.lines(k, this.kept)].map(([row, column, weight]) => s("line", {
+        x1: WIDE * 0.36, x2: WIDE * 0.64, y1: row * ROW + ROW / 2, y2: column * ROW + ROW / 2, stroke: this.ink(k, weight), "stroke-width": 1.6, "stroke-opacity": this.opacity(weight).toFixed(3),
+      }))),
+      ...from.map((i, row) => word(queries[i]!, row, WIDE * 0.35, "end")), ...to.map((j, row) => word(keys[j]!, row, WIDE * 0.65, "start")));
+  }
+
+  private chooseNone(): void {
+    this.chosen.fill(null);
+    this.drawTokens();
+    this.drawPair();
+    void this.drawMaps();
+  }
+
   private choose(side: Side, token: number | null): void {
     [this.chosen[side], this.last] = [token, side];
-    if (token !== null && this.columns.rowOf[side][token]! < 0) this.special.checked = true;
+    const listed = token !== null && !this.places;
+    if (listed && this.columns.rowOf[side][token]! < 0) this.special.checked = true;
     this.drawTokens();
-    if (token !== null) this.columns.reveal(this.columns.rowOf[side][token]!);
+    if (listed) this.columns.reveal(this.columns.rowOf[side][token]!);
     this.drawPair();
+    void this.drawMaps();
   }
 
   /** A small map, in black; the style sheet inverts it on a dark page. */
@@ -401,7 +392,7 @@ class Views {
     const [led, { lead }] = [this.led(layer, k), this.view];
     const label = [t("view-head", this.numberOf(layer), heads[k]!), share >= 0 && `${t(`looks-${doing}`)} ${number(share)}`, lead && led !== null && `${t(`looks-${lead}`)} ${this.ledText(led)}`].filter(Boolean).join(" · ");
     const canvas = h("canvas", { width: columns, height: rows, class: this.signed && "signed" });
-    const image = new ImageData(columns, rows);
+    const image = new ImageData(columns || 1, rows || 1);
     for (let cell = 0; cell < rows * columns; cell++) {
       const weight = this.values[map[k * rows * columns + cell]!]!;
       if (this.signed) image.data.set(TINTS[weight < 0 ? 1 : 0], 4 * cell);
@@ -413,6 +404,21 @@ class Views {
       this.showLayer(layer, [k]);
       this.heads.scrollIntoView({ behavior: "smooth", block: "start" });
     } }, canvas, h("span"));
+  }
+
+  /** Draws the kept token's maps on the images in all heads, a layer at a time. */
+  private async drawMaps(): Promise<void> {
+    const turn = ++this.turn;
+    if (!this.places || !this.near) return;
+    for (const [l, thumbs] of this.thumbs.entries()) {
+      await this.places.ready(l);
+      if (turn !== this.turn) return;
+      thumbs.forEach((thumb, k) => {
+        const map = this.places!.thumb(l, k);
+        if (map) thumb.firstChild!.replaceWith(map);
+      });
+      await new Promise((resolve) => setTimeout(resolve)); // a pointer goes first
+    }
   }
 
   /** Every head as a small map: by layer, or the most of something first. */
@@ -448,6 +454,7 @@ class Views {
   /** The weight of a pair in a head, and whether it is only known to be smaller. */
   private weight(layer: number, k: number, i: number, j: number): readonly [number, boolean] {
     const { queries, keys: names } = this.view;
+    if (this.places) return [this.places.weight(layer, k, i, j), false];
     const { top, whole, cells: [rows, columns], keys, weights, map } = this.data[layer]!;
     if (whole && rows === queries.length && columns === names.length) return [this.values[map[(k * rows + i) * columns + j]!]!, false];
     const from = (k * queries.length + i) * top;
@@ -476,6 +483,10 @@ class Views {
     this.pairs.replaceChildren();
     this.pairs.hidden = query === null || key === null;
     if (query === null || key === null) return;
+    if (this.places && !this.places.isReady) {
+      void this.places.allReady().then(() => this.drawPair());
+      return;
+    }
     const widest = layers.reduce((most, { heads }) => (heads.length > most.length ? heads : most), layers[0]!.heads);
     this.pairs.append(h("table", { class: "pairs" },
       h("thead", {}, h("tr", {}, h("th"), ...widest.map((head) => h("th", { scope: "col" }, String(head))))),

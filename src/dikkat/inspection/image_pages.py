@@ -1,0 +1,106 @@
+"""Recordings of a model that reads an image, or an image and a text, with the positions of all tokens."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dikkat.inspection.call_kinds import find_kinds
+from dikkat.inspection.calls import Call
+from dikkat.inspection.generation import check_arguments
+from dikkat.inspection.image_inputs import ImageInputs
+from dikkat.inspection.images import grids_of
+from dikkat.inspection.layer_selection import Layers
+from dikkat.inspection.page import make_tokens
+from dikkat.inspection.recording import record, recording
+from dikkat.inspection.request import Inspection, Request
+from dikkat.inspection.trace import Trace
+
+
+def locate_image(
+    model: nn.Module, processor: Any, source: Any, layers: Layers | None, heads: int | Sequence[int] | None
+) -> tuple[dict[str, Any], dict[str, Any], Layers | None]:
+    """Return the inputs for an image, or for a tuple of an image and a text, the tokens, and the recorded layers."""
+    read = ImageInputs.read(model, processor, source)
+    layers, random_state = _text_layers(model) if layers is None else layers, torch.get_rng_state()
+    with torch.random.fork_rng(), torch.no_grad(), record(model, layers=layers, heads=heads, argmax=True) as trace:
+        read.run(model)
+    tokens = grids_of(trace, model, read.encode, read.inputs, read.image, random_state, _words_of(read))
+    return {**read.inputs}, tokens, layers
+
+
+def record_written_words(
+    model: Any, processor: Any, source: Any, layers: Layers | None, heads: int | Sequence[int] | None,
+    max_new_tokens: int, **options: Any,
+) -> Trace:  # fmt: skip
+    """Return the weights of the queries that wrote each word of a text about an image, in float16.
+
+    The query of a written token is the position before the token. In the trace, it has the position of the token.
+    """
+    check_arguments(model, options)
+    read = ImageInputs.read(model, processor, source)
+    layers = _text_layers(model) if layers is None else layers
+    request = Request(weights=True, queries=[-1], heads=heads)
+    random_state = torch.get_rng_state()
+    with recording(model, request, layers, trace=_LastQueries()) as rows:
+        output = read.run(model.generate, max_new_tokens=max_new_tokens, return_dict_in_generate=True, **options)
+    prompt, ids = _words_of(read), output.sequences[0]
+    is_decoder = not model.config.is_encoder_decoder
+    written = ids[len(read.inputs["input_ids"][0]) :] if is_decoder and len(ids) > len(prompt) else ids
+    trace = _join_words(rows, len(written))
+    tokens = grids_of(rows, model, read.encode, read.inputs, read.image, random_state, prompt)
+    words = make_tokens(processor.tokenizer, {"input_ids": written[None]})
+    trace.set_tokens({kind: [*labels, *(words if kind == "self" else ())] for kind, labels in tokens.items()}, 0)
+    return trace
+
+
+class _LastQueries(Trace):
+    """Records of one query for each call, in float16."""
+
+    def add(self, inspection: Inspection, call: Call) -> None:
+        assert inspection.weights is not None
+        super().add(replace(inspection, weights=inspection.weights.half(), lse=None), call)
+
+
+def _join_words(rows: Trace, count: int) -> Trace:
+    """Return a record for each module, with the weights of the query of each written token."""
+    by_module, joined = dict[tuple[str, str], list[tuple[Call, Inspection]]](), Trace()
+    for call, record_ in rows.calls():
+        by_module.setdefault((call.name, call.kind), []).append((call, record_))
+    for (name, kind), calls in by_module.items():
+        if len(calls) != count:
+            raise ValueError(f"model: got {len(calls)} calls of {name!r} for {count} tokens; expected one for each")
+        last_queries = [0 if inspection.queries is None else int(inspection.queries[-1]) for _, inspection in calls]
+        positions = [inspection.positions[0] + last + 1
+                     for (_, inspection), last in zip(calls, last_queries, strict=True)]  # fmt: skip
+        keys = calls[-1][1].sizes[2] if kind == "cross" else positions[-1] + 1
+        weights = torch.cat([_widen(inspection, keys) for _, inspection in calls], -2)
+        inspection = calls[-1][1]
+        written = Inspection(weights=weights, heads=inspection.heads, queries=torch.tensor(positions),
+                             shape=tuple(weights.shape), positions=(0, min(0, inspection.positions[1])))  # fmt: skip
+        joined.add(written, calls[0][0])
+    joined.withheld = "got only the queries of written tokens; expected dikkat.record(model, weights=True)"
+    return joined
+
+
+def _widen(inspection: Inspection, keys: int) -> Tensor:
+    """Return the weights of a call, with 0 for keys that it does not have."""
+    assert inspection.weights is not None
+    before = max(0, inspection.positions[1])
+    return F.pad(inspection.weights, (before, keys - before - inspection.weights.shape[-1]))
+
+
+def _text_layers(model: Any) -> list[str] | None:
+    """Return the modules whose weights a generating model returns; None for other models."""
+    if not getattr(model, "can_generate", lambda: False)():
+        return None
+    names = {kind.root: None for kind in find_kinds(model)[0].values() if kind.root}
+    return [*names] or None
+
+
+def _words_of(read: ImageInputs) -> list[Any]:
+    ids = read.inputs.get("decoder_input_ids", read.inputs.get("input_ids"))
+    return [] if ids is None else make_tokens(read.processor.tokenizer, {"input_ids": ids})

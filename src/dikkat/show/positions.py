@@ -1,0 +1,293 @@
+"""Positions of queries and keys: words, the patches of an image, and times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dikkat.scores import check_size
+from dikkat.show.arrays import as_array
+from dikkat.show.pictures import read_image
+
+__all__ = ["Grid", "Labels", "Part", "Times", "Token", "TokenList", "Tokens", "Words", "describe_counts", "tokens_of"]
+
+
+class Token(NamedTuple):
+    """A token as a page shows it."""
+
+    text: str
+    special: bool = False  # whether the tokenizer added it, such as the start of a text
+    continues: bool = False  # whether it continues the word of the previous token
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The patches of an image as queries and keys, row by row.
+
+    Pass it as `tokens`, or in a list with words: `tokens=["[CLS]", dikkat.Grid(14, 14, image=image)]`. Several grids
+    may share an image, such as its tiles.
+
+    Args:
+        rows: The number of rows of patches.
+        columns: The number of patches in a row.
+        image: The image that the model saw: a Pillow image, a path, or an array or tensor (rows, columns),
+            (rows, columns, 1|3|4) or (1|3|4, rows, columns) of floats from 0 to 1, uint8 or uint16. None draws an empty
+            grid.
+        box: (left, top, right, bottom) in pixels of the image: the region that the patches cover. None for all of it.
+        order: The cell of each position, row · columns + column. None for row by row.
+
+    Attributes:
+        image: A Pillow image in mode "L" or "RGB" with transparent pixels in white, or None. A longer side above 2,048
+            pixels is scaled down.
+        box: The region in pixels of this image; None without an image.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: A number or shape does not fit, or Pillow cannot read the file.
+        OSError: The file cannot be read.
+        ModuleNotFoundError: Pillow is not installed.
+
+    Example:
+        >>> Grid(2, 3, image=np.zeros((32, 48)))
+        Grid(2, 3, image=48 × 32 pixels)
+    """
+
+    rows: int
+    columns: int
+    _: KW_ONLY
+    image: Any = None
+    box: Sequence[float] | None = None
+    order: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        """Check and convert the arguments."""
+        check_size("rows", self.rows)
+        check_size("columns", self.columns)
+        if self.order is not None:
+            order = tuple(int(cell) for cell in self.order)
+            if sorted(order) != [*range(len(self))]:
+                raise ValueError(f"order: got {len(order)} cells; expected 0 to {len(self) - 1}, once each")
+            object.__setattr__(self, "order", order)
+        if self.image is None:
+            if self.box is not None:
+                raise ValueError(f"box: got {self.box} without an image; expected image=... with it")
+            return
+        image, factor = read_image(self.image)
+        object.__setattr__(self, "image", image)
+        object.__setattr__(self, "box", self._check_box(image.size, factor))
+
+    def _check_box(self, size: tuple[int, int], factor: float) -> tuple[float, ...]:
+        """Return the box in pixels of the scaled image."""
+        if self.box is None:
+            return 0.0, 0.0, float(size[0]), float(size[1])
+        box = tuple(float(edge) * factor for edge in self.box)
+        fits = len(box) == 4 and 0 <= box[0] < box[2] <= size[0] + 1 and 0 <= box[1] < box[3] <= size[1] + 1
+        if not fits:
+            raise ValueError(f"box: got {self.box}; expected (left, top, right, bottom) inside the image of "
+                             f"{size[0] / factor:.0f} × {size[1] / factor:.0f} pixels")  # fmt: skip
+        return box
+
+    def __len__(self) -> int:
+        return self.rows * self.columns
+
+    def __repr__(self) -> str:
+        image = "" if self.image is None else f", image={self.image.width} × {self.image.height} pixels"
+        return f"Grid({self.rows}, {self.columns}{image})"
+
+    def cells(self) -> list[tuple[int, int]]:
+        """Return the row and the column of each position, from 0."""
+        return [divmod(cell, self.columns) for cell in self.order or range(len(self))]
+
+    def labels(self) -> list[Token]:
+        """Return a token for each position. Rows and columns count from 1."""
+        return [Token(f"row {row + 1}, column {column + 1}") for row, column in self.cells()]
+
+
+@dataclass(frozen=True)
+class Words:
+    """Words as queries and keys; in `tokens`, a list of strings means the same.
+
+    Args:
+        texts: A string or `dikkat.inspection.Token` for each position.
+
+    Raises:
+        TypeError: A text is not a string.
+
+    Example:
+        >>> len(Words(["[CLS]", "[REG]"]))
+        2
+    """
+
+    texts: Sequence[str | Token]
+
+    def __post_init__(self) -> None:
+        """Check the texts."""
+        object.__setattr__(self, "texts", tuple(_check_labels("texts", self.texts)))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def labels(self) -> list[Token]:
+        """Return a token for each position."""
+        return [text if isinstance(text, Token) else Token(text) for text in self.texts]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Points in time as queries and keys.
+
+    Args:
+        values: A rising time for each position.
+        series: Numbers to draw along the same axis, evenly spaced from the first to the last time, or one for each time
+            if there are as many. None draws only the axis.
+
+    Raises:
+        TypeError: The values or the series are not real numbers.
+        ValueError: Times do not rise, a number is not finite, or there are none.
+
+    Example:
+        >>> Times([0.0, 0.5, 1.0], series=[2.0, 3.0, 1.0]).labels()[1].text
+        '0.5'
+    """
+
+    values: Sequence[float]
+    _: KW_ONLY
+    series: Sequence[float] | None = None
+    columns = 1
+
+    def __post_init__(self) -> None:
+        """Check and convert the numbers."""
+        values = _check_numbers("values", self.values)
+        if any(later <= earlier for earlier, later in pairwise(values)):
+            raise ValueError(f"values: got times that do not rise, from {values[0]:g}; expected rising numbers")
+        object.__setattr__(self, "values", values)
+        if self.series is not None:
+            object.__setattr__(self, "series", _check_numbers("series", self.series))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def rows(self) -> int:
+        """The number of times."""
+        return len(self)
+
+    def cells(self) -> list[tuple[int, int]]:
+        """Return the row and the column of each position, from 0."""
+        return [(row, 0) for row in range(len(self))]
+
+    def labels(self) -> list[Token]:
+        """Return a token for each position."""
+        texts = [f"{value:.6g}" for value in self.values]
+        return [Token(text) for text in (texts if len({*texts}) == len(texts) else map(repr, self.values))]
+
+
+def _check_numbers(name: str, numbers: Any) -> tuple[float, ...]:
+    array = as_array(numbers, name)
+    if array.ndim != 1 or not array.size or not np.isfinite(array).all():
+        raise ValueError(f"{name}: got numbers of shape {array.shape}; expected a list of finite numbers")
+    return tuple(array.tolist())
+
+
+Part = Grid | Words | Times
+Labels = Sequence[str | Token | Part] | Part
+Tokens = Labels | tuple[Labels, Labels] | Mapping[str, Labels]
+
+
+class TokenList(list[Token]):
+    """The tokens of a sequence.
+
+    Attributes:
+        parts: The grids and times in the sequence, by their first position.
+    """
+
+    def __init__(self, tokens: Iterable[Token] = (), layouts: Mapping[int, Grid | Times] | None = None) -> None:
+        super().__init__(tokens)
+        self.parts = dict[int, Grid | Times]()
+        for first, layout in (layouts or {}).items():
+            self.add(first, layout)
+
+    def add(self, first: int, layout: Grid | Times) -> None:
+        """Add a grid or times of the tokens from the position `first` on."""
+        if first < 0 or first + len(layout) > len(self):
+            last = first + len(layout) - 1
+            raise ValueError(f"parts: got positions {first} to {last}; expected 0 to {len(self) - 1}")
+        self.parts[first] = layout
+
+    def select(self, positions: Sequence[int]) -> TokenList:
+        """Return the tokens at these positions, with the parts that remain complete."""
+        numbers, layouts = [*positions], dict[int, Grid | Times]()
+        for first, layout in self.parts.items():
+            start = numbers.index(first) if first in numbers else len(numbers)
+            if numbers[start : start + len(layout)] == [*range(first, first + len(layout))]:
+                layouts[start] = layout
+        return TokenList([self[position] for position in numbers], layouts)
+
+    def __repr__(self) -> str:
+        layouts = ", ".join(f"{first}: {layout}" for first, layout in self.parts.items())
+        return super().__repr__() if not layouts else f"TokenList of {len(self)} with {{{layouts}}}"
+
+
+def tokens_of(tokens: object) -> dict[str, TokenList]:
+    """Return tokens by kind, "self", "encoder" and "image", from a list, a pair (source, target) or a mapping."""
+    if isinstance(tokens, Mapping):
+        by_kind = dict(tokens)
+    elif (
+        isinstance(tokens, tuple)
+        and not isinstance(tokens, Token)
+        and len(tokens) == 2
+        and not any(isinstance(labels, str | Token) for labels in tokens)
+    ):
+        by_kind = {"self": tokens[1], "encoder": tokens[0]}
+    else:
+        by_kind = {"self": tokens}
+    if by_kind.keys() - {"self", "encoder", "image"}:
+        names = ", ".join(map(repr, by_kind))
+        raise TypeError(f"tokens: got {names}; expected 'self', and 'encoder' for a source, 'image' for an image tower")
+    return {kind: _join_layouts(labels) for kind, labels in by_kind.items()}
+
+
+def _join_layouts(labels: object) -> TokenList:
+    if isinstance(labels, TokenList):
+        return labels
+    entries = [labels] if isinstance(labels, Part) else labels
+    sequence = TokenList()
+    grids = sum(isinstance(entry, Grid) for entry in entries) if isinstance(entries, Sequence) else 0
+    for entry in _check_labels("tokens", entries, (str, Token, Grid, Words, Times)):
+        if isinstance(entry, Grid | Times):
+            sequence.parts[len(sequence)] = entry
+        new = entry.labels() if isinstance(entry, Part) else [entry if isinstance(entry, Token) else Token(entry)]
+        if isinstance(entry, Grid) and grids > 1:  # texts of cells are unique
+            number = sum(isinstance(layout, Grid) for layout in sequence.parts.values())
+            new = [Token(f"image {number}, {token.text}") for token in new]
+        sequence += new
+    return sequence
+
+
+def _check_labels(name: str, labels: Any, types: tuple[type, ...] = (str, Token)) -> Sequence[Any]:
+    if isinstance(labels, str | bytes | Token) or not isinstance(labels, Sequence):
+        raise TypeError(f"{name}: got {type(labels).__name__}; expected a list of strings, or (source, target), two "
+                        "lists")  # fmt: skip
+    for index, label in enumerate(labels):
+        if not isinstance(label, types) or (isinstance(label, Token) and not isinstance(label.text, str)):
+            layouts = ", or dikkat.Grid, Words or Times" if Grid in types else ""
+            raise TypeError(f"{name}[{index}]: got {type(label).__name__}; expected str or dikkat.inspection.Token"
+                            f"{layouts}")  # fmt: skip
+    return labels
+
+
+def describe_counts(tokens: TokenList, expected: int) -> str:
+    """Return the tokens of each part, and an example of parts with the expected number of tokens."""
+    words = len(tokens) - sum(map(len, tokens.parts.values()))
+    counts = " + ".join([*([f"{words} words"] if words else []), *map(repr, tokens.parts.values())])
+    for extra in (words, *range(min(6, expected))):
+        side = math.isqrt(max(0, expected - extra))
+        if side and side * side == expected - extra:
+            first = "*words, " if extra > 1 else "'[CLS]', " if extra else ""
+            return f"{counts}; expected {expected}, such as tokens=[{first}dikkat.Grid({side}, {side}, image=image)]"
+    return f"{counts}; expected {expected}, such as tokens=[dikkat.Grid(rows, columns, image=image)]"

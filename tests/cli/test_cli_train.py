@@ -115,6 +115,18 @@ def test_a_watched_training_is_the_same_and_writes_the_decoders_attention(run, p
     assert all(0 < float(number) < 3 for line in lines for number in line[5:])
 
 
+def test_a_resumed_training_continues_the_file_of_its_watch(run, pairs, tmp_path):
+    options, table = (
+        [*QUICK, "-o", tmp_path / "model", "--watch", tmp_path / "attention.csv"],
+        tmp_path / "attention.csv",
+    )
+    made(run("train", "--corpus", pairs, "--validation", "none", *options, "--epochs", 30))
+    first = table.read_text()
+    made(run("train", "--resume", *options, "--epochs", 41))
+    assert table.read_text().startswith(first)
+    assert [line.split(",")[0] for line in table.read_text().splitlines()] == ["step", "0", "20", "40"]
+
+
 def test_a_watch_that_cannot_work_is_named(run, pairs, tmp_path):
     options = ["--corpus", pairs, "--validation", "none", *QUICK, "-o", tmp_path / "model", "--watch"]
     refused(run("train", *options, "a.txt"), "--watch: got 'a.txt'; expected a path that ends in .csv or .html")

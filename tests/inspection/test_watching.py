@@ -286,6 +286,45 @@ def test_a_page_has_a_row_for_each_head_and_the_warnings(tmp_path: Path) -> None
     assert "http" not in page.replace("http://www.w3.org/", "").replace("http://purl.org", "").split("</style>")[0]
 
 
+@pytest.mark.parametrize("ending", ["csv", "html"])
+def test_a_file_continues_at_the_first_step(tmp_path: Path, ending: str) -> None:
+    if ending == "html":
+        pytest.importorskip("matplotlib")
+    path, complete = tmp_path / f"a <b>.{ending}", tmp_path / f"complete.{ending}"
+    options: dict[str, Any] = {"every": 2, "max_score": 0, "min_entropy": 0}
+
+    def train(log: Path, passes: range) -> Any:
+        with warnings.catch_warnings(action="ignore"), dikkat.watch(
+            Model(), log=log, first_step=passes.start, **options
+        ) as watched:  # fmt: skip
+            for step in passes:
+                watched._model(batch(step))
+        return watched
+
+    expected = train(complete, range(7))
+    train(path, range(5))
+    watched = train(path, range(3, 7))  # a checkpoint after three passes; steps 3 and 4 run again
+    assert [row.step for row in watched._rows[:: 2 * HEADS]] == [0, 2, 4, 6]
+    for row, other in zip(watched._rows, expected._rows, strict=True):
+        assert row[:4] == other[:4]
+        assert row[4:] == pytest.approx(other[4:], rel=1e-5)
+    if ending == "csv":
+        assert path.read_text() == complete.read_text()
+    else:
+        assert path.read_text().count("has a score of") == complete.read_text().count("has a score of") + 2 * HEADS
+    path.write_text("Something else.")
+    with pytest.raises(ValueError, match=f"log: got '.*{ending}' of another program; expected a file of dikkat.watch"):
+        dikkat.watch(Model(), log=path, first_step=3)
+
+
+def test_a_training_that_continues_without_a_watched_pass_gives_no_warning(tmp_path: Path) -> None:
+    path = tmp_path / "attention.csv"
+    model = Model()
+    with warnings.catch_warnings(action="error"), dikkat.watch(model, every=5, log=path, first_step=6):
+        model(batch())
+    assert not path.exists()
+
+
 def test_an_error_of_a_log_reaches_the_caller_and_the_next_step_is_watched() -> None:
     model, calls = Model(), list[int]()
 
@@ -462,6 +501,44 @@ def test_a_compiled_model_is_watched_and_runs_compiled_again(when: str) -> None:
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize("when", ["passed", "in place before", "in place after", "wrapped"])
+def test_a_model_compiled_as_one_graph(when: str) -> None:
+    torch.compiler.reset()
+    model, options = Model(), {"fullgraph": True, "backend": "aot_eager"}
+    called: nn.Module = model
+    if when in ("passed", "wrapped"):
+        called = torch.compile(model, **options)
+    if when == "in place before":
+        model.compile(**options)
+    with dikkat.watch(called if when == "passed" else model, every=2) as watched:
+        if when == "in place after":
+            model.compile(**options)
+        for step in range(4):
+            torch.testing.assert_close(called(batch(step)), Model()(batch(step)))
+            assert_statistics(watched.latest, model, batch(step - step % 2))
+    assert untouched(model)
+    torch.compiler.reset()
+
+
+def test_a_sequential_compiled_as_one_graph_has_to_be_passed() -> None:
+    torch.compiler.reset()
+    model = nn.Sequential(Model(1))
+    called = torch.compile(model, fullgraph=True, backend="eager")
+    message = r"expected the compiled model, dikkat.watch\(torch"
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=message), dikkat.watch(model):
+        called(batch())
+    with dikkat.watch(called) as watched:
+        called(batch())
+    assert [row.module for row in watched.latest] == ["0.blocks.0"] * HEADS
+    torch.compiler.reset()
+
+
+def test_a_pytorch_whose_compiler_dikkat_cannot_suspend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("torch._C._dynamo.eval_frame.set_eval_frame")
+    with pytest.raises(ImportError, match=r"torch: got .*; expected 2.6 to 2.13, for a watch"):
+        dikkat.watch(Model())
+
+
 def test_a_failed_pass_of_a_compiled_model_leaves_no_recording() -> None:
     torch.compiler.reset()
     model = Model()
@@ -632,6 +709,44 @@ def test_a_trainer_logs_by_its_own_steps(tmp_path: Path) -> None:
     assert 0 < entries[2][name] < math.log(13)
     watched.close()
     assert untouched(model)
+
+
+class Reports:
+    """A callback such as those of `report_to`."""
+
+    def __init__(self) -> None:
+        from transformers import TrainerCallback
+
+        class Reporter(TrainerCallback):  # type: ignore[misc]
+            def on_log(_, args: Any, state: Any, control: Any, logs: Any = None, **__: Any) -> None:  # noqa: N805
+                self.steps += [state.global_step] * any(name.startswith("attention/") for name in logs)
+                self.names |= {*logs}
+
+        self.callback, self.steps, self.names = Reporter(), list[int](), set[str]()
+
+
+@pytest.mark.parametrize("logs", [None, lambda step, values: None])
+def test_the_loggers_of_a_trainer_receive_the_statistics(tmp_path: Path, capsys: Any, logs: Any) -> None:
+    model = llama()
+    reports, watched = Reports(), dikkat.watch(model, every=2, log=logs)
+    trainer = trainer_of(model, tmp_path, reports.callback, max_steps=4)
+    trainer.add_callback(watched.callback(trainer))
+    trainer.train()
+    watched.close()
+    name = "attention/model.layers.1.self_attn/head 2/entropy"
+    assert (reports.steps, name in reports.names) == (([0, 2], True) if logs is None else ([], False))
+    assert "attention/" not in capsys.readouterr().out
+
+
+def test_a_trainer_that_continues_at_a_checkpoint_continues_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "attention.csv"
+    for steps, resume in ((2, False), (4, True)):
+        model = llama()
+        watched = dikkat.watch(model, every=1, log=path)
+        trainer = trainer_of(model, tmp_path, watched.callback(), max_steps=steps)
+        trainer.train(resume_from_checkpoint=resume)
+        watched.close()
+    assert [int(line["step"]) for line in table_of(path)[::6]] == [0, 1, 2, 3]
 
 
 def test_a_second_training_is_watched_from_its_first_step(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """PyTorch's current state: tracing, transforms, autocast, settings; and whether values can be read."""
 
+import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -88,6 +89,11 @@ def has_dispatch_mode() -> bool:
 def has_save_hooks() -> bool:
     """True if a hook, such as checkpointing or `save_on_cpu`, processes tensors saved for a backward."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None  # no public function
+
+
+def is_in_backward() -> bool:
+    """True inside a backward pass, where a checkpoint repeats its forward pass."""
+    return torch._C._current_graph_task_id() != -1  # no public function
 
 
 def _records_with_make_fx() -> bool:
@@ -181,3 +187,38 @@ def uncompiled() -> Iterator[None]:
             _Stance.count -= 1
             if not _Stance.count:
                 _Stance.forced.__exit__(None, None, None)
+
+
+def frame_compiler() -> tuple[Callable[[Any], Any], Callable[[], None]]:
+    """Return PyTorch's setter of the compiler for this thread's frames, and a function for `fullgraph=True`.
+
+    The setter takes a compiler or None, and returns the earlier one, also in a compiled call. The function lets an
+    uncompiled call pass as compiled. PyTorch's public `set_stance` raises an error in a compiled call.
+
+    Raises:
+        ImportError: PyTorch has changed.
+    """
+    try:
+        from torch._C._dynamo import eval_frame
+
+        set_compiler: Callable[[Any], Any] = eval_frame.set_eval_frame
+    except (ImportError, AttributeError) as error:
+        raise ImportError(f"torch: got {torch.__version__}; expected 2.6 to 2.13, for a watch") from error
+    set_frame_count = getattr(eval_frame, "set_fullgraph_compiled_frame_count", lambda _: -1)  # from 2.12 on
+
+    def fulfil_fullgraph() -> None:
+        count = set_frame_count(-1)  # −1 outside `fullgraph=True`
+        set_frame_count(count or 1)
+
+    return set_compiler, fulfil_fullgraph
+
+
+def run_uncompiled(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    """Return a copy of a function for compiled code, which runs it uncompiled; nested calls run compiled.
+
+    With `fullgraph=True`, PyTorch raises an error that contains the reason, from version 2.7 on.
+    """
+    shows_reason = "reason" in inspect.signature(torch.compiler.disable).parameters
+    options: dict[str, Any] = {"reason": reason} if shows_reason else {}
+    disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=False, **options)
+    return disabled

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dikkat._engine.pytorch_state import is_in_backward
 from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, GivenTrace, Mass, Scale
 from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, select_layers
 from dikkat.inspection.observation import NotSeenError, Watcher, check_model, no_call_message, observing
@@ -33,7 +34,7 @@ class Changed:
 
     def count(self, rows: Tensor) -> None:
         """Add to the number of queries that kept their weights."""
-        if torch._C._current_graph_task_id() == -1:  # not again for a checkpoint, in the backward pass
+        if not is_in_backward():  # not again for a checkpoint, in the backward pass
             self._unchanged.append(rows.detach())
 
     @property
@@ -45,7 +46,8 @@ class Changed:
         return sum(map(int, self._unchanged))
 
     def __repr__(self) -> str:
-        return f"{self.calls} calls changed; {self.unchanged_queries} queries kept their weights"
+        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        return f"{calls} changed; queries that kept their weights: {self.unchanged_queries}"
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """Watches the attention of a model during a training: statistics of each head, with warnings, files and logs."""
 
+import copy
 import csv
 import html
 import io
 import logging
 import math
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -21,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dikkat._engine.pytorch_state import frame_compiler, is_in_backward, run_uncompiled
 from dikkat.errors import InputError
 from dikkat.extras import require_extra
 from dikkat.inspection.layer_selection import Layers, select_layers
@@ -37,6 +40,10 @@ from dikkat.storage.files import check_replaceable, write_whole
 _REQUEST = Request(max_score=True, argmax=True, entropy=True, spans={"first": slice(0, 1)}, tolerant=True)
 _FEW_KEYS = 8  # in shorter texts, healthy heads have low entropies too
 _WRITING = 0.01  # the largest share of the time for writing files
+_FULLGRAPH = (
+    "watch: got a model in torch.compile(model, fullgraph=True); expected the compiled model, "
+    "dikkat.watch(torch.compile(model, fullgraph=True))"
+)
 _TITLES = ("Largest score", "Mean entropy (nats)", "Mean weight of the first token")
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>Attention during the training</title><style>body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;
@@ -84,7 +91,8 @@ class watch:  # noqa: N801 - reads as the function it is used as
     pass runs uncompiled. The watch ends with a `with` block, at `close()`, or with the model.
 
     Args:
-        model: The model, also a compiled one. Call `watch` before `model.compile()`.
+        model: The model, also a compiled one; with `fullgraph=True`, the result of `torch.compile`. Call `watch` before
+            the first call after `model.compile()`.
         every: The number of forward passes from one watched pass to the next.
         log: The receiver of the statistics after each watched pass: a function of the step and a dictionary, an object
             with `add_scalar` (TensorBoard) or `log` (a run of wandb, an `Accelerator`), or a path. A path ends in
@@ -95,6 +103,8 @@ class watch:  # noqa: N801 - reads as the function it is used as
             keys do not count.
         min_entropy: The lowest mean entropy of a healthy head, in nats.
         max_score: The largest score of a healthy head.
+        first_step: The number of the first forward pass, to continue a training. The rows of earlier steps in an
+            existing file `log` remain.
 
     Attributes:
         latest: The `HeadStatistics` of all heads in the last watched pass.
@@ -105,8 +115,8 @@ class watch:  # noqa: N801 - reads as the function it is used as
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: A number is too small, `log` has another ending, or no module fits `layers`. In the first watched
-            pass: dikkat sees no attention in the model.
+        ValueError: A number is too small, `log` has another ending, no module fits `layers`, or the file to continue
+            is not one of `watch`. In the first watched pass: dikkat sees no attention in the model.
         OSError: The file cannot be written.
 
     Source:
@@ -126,7 +136,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
 
     def __init__(
         self, model: nn.Module, *, every: int = 100, log: Any = None, layers: Layers | None = None, patience: int = 3,
-        min_entropy: float = 0.01, max_score: float = 100.0,
+        min_entropy: float = 0.01, max_score: float = 100.0, first_step: int = 0,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
             raise TypeError(f"model: got {type(model).__name__}; expected a torch.nn.Module")
@@ -142,7 +152,10 @@ class watch:  # noqa: N801 - reads as the function it is used as
         self._low_steps, self._warnings = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], str]()
         self._count, self._step, self._trainer_step, self._next_writing = 0, -1, -1, 0.0
         self._lock, self._thread = threading.Lock(), _Thread()
-        begin, end = (torch.compiler.disable(hook, recursive=False) for hook in self._hooks(model))
+        self._is_continued = first_step != 0
+        if self._is_continued:
+            self._continue(check_size("first_step", first_step))
+        begin, end = (run_uncompiled(hook, _FULLGRAPH) for hook in self._hooks(model))
         self._handles = [
             model.register_forward_pre_hook(begin, with_kwargs=True),
             model.register_forward_hook(end, always_call=True, prepend=True),
@@ -150,16 +163,15 @@ class watch:  # noqa: N801 - reads as the function it is used as
 
     def _hooks(self, model: nn.Module) -> tuple[Callable[..., None], Callable[..., None]]:
         """Return hooks that are closures: a deep copy of the model shares them, and they ignore the copy."""
-        from torch._C._dynamo.eval_frame import set_eval_frame
+        set_compiler, fulfil_fullgraph = frame_compiler()
 
         def begin(module: nn.Module, arguments: Any, keywords: Any) -> None:
             if module is not model:
                 return
-            compiler = set_eval_frame(None)  # a watched pass runs uncompiled, until `end`
+            compiler = set_compiler(None)  # a watched pass runs uncompiled, until `end`
             try:
                 self._stop(InterruptedError())  # after Ctrl-C, PyTorch did not call `end`
-                # A checkpoint repeats passes within the backward pass.
-                trains = module.training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+                trains = module.training and torch.is_grad_enabled() and not is_in_backward()
                 if trains and (step := self._find_step()) is not None:
                     earlier_hooks, watched = {*module._forward_pre_hooks}, self._watched(step)
                     watched.__enter__()
@@ -169,7 +181,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
                             hook(module, arguments, keywords)
             finally:
                 if self._thread.watched is None:
-                    set_eval_frame(compiler)
+                    set_compiler(compiler)
 
         def end(module: nn.Module, *_: Any) -> None:
             if module is model and self._thread.watched is not None:
@@ -177,7 +189,8 @@ class watch:  # noqa: N801 - reads as the function it is used as
                 try:
                     self._stop(None if error is earlier_error else error)
                 finally:
-                    set_eval_frame(compiler)
+                    fulfil_fullgraph()
+                    set_compiler(compiler)
 
         return begin, end
 
@@ -238,6 +251,14 @@ class watch:  # noqa: N801 - reads as the function it is used as
                 self._warnings[head, kind] = fault
                 yield fault
 
+    def _continue(self, step: int) -> None:
+        """Read the rows and the warnings of earlier steps."""
+        self._count = step
+        if self._path is not None and self._path.exists():
+            rows, messages = _read(self._path)
+            self._rows = [row for row in rows if row.step < step]
+            self._warnings = {(message,): message for message in messages}
+
     def _write(self) -> None:
         if self._path is not None and self._rows:
             start, is_table = time.monotonic(), self._path.suffix == ".csv"
@@ -254,26 +275,39 @@ class watch:  # noqa: N801 - reads as the function it is used as
         columns = [*zip(*self._rows, strict=True)] or [()] * len(HeadStatistics._fields)
         return make_frame(dict(zip(HeadStatistics._fields, map(np.array, columns), strict=True)))
 
-    def callback(self) -> Any:
-        """Return a `transformers.TrainerCallback`, for `Trainer(callbacks=[watched.callback()])`.
+    def callback(self, trainer: Any = None) -> Any:
+        """Return a `transformers.TrainerCallback`, for `trainer.add_callback(watched.callback(trainer))`.
 
-        Steps are then the trainer's global steps, and the first forward pass of such a step may be watched. Without
-        `log`, the statistics become entries of `trainer.state.log_history`.
+        Steps are then the trainer's global steps, and the first forward pass of such a step may be watched. A training
+        that continues at a checkpoint continues the file. Without `log`, the statistics become entries of
+        `trainer.state.log_history`.
+
+        Args:
+            trainer: The trainer. Without `log`, its loggers (`report_to`) receive the statistics, too.
 
         Raises:
             ModuleNotFoundError: transformers is not installed.
         """
         with require_extra("transformers"):
-            from transformers import TrainerCallback
+            from transformers import PrinterCallback, ProgressCallback, TrainerCallback
         watched = self
 
         class WatchCallback(TrainerCallback):  # type: ignore[misc]
+            def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                if state.global_step and not watched._rows:
+                    watched._continue(state.global_step)
+
             def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
                 watched._trainer_step = state.global_step
 
-            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            def on_step_end(self, args: Any, state: Any, control: Any, **models: Any) -> None:
                 if (watched._log, watched._path, watched._step) == (None, None, watched._trainer_step):
-                    state.log_history.append({"step": watched._step, **_values(watched.latest)})
+                    values, at_step = _values(watched.latest), copy.copy(state)
+                    state.log_history.append({"step": watched._step, **values})
+                    at_step.global_step = watched._step
+                    for logger in [] if trainer is None else trainer.callback_handler.callbacks:
+                        if not isinstance(logger, PrinterCallback | ProgressCallback):  # they print all numbers
+                            logger.on_log(args, at_step, control, logs=dict(values), **models)
 
             def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
                 watched._trainer_step = watched._step = -1  # another training may begin at the last watched step
@@ -287,7 +321,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
             handle.remove()
         self._stop(InterruptedError())
         self._write()
-        if not self._rows and sys.exc_info()[1] is None:
+        if not self._rows and not self._is_continued and sys.exc_info()[1] is None:
             warnings.warn(
                 "watch: no forward pass was watched; expected calls of the model in training mode with gradients, and "
                 "model.compile() only after dikkat.watch",
@@ -377,6 +411,18 @@ def _table(rows: Sequence[HeadStatistics]) -> str:
     return content.getvalue()
 
 
+def _read(path: Path) -> tuple[list[HeadStatistics], list[str]]:
+    """Return the rows and the warnings of a file that a watch wrote."""
+    text = path.read_text(encoding="utf-8")
+    table = text if path.suffix == ".csv" else html.unescape("".join(re.findall("<pre hidden>(.*?)</pre>", text, re.S)))
+    lines = [*csv.reader(io.StringIO(table))]
+    if not lines or tuple(lines[0]) != HeadStatistics._fields:
+        raise InputError(f"log: got {os.fspath(path)!r} of another program; expected a file of dikkat.watch, or none")
+    rows = [HeadStatistics(int(step), int(layer), name, int(head), *(float(x or "nan") for x in numbers))
+            for step, layer, name, head, *numbers in lines[1:]]  # fmt: skip
+    return rows, [html.unescape(message) for message in re.findall("<li>(.*?)</li>", text)]
+
+
 def _page(rows: Sequence[HeadStatistics], messages: Iterable[str]) -> str:
     """Return an HTML page with a map of heads and steps for each statistic, and the warnings."""
     heads = {head: number for number, head in enumerate(dict.fromkeys(row[1:4] for row in rows))}
@@ -398,4 +444,5 @@ def _page(rows: Sequence[HeadStatistics], messages: Iterable[str]) -> str:
     return (
         f"{_PAGE}<p>{len(heads)} head{'s' * (len(heads) > 1)}, steps {steps[0]} to {steps[-1]}. Each row is a head.</p>"
         f"{picture[picture.index('<svg') :]}<ul>{''.join(f'<li>{html.escape(text)}</li>' for text in messages)}</ul>"
+        f"<pre hidden>{html.escape(_table(rows))}</pre>"
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from dikkat._engine.pytorch_state import allow_tf32
 from dikkat.translation.data.batches import Batches
@@ -49,7 +48,7 @@ def train(
     progress: bool | None = None,
     on_begin: Callable[[Path], object] | None = None,
     tell: Callable[[str], object] | None = None,
-    watch: Callable[[nn.Module], AbstractContextManager[object]] | None = None,
+    watch: Callable[..., AbstractContextManager[object]] | None = None,
 ) -> Training:
     """Train a translator with Adam, clipped gradients, a learning-rate schedule and early stopping.
 
@@ -86,8 +85,9 @@ def train(
         on_begin: A function that the writing process calls with the locked folder, after all checks and before the
             first step.
         tell: A function that the writing process calls with lines about the corpora.
-        watch: A function that takes the trained module and returns a context for the training in the writing process,
-            such as `functools.partial(dikkat.watch, every=20, log="attention.html")`.
+        watch: A function that takes the trained module and `first_step`, the number of earlier batches, and returns a
+            context for the training in the writing process, such as
+            `functools.partial(dikkat.watch, every=20, log="attention.html")`.
 
     Returns:
         The translator and the training history.
@@ -158,7 +158,9 @@ def train(
         if is_shown and newest is not None:
             print_resume_point(loop.state)
         display = _make_display(settings, progress, len(loop.batches)) if is_first else Display()
-        with watch(loop.module) if is_first and watch is not None else nullcontext():
+        earlier_batches = loop.state.epoch * len(loop.batches) + loop.state.batch
+        watched = watch(loop.module, first_step=earlier_batches) if is_first and watch is not None else nullcontext()
+        with watched:
             error = _run_loop(loop, display, Interrupts(verbose=is_shown))
         return _make_result(loop, pairs, error, report)
 

@@ -166,13 +166,14 @@ def test_a_sink_is_named() -> None:
 def test_the_table() -> None:
     made = dikkat.show.generation(model("llama"), tokenizer(), PROMPT, spans=SPANS, max_new_tokens=3)
     table = made.frame()
-    assert list(table.columns) == ["token", "text", "layer", "head", "span", "mass"]
+    assert list(table.columns) == ["token", "text", "layer", "head", "span", "mass", "even"]
     assert len(table) == 3 * 12 * 5
     row = table[(table.token == 2) & (table.layer == 1) & (table["head"] == 4) & (table.span == "mat")]
     assert row.mass.item() == made.masses[2, 10, 1]
     assert row.text.item() == made.tokens[2]
     mean = made.frame(mean=True)
-    assert list(mean.columns) == ["token", "text", "span", "mass"]
+    assert list(mean.columns) == ["token", "text", "span", "mass", "even"]
+    assert mean.even.tolist() == [5 / 14, 4 / 14, 4 / 14, 1 / 14, 0.0] * 3
     right = table.groupby(["token", "span"]).mass.mean()
     for token, span, mass in zip(mean.token, mean.span, mean.mass, strict=True):
         assert mass == pytest.approx(right[token, span])
@@ -197,6 +198,7 @@ def test_the_page(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]  # fmt: skip
     assert content["spans"] == [["red cat", ""], ["mat", ""], ["question", ""], [FIRST, "first"], [ANSWER, "answer"]]
     assert content["tokens"] == made.tokens
+    assert content["even"] == [0.3571, 0.2857, 0.2857, 0.0714, 0.0]
     heads = [[layer, head] for layer in range(2) for head in range(6)] if most > 10 else [[-1, -1]]
     assert content["heads"] == heads
     found = np.frombuffer(base64.b64decode(content["masses"]), "<u2").reshape(4, len(heads), 5) / 65535
@@ -238,6 +240,15 @@ def test_a_chat_has_one_start_and_its_passages() -> None:
     np.testing.assert_allclose(made.masses[0, :, 0].reshape(2, 6), right, atol=1e-5)
 
 
+def test_a_list_of_passages() -> None:
+    made, named = (
+        dikkat.show.generation(model("llama"), tokenizer(), PROMPT, max_new_tokens=2, spans=spans)
+        for spans in (["a blue mat .", "red cat"], {"b": "a blue mat .", "a": "red cat"})
+    )
+    assert made.spans[:2] == ["2: red cat", "1: a blue mat ."]
+    np.testing.assert_array_equal(made.masses, named.masses)
+
+
 def test_passages_of_a_chat_are_not_in_its_template() -> None:
     chat = [{"role": "user", "content": "user"}, {"role": "bot", "content": " bot\n\nuser "}]
     made = dikkat.show.generation(model("llama"), tokenizer(), chat, max_new_tokens=1)
@@ -275,7 +286,10 @@ class Slow:
         ({"model": model("gpt2"), "prompt": "the " * 60, "spans": None}, ValueError, "text: got 61 tokens; expected"),
         ({"tokenizer": Slow()}, TypeError, "tokenizer: got Slow; expected a fast one"),
         ({"model": torch.nn.Linear(2, 2)}, TypeError, "model: got Linear; expected a Hugging Face model with generate"),
-        ({"spans": ["the"]}, TypeError, "spans: got list; expected passages by name"),
+        ({"spans": ["the"]}, ValueError, "spans: got 'the' for '1: the', 2 times in the prompt"),
+        ({"spans": [1]}, TypeError, "spans: got list; expected texts or slices by name, or a list of texts"),
+        ({"spans": "the red"}, TypeError, "spans: got str; expected texts or slices by name"),
+        ({"tokenizer": tokenizer()._tokenizer}, TypeError, "tokenizer: got tokenizers.Tokenizer; expected a tokeni"),
         ({"spans": {"a": "dog"}}, ValueError, "spans: got 'dog' for 'a', 0 times in the prompt; expected a passage"),
         ({"spans": {"a": "cat"}}, ValueError, "spans: got 'cat' for 'a', 2 times in the prompt"),
         ({"spans": {"a": " "}}, ValueError, "spans: got ' ' for 'a'"),

@@ -145,6 +145,8 @@ def test_what_cannot_be_measured():
         (lambda output: output, TypeError, "a floating-point number"),
         (lambda output: output.sum() * math.nan, ValueError, "target: got nan; expected finite numbers"),
         (lambda output: model.head.bias.sum(), ValueError, "depends on no head"),
+        (5, ValueError, "target: got 5; expected -5 to 4, a class of the logits"),
+        (-6, ValueError, "target: got -6; expected -5 to 4"),
     ):
         with pytest.raises(error, match=message):
             dikkat.effects(model, x, target=target)
@@ -161,6 +163,22 @@ def test_what_cannot_be_measured():
     with pytest.raises(ValueError, match="no attention ran"):
         dikkat.effects(nn.Linear(SIZE, 2), x, target=0)
     assert not any(math.isnan(p) for p in dikkat.effects(model.eval(), x, target=0, exact=False)["estimate"])
+
+
+def test_inputs_without_a_batch():
+    layer = nn.TransformerEncoderLayer(SIZE, HEADS, 8, batch_first=True, dropout=0.0)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.randn(TOKENS, SIZE)
+    table = dikkat.effects(encoder, x, target=lambda output: output[:, 2])  # a number for each token, not each element
+    with torch.no_grad():
+        base = encoder(x)[:, 2].mean()
+        for row, (layer, head) in enumerate((k, h) for k in range(2) for h in range(HEADS)):
+            with dikkat.change(encoder, heads=[(layer, head)], cut=True):
+                assert math.isclose(encoder(x)[:, 2].mean() - base, table["effect"][row], abs_tol=1e-6)
+    with pytest.raises(ValueError, match=r"target: got an index, and logits \(7, 12\) for inputs without a batch; exp"):
+        dikkat.effects(encoder, x, target=2)
+    with pytest.raises(TypeError, match="target: got an index for tuple; expected a function of the output"):
+        dikkat.effects(nn.MultiheadAttention(SIZE, HEADS).eval(), x, x, x, target=2)
 
 
 def test_a_model_with_dropout_is_named():
@@ -248,3 +266,20 @@ def test_a_target_of_another_length_than_the_batch_raises():
     model, x = torch.nn.TransformerEncoderLayer(6, 2, 7, batch_first=True).eval(), torch.randn(2, 5, 6)
     with pytest.raises(TypeError, match=r"target: got \(6,\)"):
         dikkat.effects(model, x, target=lambda output: output[0, -1])
+
+
+def test_a_page_with_effects_in_one_call(tmp_path):
+    model, words = dikkat.show.example_model(), "a rose is a rose".split()
+    table = dikkat.effects(model, words, target=3, exact=False)
+    trace = dikkat.show.attention(model, words, tokens=words, path=tmp_path / "one.html", effects=table)
+    trace.to_html(tmp_path / "two.html", title="Where the model looks", effects=table)
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+    with pytest.raises(ValueError, match="effects: got a table without path; expected a path"):
+        dikkat.show.attention(model, words, tokens=words, effects=table)
+
+
+def test_a_tokenizer_of_another_library_is_named():
+    tokenizers = pytest.importorskip("tokenizers")
+    raw = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    with pytest.raises(TypeError, match="tokenizer: got tokenizers.Tokenizer; expected a tokenizer of transformers"):
+        dikkat.show.attention(Model(), raw, "a a")

@@ -1,9 +1,11 @@
 """Recording: what models look at is what their layers return as weights, and nothing else changes."""
 
+import gc
 import json
 import threading
 import tracemalloc
 import warnings
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -601,3 +603,24 @@ def test_an_unbatched_call_has_a_batch_of_one():
     _, right = layer(x, x, x, average_attn_weights=False)
     torch.testing.assert_close(trace[""].weights, right[None])
     assert len(trace.scores()) == 2
+
+
+def test_a_recording_keeps_no_arguments_of_a_softmax() -> None:
+    """Such as those of a large vocabulary, which no attention uses."""
+    arguments: list[Any] = []
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.head = dikkat.MultiHeadAttention(6, 2), torch.nn.Linear(6, 31)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits = self.head(self.attention(x, x, x))
+            arguments.append(weakref.ref(logits))
+            return logits.softmax(-1)
+
+    model = Model()
+    with dikkat.record(model, max_score=True), torch.no_grad():
+        model(torch.randn(2, 5, 6))
+        gc.collect()
+        assert arguments[0]() is None

@@ -114,7 +114,8 @@ def passages():
     second = [[0.1, 0.3, 0.4, 0.2]] * 3 + [[0.4, 0, 0.5, 0.1]]
     return Generation(
         text="the <b>", tokens=["the", "<b>"], spans=["1: le chat", "<i>2</i>", "first token", "answer so far"],
-        masses=np.array([first, second]), layers=np.array([2, 2, 3, 3]), heads=np.array([0, 2, 0, 1]),
+        masses=np.array([first, second]), even=np.array([0.3, 0.2, 0.1, 0]),
+        layers=np.array([2, 2, 3, 3]), heads=np.array([0, 2, 0, 1]),
         prompt=[("le chat", 0), ("\n", -1), ("<i>a</i>", 1), (" b", -1)], title="Passages",
     )  # fmt: skip
 

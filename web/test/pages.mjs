@@ -576,7 +576,7 @@ const scenarios = {
   async "effects of heads: they are in the order of their effects, in two colours, and said with the pattern"() {
     const { page, close } = await opened("effects");
     const lead = page.locator(".views .lead");
-    assert.match(await lead.textContent(), /^Layer 1, head 0 (looks|has no clear pattern).*\(score 0\.\d\d\)\. If this head is cut, the result changes by -9\.3\.$/);
+    assert.match(await lead.textContent(), /^Layer 1, head 0 (looks|has no clear pattern).*\(score 0\.\d\d\)\. If layer 1, head 0 is cut, the result changes by -9\.3\.$/);
     const shown = async () => (await page.locator(".thumb span").allTextContents()).join(" ");
     assert.equal(await shown(), "1·0: -9.3 1·1: +4 0·2: +0.5 1·2: -0.015 0·0: – 0·1: 0");
     const colours = await page.locator(".thumb").evaluateAll((all) => all.slice(0, 3).map((each) => {
@@ -585,12 +585,15 @@ const scenarios = {
     }));
     assert.deepEqual(colours, ["orange", "blue", "blue"]);
     assert.deepEqual(await page.locator(".chip").allTextContents(), ["0 · -9.3", "1 · +4", "2 · -0.015"]);
+    const chips = await page.locator(".chip").evaluateAll((all) => all.map((each) => each.style.getPropertyValue("--chip")));
+    assert.deepEqual(chips, ["rgb(222 106 16)", "rgb(20 130 200)", "rgb(222 106 16)"]);
+    assert.equal(await page.locator(".legend .swatch").count(), 4); // above the lines, and above the maps
     await page.getByRole("button", { name: "layer 0, head 0" }).click();
     assert.doesNotMatch(await lead.textContent(), /is cut/);
     await page.getByRole("combobox", { name: "Order" }).selectOption("");
     assert.match(await shown(), /^0 .*1 .*2 /);
     await close();
-    for (const [language, words] of [["tr", "Bu kafa kesilirse sonuç -9,3 değişir."], ["zh", "若切除此头，结果变化 -9.3。"]]) {
+    for (const [language, words] of [["tr", "Katman 1, kafa 0 kesilirse sonuç -9,3 değişir."], ["zh", "若切除第 1 层头 0，结果变化 -9.3。"]]) {
       const other = await opened("effects", `#lang=${language}`);
       assert.ok((await other.page.locator(".views .lead").textContent()).includes(words));
       await other.close();
@@ -616,27 +619,28 @@ const scenarios = {
     const { page, close } = await opened("read");
     const rows = () => page.locator("tbody tr").evaluateAll((all) => all.map((each) => [...each.cells].map((cell) => cell.textContent)));
     assert.deepEqual(await page.locator("thead th").allTextContents(), ["1: le chat", "<i>2</i>", "first token", "answer so far"]);
-    assert.deepEqual(await rows(), [["the", "25%", "25%", "50%", "0%"], ["<b>", "18%", "22%", "43%", "18%"]]);
-    await says(page.locator(".says"), "The answer read most: <i>2</i> (24%)");
+    assert.deepEqual(await rows(), [["even share", "30%", "20%", "10%", "0%"], ["the", "25%", "25%", "50%", "0%"], ["<b>", "18%", "22%", "43%", "18%"]]);
+    await says(page.locator(".says"), "The answer read most: <i>2</i> (24%; even share: 20%)");
     const [layer, head] = [page.locator("select[aria-label=Layers]"), page.locator("select[aria-label=Heads]")];
     await layer.selectOption({ label: "Layer 3" });
-    assert.deepEqual((await rows())[0], ["the", "20%", "20%", "60%", "0%"]);
+    assert.deepEqual((await rows())[1], ["the", "20%", "20%", "60%", "0%"]);
     await head.selectOption({ label: "Head 1" });
-    assert.deepEqual(await rows(), [["the", "10%", "10%", "80%", "0%"], ["<b>", "40%", "0%", "50%", "10%"]]);
+    assert.deepEqual((await rows()).slice(1), [["the", "10%", "10%", "80%", "0%"], ["<b>", "40%", "0%", "50%", "10%"]]);
+    await says(page.locator(".says"), "Layer 3, head 1: The answer read most: 1: le chat (25%; even share: 30%)");
     await layer.selectOption({ label: "Layer 2" }); // has no head 1
-    assert.deepEqual((await rows())[0], ["the", "0%", "0%", "0%", "0%"]);
+    assert.deepEqual((await rows())[1], ["the", "0%", "0%", "0%", "0%"]);
     await layer.selectOption({ label: "Layer 3" });
     await page.getByLabel("Only passages").check();
-    assert.deepEqual(await rows(), [["the", "50%", "50%", "0%", "0%"], ["<b>", "100%", "0%", "0%", "0%"]]);
-    assert.deepEqual(await page.locator(".read-bar").first().locator("i").evaluateAll((all) => all.map((each) => Math.round(each.offsetWidth / each.parentElement.offsetWidth * 100))), [50, 50, 0, 0]);
+    assert.deepEqual(await rows(), [["even share", "60%", "40%", "0%", "0%"], ["the", "50%", "50%", "0%", "0%"], ["<b>", "100%", "0%", "0%", "0%"]]);
+    assert.deepEqual(await page.locator(".read-bar").nth(1).locator("i").evaluateAll((all) => all.map((each) => Math.round(each.offsetWidth / each.parentElement.offsetWidth * 100))), [50, 50, 0, 0]);
     await reach(page, ".read-answer button:nth-child(2)");
     await page.keyboard.press("Enter");
-    await says(page.locator(".says"), "“<b>” read most: 1: le chat (100%)");
+    await says(page.locator(".says"), "Layer 3, head 1: “<b>” read most: 1: le chat (100%; even share: 60%)");
     assert.equal(await page.locator(".read-text").textContent(), "le chat\n<i>a</i> b");
     const shares = () => page.locator(".read-text mark").evaluateAll((all) => all.map((each) => Number(each.style.getPropertyValue("--share"))));
     assert.deepEqual(await shares(), [1, 0]);
     await page.keyboard.press("Enter");
-    await says(page.locator(".says"), "The answer read most: 1: le chat (75%)");
+    await says(page.locator(".says"), "Layer 3, head 1: The answer read most: 1: le chat (75%; even share: 60%)");
     assert.deepEqual(await shares(), [1, 0.333]);
     await close();
     const plain = await opened("read", "", { javaScriptEnabled: false });

@@ -152,6 +152,7 @@ class _Runs:
         self._strongest: tuple[Key, int] | None = None  # the head with the largest estimate, and its call
         batches = [len(tensor) for tensor in (*arguments, *inputs.values()) if _has_rows(tensor)]
         self._elements = batches[0] if batches else 1
+        self._logits: tuple[int, ...] = ()  # the shape of the logits, if the target is an index
 
     def _run(self, times: int = 1) -> Tensor:
         """Return the mean target of each repetition of the inputs, (times,)."""
@@ -170,8 +171,7 @@ class _Runs:
         if callable(self._target):
             result = self._target(output)
         else:
-            logits = output if isinstance(output, Tensor) else output.logits
-            result = (logits[:, -1] if logits.ndim > 2 else logits)[..., self._target]
+            result = self._logit(output if isinstance(output, Tensor) else getattr(output, "logits", output))
         result = torch.as_tensor(result)
         batches = {len(tensor) for tensor in (*self._arguments, *self._inputs.values()) if _has_rows(tensor)}
         misfits = result.ndim == 1 and bool(batches) and len(result) not in batches
@@ -182,6 +182,15 @@ class _Runs:
             )
         return result
 
+    def _logit(self, logits: Any) -> Tensor:
+        if not isinstance(logits, Tensor) or not logits.ndim:
+            raise TypeError(f"target: got an index for {type(logits).__name__}; expected a function of the output")
+        if not -logits.shape[-1] <= self._target < logits.shape[-1]:
+            classes = logits.shape[-1]
+            raise ValueError(f"target: got {self._target}; expected {-classes} to {classes - 1}, a class of the logits")
+        self._logits = tuple(logits.shape)
+        return (logits[:, -1] if logits.ndim > 2 else logits)[..., self._target]
+
     def estimate(self, layers: Layers | None) -> tuple[Trace, dict[Key, Tensor]]:
         """Return a trace of the unchanged model and the estimates (H,) of each call."""
         with (
@@ -191,6 +200,12 @@ class _Runs:
             self._blocks.noted(),
         ):
             [result] = self._run()
+            counts = {(math.prod(record.shape[:-2]) // record.sizes[0], record.sizes[1]) for _, record in trace.calls()}
+            if self._logits[:-1] in {(queries,) for _, queries in counts} and {batch for batch, _ in counts} == {1}:
+                raise ValueError(
+                    f"target: got an index, and logits {self._logits} for inputs without a batch; expected a batch of "
+                    "inputs, such as tensor[None], or a function of the output"
+                )
             self._base, gates = result.item(), self._gates.gates
             if not math.isfinite(self._base):
                 raise ValueError(f"target: got {self._base}; expected finite numbers")

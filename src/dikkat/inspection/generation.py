@@ -45,6 +45,7 @@ class Generation:
         tokens: The written tokens.
         spans: The names of the passages, then of the other parts of the text.
         masses: (tokens, heads, spans), the total weight of each span, for all heads of all layers.
+        even: (spans,), each span's share of the prompt's tokens, which equal weights would give it; 0 for the answer.
         layers: (heads,), the layer of each head.
         heads: (heads,), the number of each head in its layer.
         prompt: The pieces of the prompt, with the index of their passage; −1 between passages.
@@ -55,6 +56,7 @@ class Generation:
     tokens: list[str]
     spans: list[str]
     masses: NDArray[np.float64]
+    even: NDArray[np.float64]
     layers: NDArray[np.int64]
     heads: NDArray[np.int64]
     prompt: list[tuple[str, int]]
@@ -68,25 +70,27 @@ class Generation:
 
         Returns:
             A `pandas.DataFrame`, or a NumPy record array if pandas is not installed: token (its number), text, layer,
-            head, span, mass.
+            head, span, mass, even.
         """
         masses = self.masses.mean(1, keepdims=True) if mean else self.masses
         token, head, span = np.indices(masses.shape).reshape(3, -1)
         columns = {"token": token, "text": np.array(self.tokens)[token]}
         columns |= {} if mean else {"layer": self.layers[head], "head": self.heads[head]}
-        return make_frame(columns | {"span": np.array(self.spans)[span], "mass": masses.ravel()})
+        return make_frame(columns | {"span": np.array(self.spans)[span], "mass": masses.ravel(),
+                                      "even": self.even[span]})  # fmt: skip
 
     def _page(self) -> str:
         mean, is_small = self.masses.mean(1), self.masses.size <= _ENTRIES
         data = {
             "prompt": self.prompt, "tokens": self.tokens,
-            "spans": [[name, _ROLES.get(name, "")] for name in self.spans],
+            "spans": [[name, _ROLES.get(name, "")] for name in self.spans], "even": self.even.round(4).tolist(),
             "heads": [*zip(self.layers.tolist(), self.heads.tolist(), strict=True)] if is_small else [[-1, -1]],
             "masses": base64.b64encode(
                 np.rint((self.masses if is_small else mean).clip(0, 1) * _UNITS).astype("<u2").tobytes()
             ).decode(),
         }  # fmt: skip
-        rows = [(name, *(f"{mass:.0%}" for mass in masses)) for name, masses in zip(self.tokens, mean, strict=True)]
+        labelled = zip(["even share", *self.tokens], [self.even, *mean], strict=True)
+        rows = [(name, *(f"{mass:.0%}" for mass in masses)) for name, masses in labelled]
         cells = ("".join(f"<td>{escaped(cell)}</td>" for cell in row) for row in [("", *self.spans), *rows])
         prompt = escaped("".join(piece for piece, _ in self.prompt))
         table = "".join(f"<tr>{row}</tr>" for row in cells)
@@ -105,7 +109,7 @@ def generation(
     path: str | os.PathLike[str] | None = None,
     *,
     max_new_tokens: int = 30,
-    spans: Mapping[str, str | slice] | None = None,
+    spans: Mapping[str, str | slice] | Sequence[str] | None = None,
     layers: Layers | None = None,
     heads: int | Sequence[int] | None = None,
     title: str = "Which passages the answer read",
@@ -130,8 +134,8 @@ def generation(
             notebook cell.
         max_new_tokens: The maximum number of written tokens.
         spans: The passages by name: a text that the prompt contains once, or a slice of the prompt's characters (for a
-            chat, of the text from the template). Default: the paragraphs of the prompt or of each message, the lines if
-            there is one paragraph, the sentences if there is one line.
+            chat, of the text from the template). A list of texts has no names. Default: the paragraphs of the prompt or
+            of each message, the lines if there is one paragraph, the sentences if there is one line.
         layers: The selected layers, as in `dikkat.record`; all by default.
         heads: The selected heads; all by default.
         title: The heading.
@@ -156,7 +160,10 @@ def generation(
     if not getattr(encoded, "is_fast", False):
         kind = type(tokenizer).__name__
         raise TypeError(f"tokenizer: got {kind}; expected a fast one, which knows the characters of each token")
-    passages = _find_passages(text, _name_passages(text, messages) if spans is None else spans)
+    named: Any = _name_passages(text, messages) if spans is None else spans
+    if isinstance(named, list | tuple) and all(isinstance(span, str) for span in named):
+        named = {_name_of(number, span): span for number, span in enumerate(named, start=1)}
+    passages = _find_passages(text, named)
     has_encoder = bool(getattr(model.config, "is_encoder_decoder", False))
     positions = _find_tokens(encoded.encodings[0].offsets, passages, has_encoder, is_default=spans is None)
     passages = {name: characters for name, characters in passages.items() if name in positions}
@@ -169,15 +176,17 @@ def generation(
     ids, beams = output.sequences[0, 1 if has_encoder else inputs["input_ids"].shape[1] :], output.get("beam_indices")
     rows = [0] * len(ids) if beams is None else beams[0][beams[0] >= 0].tolist()  # of each call's batch
     masses, head_layers, numbers = _masses(trace, "cross" if has_encoder else "self", rows)
-    names = list(positions)
+    names, token_count = list(positions), len(encoded.encodings[0].offsets)
+    even = np.array([len(tokens) / token_count for tokens in positions.values()])
     if not has_encoder:
         masses = np.concatenate([masses, (1 - masses.sum(-1, keepdims=True)).clip(0)], -1)
         # The first token sees only the prompt. Weights in bfloat16 have sums that are off by 0.4 %.
         names.append(_SINK if masses[0, :, -1].max() > 0.02 else _ANSWER)
+        even = np.append(even, 0.0)
     ids, pieces = ids[: len(rows)], _cut_text(text, passages, names)
     tokens = [token.text for token in make_tokens(tokenizer, {"input_ids": ids[None]})]
     answer = tokenizer.decode(ids, skip_special_tokens=True)
-    result = Generation(answer, tokens, names, masses, head_layers, numbers, pieces, title)
+    result = Generation(answer, tokens, names, masses, even, head_layers, numbers, pieces, title)
     if path is not None:
         write_whole(path, result._page())
     return result
@@ -226,14 +235,18 @@ def _name_passages(text: str, messages: Iterable[slice]) -> dict[str, slice]:
         for passage in passages:
             start = text.index(passage, end)
             end = start + len(passage)
-            spans[f"{len(spans) + 1}: {' '.join(passage.split())[:40]}"] = slice(start, end)
+            spans[_name_of(len(spans) + 1, passage)] = slice(start, end)
     return spans
+
+
+def _name_of(number: int, passage: str) -> str:
+    return f"{number}: {' '.join(passage.split())[:40]}"
 
 
 def _find_passages(text: str, spans: Mapping[str, str | slice]) -> dict[str, tuple[int, int]]:
     """Return the first character of each passage, and its end, in the order of the text."""
     if not isinstance(spans, Mapping):
-        raise TypeError(f"spans: got {type(spans).__name__}; expected passages by name")
+        raise TypeError(f"spans: got {type(spans).__name__}; expected texts or slices by name, or a list of texts")
     passages = dict[str, tuple[int, int]]()
     for name, span in spans.items():
         if name in _ROLES:

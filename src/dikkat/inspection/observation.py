@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from dikkat._core import recording_hooks
 from dikkat._core.dispatch import run_problem
 from dikkat._core.problem import Problem, Result
-from dikkat._engine.pytorch_state import is_transformed, uncompiled
+from dikkat._engine.pytorch_state import is_in_backward, is_transformed, uncompiled
 from dikkat.inspection.calls import OWN_SOFTMAX
 from dikkat.inspection.dataflow import Dataflow
 from dikkat.inspection.edits import BoundEdit, Edits, Gate, Mass, edit_result, edit_weights
@@ -187,7 +187,7 @@ class Observation(Dataflow):
         self._observed = ExitStack()
         self._is_observing = False
         self._outer: recording_hooks.Observer | None = None  # of a relevance that is computed in a recording
-        self._logits: Tensor | None = None  # of the last softmax
+        self._logits: Tensor | None = None  # of the last softmax in a module with sinks
         self._step: int | None = None  # of a recurrence that is changed
 
     def update(self) -> None:
@@ -205,7 +205,7 @@ class Observation(Dataflow):
 
     def _recordings(self) -> list[Watcher]:
         # In a backward, a checkpoint repeats calls that are recorded already.
-        if self._step is not None or torch._C._current_graph_task_id() != -1:
+        if self._step is not None or is_in_backward():
             return []
         return [watcher for watcher in self._watching() if not watcher.changes]
 
@@ -374,7 +374,7 @@ class Observation(Dataflow):
         result = function(logits)
         if "softmax" not in name:
             return result, None
-        self._logits = logits
+        self._logits = None if self._sinks() is None else logits
         observes = recording_hooks.current_observer() is self
         if not observes or not logits.is_floating_point() or logits.ndim < 2:
             return result, None
@@ -385,6 +385,9 @@ class Observation(Dataflow):
         if not bool(blind.any()):
             return result, None
         return result, (result if self.changes else result.detach()).masked_fill(blind, 0.0)
+
+    def _sinks(self) -> Tensor | None:
+        return next((getattr(watcher.running[-1].module, "sinks", None) for watcher in self._watching()), None)
 
     def lose_weights(self) -> None:
         """Note lost weights, or raise if a change is active."""
@@ -403,7 +406,7 @@ class Observation(Dataflow):
         logits = None if logits is None or logits.shape != weights.shape else arrange(logits)
         weights = arrange(weights)
         edits = self._edits(streams, weights.shape[-2], weights.shape[-1])
-        sinks = next((getattr(watcher.running[-1].module, "sinks", None) for watcher in self._watching()), None)
+        sinks = self._sinks()
         # Granite's sinks scale the output afterwards. Other models' sinks have a column in the softmax.
         scales = sinks is not None and last_logits is not None and last_logits.shape == weights.shape
         if scales and not all(isinstance(bound.edit, Gate | Mass) for bound in edits):
@@ -556,7 +559,7 @@ def _group_heads(streams: Streams, *arguments: Any, **keywords: Any) -> dict[str
     if _has_one_position(streams[0]) and not _has_one_position(streams[1]):
         inputs["enable_gqa"] = True
         for name in ("query", "attn_mask"):
-            if isinstance(inputs.get(name), Tensor) and inputs[name].shape[1] != 1:
+            if isinstance(inputs.get(name), Tensor) and inputs[name].shape[1:3] != (1, 1):
                 inputs[name] = inputs[name].flatten(1, 2)[:, :, None]
     return inputs
 

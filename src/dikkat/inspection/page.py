@@ -29,6 +29,7 @@ def attention(
     layers: Layers | None = None,
     heads: int | Sequence[int] | None = None,
     title: str = "Where the model looks",
+    effects: Any = None,
     **inputs: Any,
 ) -> Trace:
     """Write a self-contained page of a model's attention in a text.
@@ -53,6 +54,7 @@ def attention(
         layers: The selected layers, as in `dikkat.record`; all by default.
         heads: The selected heads; all by default.
         title: The heading.
+        effects: A table of `dikkat.effects`, by which the page in `path` ranks and colours the heads.
         **inputs: The model's inputs by name.
 
     Returns:
@@ -68,9 +70,9 @@ def attention(
         The views: Vig 2019, "A Multiscale Visualization of Attention in the Transformer Model".
     """
     labels: Any = tokens
-    reads_text = callable(
-        getattr(arguments[0] if arguments else inputs.get("tokenizer"), "convert_ids_to_tokens", None)
-    )
+    first = arguments[0] if arguments else inputs.get("tokenizer")
+    _check_tokenizer(first)
+    reads_text = callable(getattr(first, "convert_ids_to_tokens", None))
     if tokens is None and reads_text and len(arguments) + ("tokenizer" in inputs) + ("text" in inputs) > 1:
         tokenizer, text, *rest = [*arguments, *(inputs.pop(name) for name in ("tokenizer", "text") if name in inputs)]
         path = rest[0] if rest else path
@@ -85,7 +87,9 @@ def attention(
     if labels is not None:
         trace.set_tokens(labels, element)
     if path is not None:
-        trace.to_html(path, element=element, title=title)
+        trace.to_html(path, element=element, title=title, effects=effects)
+    elif effects is not None:
+        raise ValueError("effects: got a table without path; expected a path, or trace.to_html(path, effects=table)")
     return trace
 
 
@@ -173,6 +177,7 @@ def _encode_texts(model: nn.Module, tokenizer: Any, text: Any) -> tuple[dict[str
 
 def encode(model: nn.Module, tokenizer: Any, text: str, **options: Any) -> Any:
     """Return the checked inputs of a text, on the model's device."""
+    _check_tokenizer(tokenizer)
     encoded = tokenizer(text, return_tensors="pt", **options)
     ids, table = encoded["input_ids"], getattr(model, "get_input_embeddings", lambda: None)()
     if not ids.numel():
@@ -191,6 +196,14 @@ def encode(model: nn.Module, tokenizer: Any, text: str, **options: Any) -> Any:
             f"text: got {ids.shape[-1]} tokens; expected at most {limit}, the positions of {type(model).__name__}"
         )
     return encoded.to(getattr(model, "device", ids.device))
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    if hasattr(tokenizer, "token_to_id") and not callable(tokenizer):
+        raise TypeError(
+            "tokenizer: got tokenizers.Tokenizer; expected a tokenizer of transformers, such as "
+            "transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)"
+        )
 
 
 def _position_count(name: str, module: nn.Module) -> int:

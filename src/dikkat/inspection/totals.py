@@ -33,7 +33,9 @@ class Totals:
 
     where C is the last call and n_c is the number of its queries that see a key. Span masses are means like entropies.
     `top_keys` are the keys with the largest sums, `max_score` is the largest score of all calls. Each tensor has one
-    row for all queries, such as (..., 1) for entropies. Keys count from the first position of the text.
+    row for all queries, such as (..., 1) for entropies. Keys count from the first position of the text. All calls have
+    the same batch. In beam search, an element adds the calls of its row, although the search moves sequences between
+    rows.
 
     Attributes:
         request: What to record of each call.

@@ -151,7 +151,7 @@ class Views {
     this.pickers = ([0, 1] as const).map((side) => this.picker(side));
     const saving = (["svg", "png", "pdf", "csv"] as const).map((kind) => button(kind === "csv" ? t("save-table") : kind.toUpperCase(), () => this.save(kind)));
     this.heads = h("article", { class: "card" },
-      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, this.signed && this.swatches(), h("p", { class: "help" }, t("view-heads-help")),
+      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, lead && this.swatches(), h("p", { class: "help" }, t("view-heads-help")),
       h("div", { class: "choices" }, this.layers, [...queries, ...keys].some(([, special]) => special) && h("label", {}, this.special, " ", t("view-special")),
         view.kind !== "cross" && queries.length === keys.length && h("label", {}, this.mean, " ", t("view-mean"))),
       this.chipGroup, this.says, this.columns.element);
@@ -249,7 +249,7 @@ class Views {
       this.drawHeads();
     });
     chip.className = "chip";
-    chip.style.setProperty("--chip", this.signed ? "var(--accent)" : colour(k, of));
+    chip.style.setProperty("--chip", this.signed ? "var(--accent)" : led !== null ? tint(led) : colour(k, of));
     return chip;
   }
 
@@ -274,7 +274,7 @@ class Views {
     const [name, led, { lead }] = [[this.numberOf(this.layer), layer.heads[k!]!] as const, this.led(this.layer, k!), this.view];
     if (lead === "change") return led === null ? "" : t("view-change", ...name, this.ledText(led));
     const looks = share < 0 ? "" : this.nothing ? t("view-nothing") : t(share >= CLEAR ? "view-says" : "view-unclear", ...name, t(`looks-${doing}`), number(share));
-    return lead && led !== null ? `${looks} ${t(`view-${lead}`, signed(led))}` : looks;
+    return lead && led !== null ? `${looks} ${t(`view-${lead}`, ...name, signed(led))}` : looks;
   }
 
   /** The largest weights of a token, of the heads that are shown: of what it looks at, or of who looks at it. */
@@ -312,9 +312,10 @@ class Views {
     }
   }
 
-  /** The colour of a line: of its head, or of its sign. */
+  /** The colour of a line: of its sign, of its head's effect, or of its head. */
   private ink(k: number, weight: number): string {
-    return this.signed ? tint(weight) : colour(k, this.view.layers[this.layer]!.heads.length);
+    const led = this.led(this.layer, k);
+    return this.signed ? tint(weight) : led !== null ? tint(led) : colour(k, this.view.layers[this.layer]!.heads.length);
   }
 
   /** Of a line: differences are small. */

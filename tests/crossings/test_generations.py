@@ -17,7 +17,7 @@ import kit
 
 transformers = pytest.importorskip("transformers")
 
-PROMPT, NEW, BATCH, HEADS, LAYERS, WINDOW = 11, 5, 2, 3, 2, 7
+PROMPT, NEW, BATCH, HEADS, LAYERS, WINDOW = 11, 3, 2, 3, 2, 7
 LAST = PROMPT + NEW - 1  # the last written token is no query
 SPANS: dict[str, Any] = {"a slice": slice(2, 5), "a list": [1, 7, 9], "a written token": slice(9, 13)}
 CACHES: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dikkat._engine.pytorch_state import is_in_backward
-from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, GivenTrace, Mass, Scale
+from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, Mass, Scale
 from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, select_layers
 from dikkat.inspection.observation import NotSeenError, Watcher, check_model, no_call_message, observing
 from dikkat.inspection.origins import Streams
@@ -174,7 +174,7 @@ class _Changer(Watcher):
         for choices, edit in self._changes:
             if any(choice.includes(module.name, module.layer) for choice in choices.values()):
                 positions = first_query + (step or 0), first_key
-                if isinstance(edit, GivenTrace):  # a trace has the rows of each call
+                if isinstance(edit, Given) and isinstance(edit.table, Trace):  # a trace has the rows of each call
                     positions, edit = (step or 0, 0), edit.of_call(module.name, self._counts[module.name] - 1)
                 bound.append(BoundEdit(edit, *positions, self.changed.count))
         repeated = Counter(head for edit, *_ in bound for head in edit.heads or ())
@@ -219,7 +219,7 @@ def _make_edit(
     if weights is None:
         return Gate(heads, mean)
     if isinstance(weights, Trace):
-        return GivenTrace(heads, weights)
+        return Given(heads, weights)
     table = torch.as_tensor(weights)
     if table.ndim < 2 or not table.is_floating_point():
         raise TypeError(

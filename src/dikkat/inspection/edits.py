@@ -206,11 +206,24 @@ class Scale(Edit):
 
 @dataclass(frozen=True)
 class Given(Edit):
-    """Uses the weights of `table` (..., n, m)."""
+    """Uses the weights of `table` (..., n, m), or of the same call in a trace."""
 
     keeps_scores = False
     heads: tuple[int, ...] | None
-    table: Tensor
+    table: Any
+
+    def of_call(self, name: str, call: int) -> "Given":
+        """Return the edit with the weights of a module's call in the trace, counted from 0."""
+        try:
+            record = self.table[name, call]
+        except (KeyError, IndexError) as error:
+            raise ValueError(
+                f"weights: got a trace without call {call} of {name!r}; expected the same calls"
+            ) from error
+        partial = record.queries is not None or record.heads is not None
+        if record.weights is None or partial or record.change is not None:
+            raise ValueError("weights: got a trace without all weights; expected one of record(model, weights=True)")
+        return Given(self.heads, record.weights)
 
     def apply(self, logits: Tensor, positions: Positions) -> tuple[Tensor, Tensor | None]:
         """Replace the weights by the table's."""
@@ -238,27 +251,6 @@ class Given(Edit):
         if not bool(real.all()):
             edited[..., ~real] = (1 - rows.sum(-1, keepdim=True)).clamp(min=0).log()
         return edited, None
-
-
-@dataclass(frozen=True)
-class GivenTrace(Edit):
-    """Uses the weights of the same call in a trace."""
-
-    heads: tuple[int, ...] | None
-    trace: Any
-
-    def of_call(self, name: str, call: int) -> Given:
-        """Return the edit for a module's call, counted from 0."""
-        try:
-            inspection = self.trace[name, call]
-        except (KeyError, IndexError) as error:
-            raise ValueError(
-                f"weights: got a trace without call {call} of {name!r}; expected the same calls"
-            ) from error
-        partial = inspection.queries is not None or inspection.heads is not None
-        if inspection.weights is None or partial or inspection.change is not None:
-            raise ValueError("weights: got a trace without all weights; expected one of record(model, weights=True)")
-        return Given(self.heads, inspection.weights)
 
 
 def _check_size(got: str, table: Tensor, positions: Positions) -> None:

@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from dikkat._engine.pytorch_state import is_transformed
 from dikkat.inspection.edits import BoundEdit, Gate
-from dikkat.inspection.layer_selection import LayerChoice, Layers, list_entries, select_layers
+from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, list_entries, select_layers
 from dikkat.inspection.observation import Watcher, observing
 from dikkat.inspection.origins import Streams
 from dikkat.inspection.recording import record
@@ -285,8 +285,7 @@ class _Blocks:
         modules = dict(model.named_modules())
         self._modules = {name: modules[name] for name in list_entries(list(modules)) if name in modules}
         self._results: dict[str, Any] = {}
-        self._begun: dict[str, int] = {}  # how many entries had ended when an entry began
-        self._ended: dict[str, int] = {}
+        self._earlier: dict[str, list[str]] = {}  # the entries that had ended when an entry began
         self._can_skip = True
 
     @contextmanager
@@ -296,11 +295,10 @@ class _Blocks:
         for name, module in self._modules.items():
 
             def begin(*_: Any, name: str = name) -> None:
-                self._can_skip = self._can_skip and name not in self._begun
-                self._begun[name] = len(self._ended)
+                self._can_skip = self._can_skip and name not in self._earlier
+                self._earlier[name] = [*self._results]
 
             def end(_: nn.Module, __: Any, result: Any, *, name: str = name) -> None:
-                self._ended[name] = len(self._ended)
                 self._results[name] = _copy(result)  # before the model writes to it
 
             handles += [module.register_forward_pre_hook(begin), module.register_forward_hook(end)]
@@ -314,12 +312,8 @@ class _Blocks:
     @contextmanager
     def skipped(self, name: str, elements: int, times: int) -> Iterator[None]:
         """Let the entries that ended before the entry of a module began return their results, for repeated inputs."""
-        root = next((entry for entry in self._begun if name == entry or name.startswith(f"{entry}.")), None)
-        skipped = [
-            entry
-            for entry, end in self._ended.items()
-            if root is not None and self._can_skip and end < self._begun[root]
-        ]
+        skipped = next((earlier for entry, earlier in self._earlier.items() if is_within(name, entry)), [])
+        skipped = skipped if self._can_skip else []
         before = {entry: vars(self._modules[entry]).get("forward") for entry in skipped}
         hooks = list[Any]()
         try:

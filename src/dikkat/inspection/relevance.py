@@ -18,7 +18,7 @@ from dikkat._core.problem import Problem, Result
 from dikkat._engine.pytorch_state import is_transformed, uncompiled
 from dikkat.inspection.dataflow import Dataflow
 from dikkat.inspection.origins import Origin, Streams
-from dikkat.inspection.torch_attention import call_multi_head, multi_head_arguments
+from dikkat.inspection.torch_attention import call_multi_head, multi_head_arguments, problem_of_fused
 
 __all__ = ["relevance", "rolled_out"]
 
@@ -195,23 +195,13 @@ class _Dense(Dataflow):
         weights = weights[0] if bound["query"].ndim == 2 else weights
         return output, weights if bound["need_weights"] else None
 
-    def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    def _attend(self, query: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
         """Return the output of `scaled_dot_product_attention` and its weights."""
-        query = _with_graph(query)
-        if enable_gqa:
-            key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], dim=-3) for t in (key, value))
-        logits = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-        if is_causal:
-            logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
-        if attn_mask is not None:
-            masked = logits.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else None
-            logits = logits + attn_mask if masked is None else masked
-        blind = (logits == -torch.inf).all(-1, keepdim=True)
-        weights = torch.softmax(logits.masked_fill(blind, 0.0), -1).masked_fill(blind, 0.0)
-        return F.dropout(weights, dropout_p) @ value, weights
+        with recording_hooks.observed_by(None), torch._C.DisableTorchFunction():
+            problem = problem_of_fused(_with_graph(query), *arguments, **options, with_values=True)
+            full = run_problem(replace(problem, wants_weights=True), "reference")
+        assert full.weights is not None
+        return full.mean.to(query.dtype), full.weights
 
     def run_call(self, name: str, problem: Problem, run: Callable[[Problem], Result]) -> Result:
         """Compute the weights of a call in the graph."""

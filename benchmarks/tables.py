@@ -154,6 +154,38 @@ def _format_ratio(ratio: Record) -> str:
     return f"{ratio['median']:.2f} ({ratio['least']:.2f}–{ratio['most']:.2f})"
 
 
+_CHANGES = {
+    "cut": "all heads cut", "mass": "the mass of a span", "edges": "one edge", "scale": "the odds of a span",
+    "weights": "other weights",
+}  # fmt: skip
+
+
+def _changing(runs: list[Run]) -> Iterable[Row]:
+    for run in runs:
+        results = run.results
+        if run.name == "changing-layer":
+            for name, title in _CHANGES.items():
+                memory = f"{results['peak ratio'][name]:.2f} ×"
+                yield [f"one of 12 layers changed, 8,192 tokens: {title}", spread(results["ratio"][name]), memory]
+        elif run.name == "changing-effects":
+            for name in ("exact", "estimate"):
+                title = f"`effects` of {results['heads']} heads, 128 tokens, {name}: relative to one forward pass"
+                yield [title, spread(results["ratio"][name]), ""]
+        elif run.name == "changing-passages":
+            memory = f"{results['extra MiB']:.1f} MiB more, of which the record {results['MiB of the record']:.1f}"
+            title = "256 tokens written after 8,192, masses of 50 spans recorded"
+            yield [title, spread(results["ratio"]["50 spans"]), memory]
+        elif run.name == "changing-max-score":
+            title = "2,048 tokens, `max_score` of 12 layers recorded"
+            yield [title, spread(results["ratio"]["max_score"]), ""]
+            ratio = results["ratio to the same recording without max_score"]
+            yield ["… `entropy` and `max_score`, relative to `entropy`", spread(ratio), ""]
+        else:
+            for kind, steps in results.items():
+                for every, ratio in steps["ratio"].items():
+                    yield [f"a training step with `watch({every})`, {kind}", spread(ratio), ""]
+
+
 def _regression(runs: list[Run]) -> Iterable[Row]:
     for run in runs:
         if run.name == "regression-bandwidth":
@@ -325,6 +357,12 @@ TABLES = [
     ),
     Table("small", ("small-1", "small-2"), SMALL, _small),
     Table("models", ("recording-layer", "recording-generate", "recording-nvidia-h200"), ("", ""), _models),
+    Table(
+        "changing",
+        ("changing-layer", "changing-effects", "changing-passages", "changing-max-score", "changing-watch"),
+        ("compared with the plain model", "time", "peak memory"),
+        _changing,
+    ),
     Table("int8", ("sentence-quality",), ("BLEU on val, float32", "int8", "size of the int8 folder"), _int8),
     Table("scores", ("phrasebook", "multi30k-en-fr", "multi30k-en-de"), ("", "BLEU", "chrF2", "training"), _scores),
     Table("pages", ("page", "maps"), ("", "measured"), _pages),

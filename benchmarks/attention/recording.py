@@ -13,7 +13,6 @@ with "eager" attention first.
 import argparse
 import resource
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,21 +22,16 @@ import transformers
 
 import dikkat
 from benchmarks.kit.report import RESULTS, write
+from benchmarks.kit.turns import in_turns, ratios
 
 
-def in_turns(runs: dict[str, Callable[[], object]], turns: int) -> dict[str, Any]:
+def compare(runs: dict[str, Callable[[], object]], turns: int) -> dict[str, Any]:
     """Return the seconds of two runs in turn, and the ratios of the second to the first."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(turns):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    first_samples, second_samples = seconds.values()
-    ratios = sorted(b / a for a, b in zip(first_samples, second_samples, strict=True))
+    seconds = in_turns(runs, turns)
+    (second_run,) = ratios(seconds).values()
     return {
         "seconds": {name: [round(second, 4) for second in samples] for name, samples in seconds.items()},
-        "ratio": {"median": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]},
+        "ratio": {"median": statistics.median(second_run), "least": min(second_run), "most": max(second_run)},
     }
 
 
@@ -76,7 +70,7 @@ def layer(quick: bool) -> dict[str, Any]:
     memory_before = peak()
     recorded()
     growth = peak() - memory_before
-    times = in_turns({"alone": lambda: model(ids), "recorded": recorded}, turns)
+    times = compare({"alone": lambda: model(ids), "recorded": recorded}, turns)
     maps = config.n_layer * config.n_head * tokens**2 * 4
     return times | {"tokens": tokens, "growth of memory, bytes": growth, "bytes of all maps": maps}
 
@@ -102,7 +96,7 @@ def generate(quick: bool) -> dict[str, Any]:
     model.set_attn_implementation("dikkat")
     for (recorded_weights,), layers in zip(attentions, expected, strict=True):
         torch.testing.assert_close(recorded_weights, layers[5][:, [2, 7]], rtol=1e-4, atol=1e-5)
-    return in_turns({"alone": lambda: model.generate(ids, **options), "recorded": recorded}, turns) | {
+    return compare({"alone": lambda: model.generate(ids, **options), "recorded": recorded}, turns) | {
         "tokens": new_tokens
     }
 

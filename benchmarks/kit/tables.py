@@ -60,9 +60,8 @@ class Table:
         by_machine: dict[str, list[str]] = {}
         for run in runs:
             by_machine.setdefault(run.where(), []).append(f"`{run.name}`")
-        return (
-            f"{table}\n\n" + "; ".join(f"{machine} ({', '.join(names)})" for machine, names in by_machine.items()) + "."
-        )
+        sources = "; ".join(f"{machine} ({', '.join(names)})" for machine, names in by_machine.items())
+        return f"{table}\n\n{sources or 'Not measured yet'}."
 
 
 def newest(name: str, folder: Path = RESULTS) -> Run | None:

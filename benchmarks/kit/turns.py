@@ -72,6 +72,23 @@ def milliseconds(samples: list[tuple[float, float]]) -> dict[str, float]:
     return spread([1e3 * seconds / amount for seconds, amount in samples])
 
 
+def in_turns(runs: Mapping[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:
+    """Return the seconds of each run in each turn, for runs that take long and have run before."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(turns):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def ratios(seconds: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """Return the ratios of the seconds of all but the first run to those of the first, turn by turn."""
+    first, *names = seconds
+    return {name: [b / a for a, b in zip(seconds[first], seconds[name], strict=True)] for name in names}
+
+
 class TooLongError(BaseException):
     """A run exceeded its time limit. Not an `Exception`, which a compiler would catch and replace."""
 

@@ -352,3 +352,20 @@ def test_the_mean_needs_the_whole_text(model, x):
     step = Step()
     with pytest.raises(ValueError, match="a part of the text's queries"), dikkat.change(step, cut=True, mean=True):
         step()
+
+
+def test_a_span_that_a_large_negative_bias_hides_keeps_its_weights():
+    class Biased(nn.Module):
+        def forward(self, q, k, v, bias):
+            return dikkat.attend(q, k, v, score=dikkat.scores.Dot(), bias=bias)
+
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 7, 4), torch.randn(2, 3, 7, 6)
+    bias = torch.randn(2, 3, 5, 7)
+    bias[:, :, 3, :2] = torch.finfo(torch.float32).min
+    model = Biased()
+    expected = (q.double() @ k.double().mT + bias.double()).softmax(-1) @ v.double()
+    with dikkat.change(model, spans={"start": slice(0, 2)}, mass=0.4) as changed:
+        result = model(q, k, v, bias)
+    torch.testing.assert_close(result[:, :, 3].double(), expected[:, :, 3], rtol=1e-5, atol=1e-5)
+    assert changed.unchanged_queries == 6

@@ -78,16 +78,63 @@ def test_estimates_are_exact_where_the_target_is_linear():
     assert float(np.abs(table["effect"]).min()) > 1e-3
 
 
-def test_earlier_layers_run_once_and_heads_share_a_run():
+TARGETS_OF_RUNS = {"a number": lambda logits: logits[0, -1].logsumexp(-1), "an index": 0}
+
+
+@kit.each("target", TARGETS_OF_RUNS)
+def test_earlier_layers_run_once_and_heads_share_a_run(target):
     model, x, runs = Model().eval(), torch.randn(BATCH, TOKENS, SIZE), []
     for index, block in enumerate(model.blocks):
         original = block.map.forward
         block.map.forward = lambda t, original=original, index=index: runs.append(index) or original(t)
-    dikkat.effects(model, x, target=0)
-    # The estimate, three runs for checks (one of the last layer), and one for the three heads of each layer.
-    assert [runs.count(index) for index in range(LAYERS)] == [3 + index + 1 + (index == 3) for index in range(LAYERS)]
-    dikkat.effects(model, x, target=0, exact=False)
-    assert len(runs) == sum(4 + index for index in range(LAYERS)) + 1 + LAYERS
+    target = TARGETS_OF_RUNS[target]
+    estimates = dikkat.effects(model, x, target=target, exact=False)
+    assert runs == [*range(LAYERS)]
+    runs.clear()
+    strongest = np.abs(estimates["estimate"]).argmax() // HEADS
+    dikkat.effects(model, x, target=target)
+    # The estimate, another run, a run of the last layer, two from the layer of the strongest head on, and one for the
+    # three heads of each layer.
+    expected = [2 + (index == 3) + 2 * (index >= strongest) + index + 1 for index in range(LAYERS)]
+    assert [runs.count(index) for index in range(LAYERS)] == expected
+
+
+class WithLoss(Model):
+    def forward(self, x):
+        logits = super().forward(x)
+        return {"logits": logits, "loss": logits.logsumexp(-1).mean()}
+
+
+class Mixing(Model):
+    """A model whose elements depend on each other."""
+
+    def forward(self, x):
+        logits = super().forward(x)
+        return {"logits": logits, "loss": (logits - 0.7 * logits.mean(0)).logsumexp(-1)[0, -1]}
+
+
+class Centred(Model):
+    def forward(self, x):
+        logits = super().forward(x)
+        return {"logits": logits, "loss": logits - 0.7 * logits.mean(0, keepdim=True)}
+
+
+KINDS = {"a mean loss": WithLoss, "a number of all elements": Mixing, "centred elements": Centred}
+
+
+@kit.each("kind", KINDS)
+def test_heads_do_not_share_a_run_if_repetitions_depend_on_each_other(kind):
+    model, x = KINDS[kind]().eval(), torch.randn(BATCH, TOKENS, SIZE)
+
+    def target(output):
+        return output["loss"] if output["loss"].ndim == 0 else output["loss"][0, -1].logsumexp(-1)
+
+    table = dikkat.effects(model, x, target=target)
+    with torch.no_grad():
+        base = float(target(model(x)))
+        for row, (layer, head) in enumerate(zip(table["layer"], table["head"], strict=True)):
+            with dikkat.change(model, heads=[(layer, head)], cut=True):
+                assert math.isclose(float(target(model(x))) - base, table["effect"][row], abs_tol=1e-6)
 
 
 def test_what_cannot_be_measured():

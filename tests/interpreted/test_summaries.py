@@ -34,7 +34,7 @@ def test_summaries_are_those_of_the_weights(restriction: str, dtype: torch.dtype
     value = torch.randn(*lead, M, 7, device=DEVICE).to(dtype)
     given = {"valid_lens": None if lens is None else lens.to(DEVICE), "causal": restriction == "causal"}
     found = dikkat.inspect(
-        query, key, value=value, score=scores.ScaledDot(), sums=True, top_k=TOP, argmax=True, **given
+        query, key, value=value, score=scores.ScaledDot(), sums=True, top_k=TOP, argmax=True, max_score=True, **given
     )
     assert several_tiles
     score = (query.double() @ key.double().mT) / 4
@@ -43,6 +43,7 @@ def test_summaries_are_those_of_the_weights(restriction: str, dtype: torch.dtype
     slack = {"rtol": 2e-5 if dtype == torch.float32 else 2e-2, "atol": 1e-5 if dtype == torch.float32 else 2e-2}
     torch.testing.assert_close(found.sums.double(), weights.sum(-2), **slack)
     torch.testing.assert_close(found.lse.double(), right.logsumexp(-1), **slack)
+    torch.testing.assert_close(found.max_score.double(), right.amax(-1), **slack)
     best = weights.sort(dim=-1, descending=True, stable=True)
     torch.testing.assert_close(found.top_weights.double(), best.values[..., :TOP], **slack)
     own = weights.gather(-1, found.top_keys.clamp(min=0)).masked_fill(found.top_keys < 0, 0.0)

@@ -38,7 +38,9 @@ def are_moderate(value: Tensor) -> bool:
 def largest_magnitude(tensor: Tensor) -> float:
     if not tensor.numel():
         return 0.0
-    low, high = tensor.detach().aminmax()
+    numbers = tensor.detach()
+    # `aminmax` copies a tensor that is not contiguous.
+    low, high = numbers.aminmax() if numbers.is_contiguous() else (numbers.amin(), numbers.amax())
     largest = max(-low.item(), high.item())
     return largest if largest == largest else math.inf
 

@@ -14,6 +14,7 @@ class Asked(NamedTuple):
     entropy: bool = False  # whether to compute each query's entropy
     cells: tuple[int, int] | None = None  # rows and columns of the pooled map; None for none
     by_largest: bool = False  # whether a cell has the maximum of its weights instead of their mean
+    peak: bool = False  # whether to return each query's largest score
 
 
 class Summary(NamedTuple):
@@ -27,6 +28,7 @@ class Summary(NamedTuple):
     entropy: Tensor | None = None  # (..., n), in nats
     cells: Tensor | None = None  # (..., rows, columns)
     mean: Tensor | None = None  # (..., n, d_v), the weighted mean of the values
+    peak: Tensor | None = None  # (..., n), −∞ for a query that sees no key
 
 
 def cell_edges(length: int, cells: int) -> list[int]:

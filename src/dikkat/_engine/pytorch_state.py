@@ -1,9 +1,9 @@
 """PyTorch's current state: tracing, transforms, autocast, settings; and whether values can be read."""
 
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from types import TracebackType
 from typing import Any, Self
 
@@ -218,7 +218,7 @@ def run_uncompiled(function: Callable[..., Any], reason: str) -> Callable[..., A
 
     With `fullgraph=True`, PyTorch raises an error that contains the reason, from version 2.7 on.
     """
-    shows_reason = "reason" in inspect.signature(torch.compiler.disable).parameters
+    shows_reason = "reason" in signature(torch.compiler.disable).parameters
     options: dict[str, Any] = {"reason": reason} if shows_reason else {}
     disabled: Callable[..., Any] = torch.compiler.disable(function, recursive=False, **options)
     return disabled

@@ -15,7 +15,6 @@ If altered weights, or weights in an unsupported product, multiply values, they 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -40,6 +39,8 @@ class _Call:
         weights: The weights to record, if they are not the result of a softmax or dropout.
         logits: The arguments of a softmax, if they are kept.
         holder: The first input with weights, preferably unaltered ones.
+        inputs: The tensors among the arguments.
+        numbers: The floating-point inputs.
     """
 
     function: Any
@@ -51,14 +52,9 @@ class _Call:
     logits: Tensor | None = None
     holder: Tensor | None = None
 
-    @cached_property
-    def inputs(self) -> list[Tensor]:
-        return [*_tensors((*self.args, *self.keywords.values()))]
-
-    @cached_property
-    def numbers(self) -> list[Tensor]:
-        """The floating-point inputs."""
-        return [tensor for tensor in self.inputs if tensor.is_floating_point()]
+    def __post_init__(self) -> None:
+        self.inputs = [*_tensors((*self.args, *self.keywords.values()))]
+        self.numbers = [tensor for tensor in self.inputs if tensor.is_floating_point()]
 
     @property
     def main(self) -> Tensor:
@@ -74,7 +70,7 @@ class _Call:
     def outputs(self) -> list[Tensor]:
         return [tensor for tensor in _tensors((self.output,)) if tensor.is_floating_point()]
 
-    @cached_property
+    @property
     def moves(self) -> bool:
         """Whether the call moves the elements of its first argument, and can do so with another tensor."""
         if self.name not in names.REARRANGE and self.function not in names.TRANSPOSE:
@@ -129,6 +125,8 @@ class Dataflow(Origins, TorchFunctionMode):
     # --- calls
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in names.READ:
+            return func(*args, **(kwargs or {}))
         full_name = getattr(func, "__name__", "").partition(".")[0]
         call, in_place = _Call(func, full_name.strip("_"), args, kwargs or {}), full_name.endswith("_")
         if func is F.multi_head_attention_forward or call.name == "scaled_dot_product_attention":
@@ -177,8 +175,8 @@ class Dataflow(Origins, TorchFunctionMode):
         for output in _tensors((call.output,)):
             if constant and (not call.inputs or copies or call.moves):
                 self._constants[output] = True
-            elif output in self._constants and not constant:  # an in-place write
-                del self._constants[output]
+            elif not constant and any(output is tensor for tensor in call.inputs):  # an in-place write
+                self._constants.pop(output, None)
 
     def _follow_transformed(self, call: _Call) -> None:
         """Follow a call in a transform of torch.func, where only products with the model's constants keep weights."""

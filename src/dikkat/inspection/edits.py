@@ -327,6 +327,10 @@ def edit_result(problem: Problem, run: Callable[[], Result], edits: Edits) -> Re
         raise ValueError("change: got a call that returns a state, which dikkat cannot change; expected attend")
     gates, edits = split_gates(edits)
     restrictions = problem.restrictions
+    if edits and restrictions.bias is not None:  # some models hide pairs by a large negative number
+        bias = restrictions.bias.masked_fill(hidden_by_bias(restrictions.bias), -math.inf)
+        restrictions = replace(restrictions, bias=bias)
+        problem = replace(problem, restrictions=restrictions, kept=None)
     full = Selection.full(count_heads(problem), restrictions.queries)
 
     def live(is_self: bool) -> Tensor:

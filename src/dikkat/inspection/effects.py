@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
 from dikkat._engine.pytorch_state import is_transformed
@@ -26,8 +27,9 @@ Key = tuple[str, int]
 
 # The largest number of batch elements in one run with cut heads.
 _ELEMENTS = 16
-# The largest difference of the target between two runs of an unchanged model, relative to its size.
-_SAME = 1e-3
+# The largest difference of the target between two runs of an unchanged model, relative to its size. For heads that
+# share a run, it is relative to the effect, or to the rounding of the target.
+_SAME, _ROUNDING = 1e-3, 1e-5
 
 
 def effects(
@@ -47,7 +49,8 @@ def effects(
 
     where z are the head's outputs and z̄ is 0, or with `mean` their mean over the text. The estimate of all heads takes
     one forward and one backward pass. Each effect is a run of the layers from the head on: dikkat reuses the results of
-    the layers before. If `target` returns a number per element, several heads share a run.
+    the layers before. Several heads share a run, as a batch, if the model's outputs of repeated inputs do not depend on
+    each other.
 
     Args:
         model: A model in evaluation mode whose attention `dikkat.change` can change.
@@ -146,21 +149,31 @@ class _Runs:
         self._model, self._arguments, self._inputs, self._target = model, arguments, inputs, target
         self._gates, self._blocks = _Gates(model, choices, mean), _Blocks(model)
         self._base, self._scale = 0.0, 0.0  # the target, and the largest estimate
+        self._strongest: tuple[Key, int] | None = None  # the head with the largest estimate, and its call
+        batches = [len(tensor) for tensor in (*arguments, *inputs.values()) if _has_rows(tensor)]
+        self._elements = batches[0] if batches else 1
         self._logits: tuple[int, ...] = ()  # the shape of the logits, if the target is an index
-        self._elements: int | None = None  # how many numbers the target returns; None for one number
 
-    def _result(self, arguments: Any, inputs: Any) -> Tensor:
-        """Return the target, (B,) or a number."""
+    def _run(self, times: int = 1) -> Tensor:
+        """Return the mean target of each repetition of the inputs, (times,)."""
         self._gates.counts.clear()
+        arguments, inputs = (_repeat(values, self._elements, times) for values in (self._arguments, self._inputs))
         output = self._model(*arguments, **inputs)
+        if times == 1:
+            return self._target_of(output).mean().view(1)
+        return torch.stack(
+            [self._target_of(_select_repetition(output, number, self._elements, times)).mean()
+             for number in range(times)]
+        )  # fmt: skip
+
+    def _target_of(self, output: Any) -> Tensor:
+        """Return the target, (B,) or a number."""
         if callable(self._target):
             result = self._target(output)
         else:
             result = self._logit(output if isinstance(output, Tensor) else getattr(output, "logits", output))
         result = torch.as_tensor(result)
-        batches = {
-            len(tensor) for tensor in (*arguments, *inputs.values()) if isinstance(tensor, Tensor) and tensor.ndim
-        }
+        batches = {len(tensor) for tensor in (*self._arguments, *self._inputs.values()) if _has_rows(tensor)}
         misfits = result.ndim == 1 and bool(batches) and len(result) not in batches
         if not result.is_floating_point() or result.ndim > 1 or misfits:
             raise TypeError(
@@ -186,19 +199,18 @@ class _Runs:
             record(self._model, layers=layers, top_k=8) as trace,
             self._blocks.noted(),
         ):
-            result = self._result(self._arguments, self._inputs)
+            [result] = self._run()
             counts = {(math.prod(record.shape[:-2]) // record.sizes[0], record.sizes[1]) for _, record in trace.calls()}
             if self._logits[:-1] in {(queries,) for _, queries in counts} and {batch for batch, _ in counts} == {1}:
                 raise ValueError(
                     f"target: got an index, and logits {self._logits} for inputs without a batch; expected a batch of "
                     "inputs, such as tensor[None], or a function of the output"
                 )
-            if not bool(result.isfinite().all()):
-                raise ValueError(f"target: got {result.tolist()}; expected finite numbers")
-            self._base, self._elements = result.detach().mean().item(), len(result) if result.ndim else None
-            gates = self._gates.gates
+            self._base, gates = result.item(), self._gates.gates
+            if not math.isfinite(self._base):
+                raise ValueError(f"target: got {self._base}; expected finite numbers")
             gradients = (
-                torch.autograd.grad(result.mean(), [*gates.values()], allow_unused=True)
+                torch.autograd.grad(result, [*gates.values()], allow_unused=True)
                 if result.requires_grad and gates
                 else [torch.full_like(gate, math.nan) for gate in gates.values()]
             )
@@ -208,7 +220,10 @@ class _Runs:
             key: torch.zeros(gates[key].shape[-1]) if gradient is None else -gradient[0]
             for key, gradient in zip(gates, gradients, strict=True)
         }
-        self._scale = max((float(estimate.nan_to_num().abs().max()) for estimate in estimates.values()), default=0.0)
+        sizes = {key: estimate.nan_to_num().abs().max(0) for key, estimate in estimates.items()}
+        if sizes:
+            key = max(sizes, key=lambda key: float(sizes[key].values))
+            self._strongest, self._scale = (key, int(sizes[key].indices)), float(sizes[key].values)
         return trace, estimates
 
     @torch.no_grad()
@@ -216,50 +231,51 @@ class _Runs:
         """Return the effects of each call's heads."""
         with observing(self._model, self._gates):
             self._gates.only = ("", -1)  # no call
-            result = self._result(self._arguments, self._inputs)
-            if not self._is_same(result):
+            second = float(self._run())
+            if not self._is_same(second):
                 raise ValueError(
-                    f"model: got the target {self._base:.6g}, and {float(result.mean()):.6g} from a second run; "
+                    f"model: got the target {self._base:.6g}, and {second:.6g} from a second run; "
                     "expected equal results. Call model.eval(), since dropout makes runs differ"
                 )
-            self._base = float(result.mean())
-            self._blocks.check(list(sizes), lambda: self._is_same(self._result(self._arguments, self._inputs)))
-            together = self._count_together(*next(iter(sizes.items())))
-            return {key: self._effects_of(key, heads, together) for key, heads in sizes.items()}
+            self._base = second
+            self._blocks.check(list(sizes), lambda: self._is_same(float(self._run())))
+            together = self._count_together(sizes)
+            return {
+                key: [
+                    target - self._base
+                    for first in range(0, heads, together)
+                    for target in self._cut(key, heads, range(first, min(first + together, heads)))
+                ]
+                for key, heads in sizes.items()
+            }
 
-    def _is_same(self, result: Tensor) -> bool:
-        return abs(float(result.mean()) - self._base) <= _SAME * max(abs(self._base), self._scale)
+    def _is_same(self, target: float) -> bool:
+        return abs(target - self._base) <= _SAME * max(abs(self._base), self._scale)
 
-    def _count_together(self, key: Key, heads: int) -> int:
-        """Return how many heads share a run: 1 if the target is one number or the model does not repeat its inputs."""
-        if self._elements is None:
+    def _count_together(self, sizes: dict[Key, int]) -> int:
+        """Return how many heads share a run: 1 if a cut head changes the other repetitions of the inputs."""
+        size = max(1, _ELEMENTS // self._elements)
+        if size == 1 or self._strongest is None:
             return 1
-        self._gates.only, self._gates.gates[key] = key, torch.ones(2 * self._elements, heads)
+        key, head = self._strongest
+        heads = sizes[key]
         try:
-            result = self._result(*self._repeated(2))
-        except (RuntimeError, ValueError, IndexError):
+            together = self._cut(key, heads, [head, heads])  # `heads` is no head
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError):
             return 1
-        repeats = result.ndim == 1 and len(result) == 2 * self._elements
-        repeats = repeats and all(map(self._is_same, result.view(2, -1)))
-        return max(1, _ELEMENTS // self._elements) if repeats else 1
+        expected = [*self._cut(key, heads, [head]), self._base]
+        limit = max(_SAME * abs(expected[0] - self._base), _ROUNDING * max(abs(self._base), self._scale))
+        apart = max(abs(target - single) for target, single in zip(together, expected, strict=True))
+        return size if apart <= limit else 1
 
-    def _repeated(self, times: int) -> tuple[Any, Any]:
-        elements = self._elements or 1
-        return _repeat(self._arguments, elements, times), _repeat(self._inputs, elements, times)
-
-    def _effects_of(self, key: Key, heads: int, together: int) -> list[float]:
-        changes, self._gates.only = list[float](), key
-        for first in range(0, heads, together):
-            group = range(first, min(first + together, heads))
-            gates = torch.ones(len(group), heads)
-            gates[range(len(group)), group] = 0
-            # One head alone has one row of gates, for calls with another batch, such as windows.
-            self._gates.gates[key] = gates.repeat_interleave(self._elements or 1, 0) if len(group) > 1 else gates
-            arguments, inputs = self._repeated(len(group)) if len(group) > 1 else (self._arguments, self._inputs)
-            with self._blocks.skipped(key[0], self._elements or 1, len(group)):
-                result = self._result(arguments, inputs)
-            changes += [float(value) - self._base for value in result.reshape(len(group), -1).mean(1)]
-        return changes
+    def _cut(self, key: Key, heads: int, group: Sequence[int]) -> list[float]:
+        """Return the target for each head of a group, if that head of a call is cut."""
+        gates, self._gates.only = 1 - F.one_hot(torch.tensor(group), heads + 1)[:, :heads].float(), key
+        # One head alone has one row of gates, for calls with another batch, such as windows.
+        self._gates.gates[key] = gates.repeat_interleave(self._elements, 0) if len(group) > 1 else gates
+        with self._blocks.skipped(key[0], self._elements, len(group)):
+            targets: list[float] = self._run(len(group)).tolist()
+        return targets
 
 
 class _Blocks:
@@ -337,6 +353,30 @@ def _copy(result: Any) -> Any:
     if isinstance(result, tuple | list) and type(result) in (tuple, list):
         results = [_copy(item) for item in result]
         return None if any(item is None for item in results) else type(result)(results)
+    return None
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def _select_repetition(output: Any, number: int, elements: int, times: int) -> Any:
+    """Return the output for one repetition of the inputs.
+
+    Values without repetitions, such as the mean loss of a batch or a cache, become None.
+    """
+
+    def select(value: Any) -> Any:
+        return _select_repetition(value, number, elements, times)
+
+    if isinstance(output, Tensor):
+        repeats = output.ndim > 0 and len(output) == elements * times
+        return output[number * elements : (number + 1) * elements] if repeats else None
+    if isinstance(output, dict):
+        return type(output)(**{name: select(value) for name, value in output.items()})
+    if isinstance(output, tuple | list):
+        results = map(select, output)
+        return type(output)(*results) if hasattr(output, "_fields") else type(output)(results)
     return None
 
 

@@ -34,3 +34,12 @@ REARRANGE = {
 # `x.mT` and `x.T` are properties: PyTorch passes their getters, whose name is "__get__".
 _PROPERTIES: tuple[Any, ...] = (Tensor.mT, Tensor.T)
 TRANSPOSE = [attribute.__get__ for attribute in _PROPERTIES]
+_FACTS: tuple[Any, ...] = (
+    Tensor.shape, Tensor.dtype, Tensor.device, Tensor.ndim, Tensor.layout, Tensor.itemsize, Tensor.nbytes,
+    Tensor.requires_grad, Tensor.is_cpu, Tensor.is_cuda, Tensor.is_nested, Tensor.is_sparse, Tensor.is_quantized,
+)  # fmt: skip
+# Getters and methods that return no tensor, which are half of all calls.
+READ = {attribute.__get__ for attribute in _FACTS} | {
+    Tensor.size, Tensor.dim, Tensor.numel, Tensor.stride, Tensor.storage_offset, Tensor.untyped_storage,
+    Tensor.is_contiguous, Tensor.is_floating_point,
+}  # fmt: skip

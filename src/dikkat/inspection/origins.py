@@ -70,14 +70,15 @@ class Origins:
 
     def origin(self, tensor: Tensor) -> Origin:
         """Return the origin of a tensor. An unknown tensor is an input."""
-        if tensor not in self._origins:
-            self._origins[tensor] = Origin(next(self._sequence_numbers))
-        origin: Origin = self._origins[tensor]
+        origin: Origin | None = self._origins.get(tensor)
+        if origin is None:
+            origin = self._origins[tensor] = Origin(next(self._sequence_numbers))
         return origin
 
     def known(self, tensors: list[Tensor]) -> list[Origin]:
         """Return the origins of the tensors that have one."""
-        return [self._origins[tensor] for tensor in tensors if tensor in self._origins]
+        origins = map(self._origins.get, tensors)
+        return [origin for origin in origins if origin is not None]
 
     def has_weights(self, tensor: Tensor) -> bool:
         """Return whether a tensor has weights, or was computed from weights."""

@@ -249,9 +249,10 @@ class Request:
 
     def summary_spec(self, queries: int, keys: int) -> Asked:
         """Return the requested summaries of a call with `queries` queries and `keys` keys."""
-        top, cells = min(max(self.top_k or 0, int(self.argmax or self.max_score)), max(1, keys)), self._cells()
+        top, cells = min(max(self.top_k or 0, int(self.argmax)), max(1, keys)), self._cells()
         cells = None if cells is None else (min(cells[0], queries), min(cells[1], keys))
-        return Asked(top, self.sums or self.finds_hidden, self.entropy, cells, self.pool == "max" and cells is not None)
+        by_largest = self.pool == "max" and cells is not None
+        return Asked(top, self.sums or self.finds_hidden, self.entropy, cells, by_largest, self.max_score)
 
     def span_members(self, keys: int, like: Tensor) -> Tensor:
         """Return which keys are in each span, (m, s) ones and zeros."""

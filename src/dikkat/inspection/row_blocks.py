@@ -52,6 +52,8 @@ def summarise(compute: Compute, queries: int, keys: int, row_size: int, spec: As
     for block in blocks(queries, row_size, device):
         lse, weights = compute(index[block])
         results["lse"].append(lse)
+        if spec.peak:
+            results["peak"].append(lse + weights.amax(-1).log() if keys else lse)
         if spec.top:
             for name, largest in zip(("weights", "keys"), _largest_weights(weights, spec.top), strict=True):
                 results[name].append(largest)
@@ -76,6 +78,7 @@ def summarise(compute: Compute, queries: int, keys: int, row_size: int, spec: As
         None if sums is None else sums.to(dtype),
         torch.cat(results["entropy"], -1) if spec.entropy else None,
         None if cells is None else cells.to(dtype),
+        peak=torch.cat(results["peak"], -1) if spec.peak else None,
     )
 
 

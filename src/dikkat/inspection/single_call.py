@@ -207,7 +207,7 @@ def make_inspection(summary: Summary, request: Request, rows: Tensor | None) -> 
         top_weights=_fill(top, request.top_k, 0), top_keys=_fill(keys, request.top_k, -1),
         sums=summary.sums if request.sums else None,
         argmax=keys[..., 0] if request.argmax and keys is not None else None,
-        max_score=summary.lse + top[..., 0].log() if request.max_score and top is not None else None,
+        max_score=summary.peak,
         hidden=None if summary.sums is None or not request.finds_hidden else summary.sums == 0,
     )  # fmt: skip
 

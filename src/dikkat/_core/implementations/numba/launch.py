@@ -408,7 +408,8 @@ def summarise(problem: Problem, request: Asked, *, pools: bool = False) -> Summa
     pooled = joined(cells, by_largest=request.by_largest)
     if pooled is not None and request.cells and not request.by_largest:
         pooled = pooled / cell_sizes(queries, keys, request.cells).to(problem.dtype)
+    lse = log_sum_exp(peak, total)[0]
     return Summary(
-        log_sum_exp(peak, total)[0], top_weights if request.top else None, top_keys if request.top else None,
-        joined(sums), entropy, pooled, mean,
+        lse, top_weights if request.top else None, top_keys if request.top else None, joined(sums), entropy, pooled,
+        mean, torch.where(lse.isnan(), lse, peak) if request.peak else None,
     )  # fmt: skip

@@ -26,13 +26,13 @@ def summarise(problem: Problem, request: Asked) -> Summary:
     lead, restrictions = problem.lead, problem.restrictions
     n, m, kind = restrictions.queries, restrictions.keys, torch.promote_types(problem.query.dtype, problem.key.dtype)
     query, key = (flat(t.to(kind), lead) for t in (problem.query, problem.key))
-    elements, steps, lens = len(query), (0, 0), restrictions.lens
+    elements, steps, lens, top = len(query), (0, 0), restrictions.lens, max(request.top, int(request.peak))
     if lens is not None:
         lens = lens.expand(*lead, lens.shape[-1]).reshape(elements, -1).contiguous()
         steps = lens.shape[1], int(lens.shape[1] > 1)
     lse = query.new_empty((elements, n), dtype=torch.float32)
-    top_weights = lse.new_empty((elements, n, request.top))
-    top_keys = query.new_empty((elements, n, request.top), dtype=torch.int64)
+    top_weights = lse.new_empty((elements, n, top))
+    top_keys = query.new_empty((elements, n, top), dtype=torch.int64)
     block = max(16, power_of_two(m))
     step = max(_ROWS, _SCORES // (elements * m) // _ROWS * _ROWS)
     by_key = lse.new_zeros((elements, m if request.sums else 0))
@@ -45,14 +45,15 @@ def summarise(problem: Problem, request: Asked) -> Summary:
             launch(
                 "triton.rows.summarise", (elements * programs,),
                 scores, lens, lse, top_weights, top_keys, sums, rows, n, m, first, m - n, *steps,
-                CAUSAL=restrictions.causal, TOP=request.top, ROWS=_ROWS, BLOCK=block,
+                CAUSAL=restrictions.causal, TOP=top, ROWS=_ROWS, BLOCK=block,
                 num_warps=min(8, max(1, block // 512)),
             )  # fmt: skip
         if sums is not None:
             by_key += sums.sum(1)
     return Summary(
         lse.view(*lead, n),
-        top_weights.view(*lead, n, request.top) if request.top else None,
-        top_keys.view(*lead, n, request.top) if request.top else None,
+        top_weights.view(*lead, n, top) if request.top else None,
+        top_keys.view(*lead, n, top) if request.top else None,
         by_key.view(*lead, m) if request.sums else None,
+        peak=(lse + top_weights[..., 0].log()).view(*lead, n) if request.peak else None,
     )

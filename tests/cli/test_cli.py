@@ -130,7 +130,7 @@ def test_the_libraries_too_say_what_to_install():
             ["translate", "m", "--max-length", 0, "Go."],
             "--max-length: got 0; expected a whole number of at least 1, or",
         ),
-        (["train", "-o"], "option '-o' requires an argument. See dikkat"),
+        (["train", "-o"], "option '-o' requires an argument. See dikkat train --help"),
     ],
 )
 def test_a_command_that_is_written_wrongly_is_one_line(run, arguments, message):

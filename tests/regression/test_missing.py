@@ -103,7 +103,7 @@ def test_rows_without_y_are_left_out_with_their_weights_and_groups():
 
 def test_gaps_are_refused_where_none_are_allowed():
     x, y = _homes()
-    wanted = r"missing cells \(NaN\) in the columns area, town; expected a value in each, or a model with missing='indicator'"
+    wanted = r"X: got missing cells \(NaN\) in the columns area, town; expected a value in each, or a model with"
     with pytest.raises(ValueError, match=wanted):
         KernelRegressor().fit(x, y)
     with pytest.raises(ValueError, match="X: got missing cells"):

@@ -53,6 +53,10 @@ _STATUS = (
 )
 
 
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""The usage error of click, or of the copy of click in newer versions of typer."""
+
+
 class InterruptedCommand(Exception):  # noqa: N818  (not an error)
     """Ctrl-C, in a command without its own message for it."""
 
@@ -69,6 +73,15 @@ class Command(TyperCommand):
             elif parameter.metavar is None:
                 parameter.metavar = parameter.name.upper()
         return parameters
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; an error names this command, also if an option lacks its value."""
+        try:
+            rest: list[str] = super().parse_args(ctx, args)
+            return rest
+        except UsageError as error:
+            error.ctx = ctx
+            raise
 
     def get_help(self, ctx: Any) -> str:  # the types of typer's own copy of click
         """Return the help; on a terminal with too few lines, show it in the pager and return an empty string."""

@@ -5,13 +5,9 @@ import sys
 from io import StringIO, TextIOWrapper
 from typing import Any
 
-import typer
-
-from dikkat.cli.app import InterruptedCommand, app
+from dikkat.cli.app import InterruptedCommand, UsageError, app
 from dikkat.cli.messages import complain
 from dikkat.errors import InputError
-
-_UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of click in newer versions of typer
 
 
 def run_application() -> None:
@@ -22,7 +18,7 @@ def run_application() -> None:
         status = app(prog_name=app.info.name, standalone_mode=False) or 0
         sys.stdout.flush()  # while an error can still be reported
         raise SystemExit(status)
-    except _UsageError as error:
+    except UsageError as error:
         _fail(_describe_usage_error(error))
     except InterruptedCommand:
         raise KeyboardInterrupt from None

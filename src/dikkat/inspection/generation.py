@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from dikkat.inspection.call_kinds import find_kinds
 from dikkat.inspection.layer_selection import Layers, select_layers
-from dikkat.inspection.page import encode, make_tokens
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection, range_of
 from dikkat.inspection.tables import make_frame
+from dikkat.inspection.text_inputs import encode, make_tokens
 from dikkat.inspection.trace import Trace
 from dikkat.show.document import document, escaped
 from dikkat.storage.files import check_replaceable, write_whole

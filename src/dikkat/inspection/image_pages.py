@@ -14,9 +14,9 @@ from dikkat.inspection.generation import check_arguments
 from dikkat.inspection.image_inputs import ImageInputs
 from dikkat.inspection.images import grids_of
 from dikkat.inspection.layer_selection import Layers
-from dikkat.inspection.page import make_tokens
 from dikkat.inspection.recording import record, recording
 from dikkat.inspection.request import Inspection, Request
+from dikkat.inspection.text_inputs import make_tokens
 from dikkat.inspection.trace import Trace
 
 

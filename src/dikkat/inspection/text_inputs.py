@@ -32,7 +32,7 @@ def encode_texts(model: nn.Module, tokenizer: Any, text: Any) -> tuple[dict[str,
 
 def encode(model: nn.Module, tokenizer: Any, text: str, **options: Any) -> Any:
     """Return the checked inputs of a text, on the model's device."""
-    _check_tokenizer(tokenizer)
+    check_tokenizer(tokenizer)
     encoded = tokenizer(text, return_tensors="pt", **options)
     ids, table = encoded["input_ids"], getattr(model, "get_input_embeddings", lambda: None)()
     if not ids.numel():

@@ -47,6 +47,8 @@ export class Places {
   readonly hasImages: boolean;
   /** The spot that is kept first: the class token, the last word or time; null: the mean of all queries. */
   readonly first: Spot | null;
+  /** Whether that is a class token, which a model reads after the last layer. */
+  readonly startsAtClass: boolean;
   private readonly tokens: readonly [readonly Token[], readonly Token[]];
   private readonly parts: readonly [readonly Part[], readonly Part[]];
   private readonly isInPart: readonly [Uint8Array, Uint8Array];
@@ -83,6 +85,7 @@ export class Places {
       this.first = [0, last!];
       this.directions[1] = 1;
     }
+    this.startsAtClass = !isText && this.same && !!this.first && this.isWord(this.first[1], 0);
     const rows = this.same ? [this.row([0, 1])] : [this.row([0]), this.row([1])];
     if (this.same) this.draw([0, 1]);
     else for (const side of [1, 0] as const) this.draw([side]);
@@ -291,7 +294,7 @@ export class Places {
     const inside = [...shown.keys()].filter((position) => !this.isWord(position, shownSide)).map((position) => Math.abs(shown[position]!)).sort((one, other) => other - one);
     const look: Omit<Look, "values" | "mark"> = {
       scale, opacity: Number(this.opacity.input.value), hidden: this.hide.input.checked && shownSide === 1, sinks: shownSide === 1 ? sinks : null,
-      outlined: this.outline.input.checked && inside[0] ? Math.max(inside[Math.ceil(OUTLINED * inside.length) - 1]!, Number.MIN_VALUE) : Infinity,
+      outlined: this.outline.input.checked && inside[0] ? Math.max(inside[Math.ceil(OUTLINED * inside.length) - 1]!, this.signed || shownSide === 0 ? Number.MIN_VALUE : 1 / shown.length) : Infinity,
     };
     for (const { sides, picture } of this.pictures) {
       picture.show({ ...look, values: sides.includes(shownSide) ? shown : null, mark: spot && sides.includes(spot[0]) ? spot[1] : null });
@@ -302,7 +305,7 @@ export class Places {
     const onParts = [0, 0];
     values.forEach((value, position) => (onParts[this.isWord(position, side) ? 0 : 1]! += value));
     this.share.textContent = [
-      side === 1 && !this.signed && onParts[0] && this.parts[1].length ? t("place-share", percent(onParts[1]!), percent(onParts[0]!)) : "",
+      side === 1 && !this.signed && onParts[0] && this.parts[1].length ? t("place-share", percent(Math.min(1, onParts[1]!)), percent(onParts[0]!)) : "",
       look.hidden && sinks?.some(Boolean) ? t("place-hidden", sinks.reduce((sum, is) => sum + is, 0)) : sinks?.some(Boolean) ? t("place-sinks") : "",
       this.view.layers[layer]!.whole ? "" : t("place-largest"),
       spot && weights.isPooled(spot) ? t("place-pooled", weights.block) : "",

@@ -2,7 +2,8 @@
 import type { Token } from "./columns";
 import type { Maps, Part } from "./weights";
 
-export const CLEAR = 0.3; // least share of a head's weight that says what the head does
+const CLEAR = 0.3; // least share of a head's weight that says what the head does
+const EVEN = 0.6; // … of a head that looks evenly: less is weight that points somewhere
 
 /** What a head may do, as `dikkat.inspection.heads` measures it, with the sign of each. Colours are those of heads. */
 export const SIGNS = { previous: "←", next: "→", itself: "=", first: "⇤", same: "≡", induction: "↻", separator: "¶", nearby: "◎", row: "↔", column: "↕", class: "★", registers: "⌂", evenly: "≈" } as const;
@@ -44,9 +45,11 @@ export interface View {
   readonly layers: readonly Layer[];
 }
 
-
 /** What a head does, and how large a share of its weight that is. */
 export function doingOf({ looks, shares }: Layer, k: number): readonly [Doing, number] {
   const doing = looks[k] || "evenly";
   return [doing, shares[doing]?.[k] ?? -1];
 }
+
+/** Whether a share is large enough to say that a head does this. */
+export const isClear = (doing: Doing, share: number): boolean => share >= (doing === "evenly" ? EVEN : CLEAR);

@@ -4,7 +4,7 @@ import { css, TINTS } from "../pictures/scale";
 import { Columns, ROW, written, type Side, type Spot, type Token } from "./columns";
 import { h, isolated, menu, s, whenNear } from "./dom";
 import { Places } from "./places";
-import { CLEAR, DOING, doingOf, SIGNS, type Doing, type Layer, type Lead, type View } from "./recorded";
+import { DOING, doingOf, isClear, SIGNS, type Doing, type Layer, type Lead, type View } from "./recorded";
 import { printAlone, savePng, saveSvg, saveText } from "./save";
 import { number, percent, signed, t } from "./strings";
 
@@ -96,14 +96,15 @@ class Views {
     this.data = layers.map(decoded);
     this.signed = lead === "change";
     this.values = valuesOf(this.signed);
-    const most = this.everyHead().reduce((best, each) => (this.worth(...each) > this.worth(...best) ? each : best));
-    this.layer = most[0];
-    this.shown.add(most[1]);
     this.columns = new Columns(view.parts ? [[], []] : [queries, keys], (spot) => this.drawLines(spot), ([side, token]) => this.choose(side, this.chosen[side] === token ? null : token));
     this.places = view.parts ? new Places(view, images, {
       look: (spot) => this.drawLines(spot), changed: () => this.drawLines(), redraw: () => void this.drawMaps(),
       choose: (spot) => (spot ? this.choose(spot[0], spot[1]) : this.chooseNone()),
     }) : null;
+    const candidates = this.everyHead().filter(([layer]) => !this.places?.startsAtClass || layer === layers.length - 1);
+    const most = candidates.reduce((best, each) => (this.worth(...each) > this.worth(...best) ? each : best));
+    this.layer = most[0];
+    this.shown.add(most[1]);
     if (this.places?.first) this.chosen[this.places.first[0]] = this.places.first[1];
     this.layers = h("select", { "aria-label": t("layers"), change: () => this.showLayer(Number(this.layers.value)) },
       ...layers.map(({ name }, k) => h("option", { value: k }, [t("view-layer", this.numberOf(k)), name].filter(Boolean).join(" · "))));
@@ -112,7 +113,7 @@ class Views {
       ...(["information", ...DOING] as const).filter((each) => this.everyHead().some((head) => this.measure(...head, each) >= 0))
         .map((each) => h("option", { value: each }, t(`looks-${each}`))));
     this.thumbs = layers.map(({ heads }, l) => heads.map((_, k) => this.thumb(l, k)));
-    const clear = new Set(this.everyHead().map(([l, k]) => doingOf(layers[l]!, k)).filter(([, share]) => share >= CLEAR).map(([doing]) => doing));
+    const clear = new Set(this.everyHead().map(([l, k]) => doingOf(layers[l]!, k)).filter(([doing, share]) => isClear(doing, share)).map(([doing]) => doing));
     this.legend.append(...DOING.filter((each) => clear.has(each)).map((each) => h("span", {}, h("b", {}, SIGNS[each]), ` ${t(`looks-${each}`)}`)));
     this.nothing = ![...clear].some((each) => each !== "evenly");
     this.pickers = ([0, 1] as const).map((side) => this.picker(side));
@@ -169,7 +170,7 @@ class Views {
     if (this.view.lead) return Math.abs(this.led(layer, k) ?? 0);
     const [doing, share] = doingOf(this.view.layers[layer]!, k);
     const told = this.measure(layer, k, "information") * share;
-    return doing === "evenly" ? told / 2 : share >= CLEAR && (doing === "same" || doing === "induction") ? 1 + told : told;
+    return doing === "evenly" ? told / 2 : isClear(doing, share) && (doing === "same" || doing === "induction") ? 1 + told : told;
   }
 
   private numberOf(layer: number): number {
@@ -214,7 +215,7 @@ class Views {
   private chip(head: number, k: number, of: number): HTMLButtonElement {
     const [doing, share] = doingOf(this.view.layers[this.layer]!, k);
     const led = this.led(this.layer, k);
-    const chip = button(led !== null ? `${head} · ${this.ledText(led)}` : share >= CLEAR ? `${head} · ${t(`looks-${doing}`)} ${number(share)}` : String(head), () => {
+    const chip = button(led !== null ? `${head} · ${this.ledText(led)}` : isClear(doing, share) ? `${head} · ${t(`looks-${doing}`)} ${number(share)}` : String(head), () => {
       if (!this.several) this.shown.clear();
       if (!this.shown.delete(k)) this.shown.add(k);
       this.drawHeads();
@@ -244,7 +245,7 @@ class Views {
     const [doing, share] = doingOf(layer, k!);
     const [name, led, { lead }] = [[this.numberOf(this.layer), layer.heads[k!]!] as const, this.led(this.layer, k!), this.view];
     if (lead === "change") return led === null ? "" : t("view-change", ...name, this.ledText(led));
-    const looks = share < 0 ? "" : this.nothing ? t("view-nothing") : t(share >= CLEAR ? "view-says" : "view-unclear", ...name, t(`looks-${doing}`), number(share));
+    const looks = share < 0 || (this.nothing && this.places) ? "" : this.nothing ? t("view-nothing") : t(isClear(doing, share) ? "view-says" : "view-unclear", ...name, t(`looks-${doing}`), number(share));
     return lead && led !== null ? `${looks} ${t(`view-${lead}`, ...name, signed(led))}` : looks;
   }
 
@@ -434,7 +435,7 @@ class Views {
       const led = this.led(l, k);
       const value = by === lead ? this.ledText(led) : number(Math.max(0, sizeOf(l, k)));
       const [strength, caption] = by ? [sizeOf(l, k), `${this.numberOf(l)}·${layers[l]!.heads[k]}: ${value}`]
-        : share < CLEAR ? [0, String(layers[l]!.heads[k])] : [share, `${layers[l]!.heads[k]} ${SIGNS[doing]}`];
+        : !isClear(doing, share) ? [0, String(layers[l]!.heads[k])] : [share, `${layers[l]!.heads[k]} ${SIGNS[doing]}`];
       const thumb = this.thumbs[l]![k]!;
       thumb.lastElementChild!.textContent = caption;
       thumb.setAttribute("aria-label", by ? `${thumb.title} · ${caption}` : thumb.title);

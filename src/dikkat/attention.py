@@ -112,9 +112,9 @@ class Memory:
             return
         if not self.writes.are_none(self.score.parameters()):
             raise ValueError(
-                "memory: got a score whose parameters changed since `prepare`, so queries and keys would not match; "
-                "expected unchanged parameters. Call prepare again after each update, or under torch.no_grad(), where "
-                "the memory keeps a copy"
+                "memory: the score's parameters changed after `prepare`, so queries and keys would not match; expected "
+                "unchanged parameters. Call prepare again after each update, or call it under torch.no_grad(): then "
+                "the memory keeps a copy of the parameters"
             )
 
     def check_recorded(self, module: nn.Module, *tensors: Tensor) -> None:

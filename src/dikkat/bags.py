@@ -376,7 +376,7 @@ def _check_lens_or_mask(
     if tensor.dtype not in dtypes:
         raise TypeError(f"{name}: got dtype {tensor.dtype}; expected {' or '.join(map(str, dtypes))}")
     if tensor.device != bags.device:
-        raise ValueError(f"{name}: got a tensor on {tensor.device}; expected {bags.device}, where bags are")
+        raise ValueError(f"{name}: got a tensor on {tensor.device}; expected {bags.device}, the device of bags")
     if tensor.ndim != 1 if shape is None else tensor.shape != shape:
         expected = "(B,), one length for each bag" if shape is None else str(tuple(shape))
         raise ValueError(f"{name}: got shape {tuple(tensor.shape)}; expected {expected}")

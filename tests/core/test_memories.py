@@ -150,7 +150,7 @@ def test_a_memory_is_refused_where_its_score_learns_and_has_changed(update: str,
         lambda: dikkat.attend_memory(state.transpose(0, 1), plain),
         lambda: dikkat.attend_memory(state.transpose(0, 1), copied),
     ):
-        with pytest.raises(ValueError, match="memory: got a score whose parameters changed since `prepare`"):
+        with pytest.raises(ValueError, match="memory: the score's parameters changed after `prepare`"):
             call()
 
 

@@ -73,7 +73,7 @@ REFUSED = {
     ("gradient, error", "one direction"): "return_std: got True with metric='linear'",
     ("log_density", "one direction"): "metric: got 1 directions of 2 numeric columns",
     **{("log_density", kind): "X: got ordered or periodic features" for kind in ("ordered", "periodic")},
-    **{("plot", setting): r"ax: got axes for \d features" for setting in SETTINGS},
+    **{("plot", setting): "ax: got axes; expected None" for setting in SETTINGS},
     **{(method, "two outputs"): r"got (one of )?2 targets" for method in _TARGETS},
 }  # fmt: skip
 

@@ -151,7 +151,7 @@ def test_arrays_and_paths(tmp_path: Path) -> None:
         ([picture(), picture()], "image: got a list of 2; expected one image"),
         (np.zeros((2, 31, 37, 3)), r"image: got shape \(2, 31, 37, 3\)"),
         ("what is on the table?", "image: got 'what is on the table\\?', which is no file"),
-        ((picture(), "what is"), "text: got one for ViTModel, which reads only images"),
+        ((picture(), "what is"), "text: got a text for ViTModel, which reads only images"),
         (Image.new("RGB", (1, 1)), "image: got 1 × 1 pixels; expected at least"),
         ((picture(), 3), "text: got int"),
     ],

@@ -73,7 +73,7 @@ def test_effects_of_several_features_are_drawn(homes):
     assert isinstance(figure, Figure)
     area, town, number = figure.axes
     assert [area.get_xlabel(), town.get_ylabel(), number.get_xlabel()] == ["area", "town", "id"]
-    with pytest.raises(ValueError, match="ax: got axes for 4 features"):
+    with pytest.raises(ValueError, match=r"ax: got axes; expected None.*features: 4"):
         homes[2].plot(figure.axes[0])
     with pytest.raises(ValueError, match="X: got only constant features"):
         KernelRegressor(bandwidth=1.0).fit(np.ones((5, 2)), np.arange(5)).plot()

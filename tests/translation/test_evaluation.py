@@ -64,7 +64,7 @@ def test_bleu_is_cased():
         (evaluate, ([], []), "hypotheses and references: got 0 and 0"),
         (evaluate, (["a"], ["a", "b"]), "hypotheses and references: got 1 and 2"),
         (evaluate_by_length, (["a"], ["b", "c"], ["b", "c"]), "sources, hypotheses and references: got 1, 2 and 2"),
-        (significance, (["a"], ["b", "c"], ["b", "c"]), "got 1, 2 and 2; expected equal numbers"),
+        (significance, (["a"], ["b", "c"], ["b", "c"]), "got 1, 2 and 2 texts; expected as many of each"),
     ],
 )
 def test_corpora_that_do_not_fit_are_refused(function, corpora, message):

@@ -30,7 +30,7 @@ def test_scores_by_the_rarest_word():
     ]  # fmt: skip
     wanted = evaluate([targets[1], targets[5]], [references[1], references[5]])
     assert (found[-1].bleu, found[-1].chrf) == (wanted.bleu, wanted.chrf)
-    with pytest.raises(InputError, match="got 1, 0 and 1; expected equal numbers"):
+    with pytest.raises(InputError, match="got 1, 0 and 1 texts; expected as many of each"):
         evaluate_by_rarity(["a"], [], ["b"], met)
 
 

@@ -218,7 +218,7 @@ def test_no_pattern_but_dikkats_own_reaches_the_library(tmp_path, pattern):
     step = {"type": "Replace", "pattern": {"Regex": pattern}, "content": "b"}
     content["decoder"]["decoders"].insert(2, step)
     (tmp_path / "t.json").write_text(json.dumps(content))
-    with pytest.raises(ModelFolderError, match=r"t\.json: .*unsupported decoder"):
+    with pytest.raises(ModelFolderError, match=r"t\.json: .*decoder: got"):
         Tokenizer.load(tmp_path / "t.json")
 
 
@@ -230,7 +230,7 @@ def test_a_switch_that_only_another_version_of_the_library_knows_may_be_off(tmp_
     assert Tokenizer.load(tmp_path / "t.json").to_json() == byte_pairs().to_json()
     content["model"]["new_switch"] = True
     (tmp_path / "t.json").write_text(json.dumps(content))
-    with pytest.raises(ModelFolderError, match="unsupported model"):
+    with pytest.raises(ModelFolderError, match=r"model: got .*; expected"):
         Tokenizer.load(tmp_path / "t.json")
 
 

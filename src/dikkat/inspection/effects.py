@@ -203,8 +203,8 @@ class _Runs:
             counts = {(math.prod(record.shape[:-2]) // record.sizes[0], record.sizes[1]) for _, record in trace.calls()}
             if self._logits[:-1] in {(queries,) for _, queries in counts} and {batch for batch, _ in counts} == {1}:
                 raise ValueError(
-                    f"target: got an index, and logits {self._logits} for inputs without a batch; expected a batch of "
-                    "inputs, such as tensor[None], or a function of the output"
+                    f"target: got an index, but the inputs have no batch dimension (logits {self._logits}); expected "
+                    "batched inputs, such as tensor[None], or a function of the output"
                 )
             self._base, gates = result.item(), self._gates.gates
             if not math.isfinite(self._base):

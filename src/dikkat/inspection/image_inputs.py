@@ -51,7 +51,7 @@ class ImageInputs:
         name, names = type(model).__name__, inspect.signature(model.forward).parameters
         reads_text = "input_ids" in names or "decoder_input_ids" in names
         if text is not None and not reads_text:
-            raise ValueError(f"text: got one for {name}, which reads only images; expected an image without a text")
+            raise ValueError(f"text: got a text for {name}, which reads only images; expected an image without a text")
         if text is None and getattr(model, "main_input_name", "") == "input_ids" and "input_ids" in names:
             raise ValueError(f"text: got none for {name}, which reads a text too; expected (image, text)")
         if text is not None and not hasattr(processor, "tokenizer"):

@@ -52,8 +52,8 @@ class _Reached(Exception):  # noqa: N818
 def unknown_positions(reason: str) -> ValueError:
     """Return the error for positions that cannot be measured."""
     return ValueError(
-        f"image: dikkat does not know the position of each token: {reason}. Pass them, with the numbers of your model: "
-        "attention(model, **inputs, tokens=['[CLS]', dikkat.Grid(rows, columns, image=image)])"
+        f"image: dikkat cannot find the position of each token: {reason}. Pass the positions, with the rows and "
+        "columns of your model: attention(model, **inputs, tokens=['[CLS]', dikkat.Grid(rows, columns, image=image)])"
     )
 
 

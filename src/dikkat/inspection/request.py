@@ -140,7 +140,9 @@ class Inspection:
                 batch_tensors[name] = tensor.reshape(math.prod(lead) // max(1, heads), heads, *own_shape)
         count = min(map(len, batch_tensors.values()), default=0)
         if not -count <= element < count:
-            raise ValueError(f"element: got {element}; expected {-count} to {count - 1}, as the batch has {count}")
+            raise ValueError(
+                f"element: got {element}; expected {-count} to {count - 1}, as the batch has {count} elements"
+            )
         tensors: dict[str, Any] = {name: tensor[element] for name, tensor in batch_tensors.items()}
         return replace(self, **tensors, shape=(1, heads, queries, keys))
 

@@ -133,7 +133,7 @@ def _parse(metadata: dict[str, str]) -> dict[str, Any]:
         raise ValueError(f"ridge: got {reprlib.repr(ridge)}; expected a number of at least 0")
     if not isinstance(content.get("target", 0), str | None):
         got = reprlib.repr(content["target"]) if "target" in content else "nothing"
-        raise ValueError(f"target: got {got}; expected a name or null")
+        raise ValueError(f"target: got {got}; expected a name or null. Save the model again")
     return cast(dict[str, Any], content)
 
 

@@ -59,7 +59,10 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Fig
     """Draw a panel for each feature; for a single numeric feature draw the estimate and its intervals."""
     if model.n_features_in_ > 1 or any(column.coded for column in model.columns_):
         if ax is not None:
-            raise ValueError(f"ax: got axes for {model.n_features_in_} features; expected None: each has its own panel")
+            raise ValueError(
+                "ax: got axes; expected None, because dikkat draws a figure with a panel for each feature (features: "
+                f"{model.n_features_in_})"
+            )
         return effects(model, coverage)
     if ax is None:
         from matplotlib import pyplot

@@ -137,8 +137,8 @@ def naming_missing_cells(estimator: Any, X: Any) -> Iterator[None]:
             raise
         if estimator.missing == "indicator":
             raise ValueError(
-                "X: got a missing cell (NaN) in an ordered or periodic column, or one without numbers in fit; expected "
-                "a value: missing='indicator' is for numbers, dates and categories without an order"
+                "X: got a missing cell (NaN) in a column that is ordered, periodic, or had no numbers in fit; expected "
+                "a value, because missing='indicator' is only for numbers, dates and unordered categories"
             ) from None
         gaps = [str(name) for name in X.columns if X[name].isna().any()] if hasattr(X, "isna") else []
         where = f" in the columns {', '.join(gaps[:5])}{', …' * (len(gaps) > 5)}" if gaps else ""

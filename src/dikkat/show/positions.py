@@ -75,7 +75,9 @@ class Grid:
             object.__setattr__(self, "order", order)
         if self.image is None:
             if self.box is not None:
-                raise ValueError(f"box: got {self.box} without an image; expected image=... with it")
+                raise ValueError(
+                    f"box: got {self.box} without an image; expected image=..., whose pixels the box counts"
+                )
             return
         image, factor = read_image(self.image)
         object.__setattr__(self, "image", image)
@@ -216,7 +218,9 @@ class TokenList(list[Token]):
         """Add a grid or times of the tokens from the position `first` on."""
         if first < 0 or first + len(layout) > len(self):
             last = first + len(layout) - 1
-            raise ValueError(f"parts: got positions {first} to {last}; expected 0 to {len(self) - 1}")
+            raise ValueError(
+                f"parts: got {layout} at positions {first} to {last}; expected positions from 0 to {len(self) - 1}"
+            )
         self.parts[first] = layout
 
     def select(self, positions: Sequence[int]) -> TokenList:

@@ -174,7 +174,8 @@ class Settings:
             )
         if self.r_drop and not (self.dropout or self.attention_dropout):
             raise SettingsError(
-                f"r_drop: got {self.r_drop:g} without dropout, so both passes are equal; expected 0. Or set dropout"
+                f"r_drop: got {self.r_drop:g} without dropout, so both passes are equal; expected 0, or a dropout "
+                "above 0"
             )
 
     @property

@@ -371,8 +371,8 @@ def check_counts(**texts: Sequence[str]) -> None:
     if len(set(counts)) > 1 or not counts[0]:
         names, numbers = ([*map(str, group)] for group in (texts, counts))
         raise InputError(
-            f"{', '.join(names[:-1])} and {names[-1]}: got {', '.join(numbers[:-1])} and {numbers[-1]}; expected equal "
-            "numbers, at least one"
+            f"{', '.join(names[:-1])} and {names[-1]}: got {', '.join(numbers[:-1])} and {numbers[-1]} texts; "
+            "expected as many of each, at least one"
         )
 
 

@@ -95,7 +95,8 @@ class Origin:
         for name, value in values.items():
             allowed_types = get_args(types_by_name.get(name)) or (types_by_name.get(name, types.NoneType),)
             if type(value) not in (*allowed_types, *([int] if float in allowed_types else [])) or value is None:
-                raise ModelFolderError(f"origin: got invalid {name} {value!r}")
+                known = " or ".join(kind.__name__ for kind in allowed_types if kind is not types.NoneType)
+                raise ModelFolderError(f"origin: got {value!r} for {name}; expected {known or 'a known name'}")
         if missing := [field.name for field in fields(cls)[:2] if field.name not in values]:
             raise ModelFolderError(f"origin: {missing[0]} is missing")
         if not re.fullmatch(r"([0-9a-f]{8})*", values.get("training_hashes", "")):

@@ -243,14 +243,16 @@ def _check(
     for name, (tensor, allowed) in shapes.items():
         if tensor is not None and tuple(tensor.shape) != allowed:
             raise ValueError(
-                f"{name}: got shape {tuple(tensor.shape)}; expected {allowed} with features {tuple(features.shape)}"
+                f"{name}: got shape {tuple(tensor.shape)}; expected {allowed}, because features have shape "
+                f"{tuple(features.shape)}"
             )
     for name, tensor in (("features", features), ("weight", weight), ("bias", bias)):
         if tensor is not None and not tensor.is_floating_point():
             raise TypeError(f"{name}: got {tensor.dtype}; expected floating point")
     if weight.dtype != features.dtype and not torch.is_autocast_enabled(features.device.type):
         raise TypeError(
-            f"weight: got {weight.dtype}; expected the features' {features.dtype}; only torch.autocast mixes dtypes"
+            f"weight: got {weight.dtype}; expected {features.dtype}, the dtype of features, because only "
+            "torch.autocast mixes dtypes"
         )
     if target.dtype != torch.int64:
         raise TypeError(f"target: got {target.dtype}; expected torch.int64")

@@ -446,14 +446,15 @@ def _check_content(content: Any) -> None:
     expected["model"]["vocab"], expected["added_tokens"] = vocabulary, content["added_tokens"]
     for name in expected.keys() | content.keys():
         if not _is_equal(content.get(name), expected.get(name)):
-            raise ValueError(f"unsupported {name}")
+            got, want = reprlib.repr(content.get(name)), reprlib.repr(expected.get(name))
+            raise ValueError(f"{name}: got {got}; expected {want}")
 
 
 def _check_vocabulary(vocabulary: Any) -> None:
     if isinstance(vocabulary, dict) and len(vocabulary) > MOST_TOKENS:
         raise ValueError(f"got {len(vocabulary):,} tokens; expected at most {MOST_TOKENS:,}")
     if not isinstance(vocabulary, dict) or any(type(number) is not int for number in vocabulary.values()):
-        raise ValueError(f"vocab: got {reprlib.repr(vocabulary)}; expected an object of tokens and their numbers")
+        raise ValueError(f"vocab: got {reprlib.repr(vocabulary)}; expected a JSON object that maps tokens to integers")
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     if tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
         raise ValueError(f"first tokens: got {tokens[: len(SPECIAL_TOKENS)]}; expected {list(SPECIAL_TOKENS)}")

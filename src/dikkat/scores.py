@@ -340,7 +340,7 @@ class Gated(Score):
 
 
 class _Distance(Score):
-    """g(‖q − k‖² / σ²): the base class of the four kernels."""
+    """The base class of the four kernels, g(‖q − k‖² / σ²)."""
 
     pair = "distance"
     projection = "affine"

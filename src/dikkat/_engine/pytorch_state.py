@@ -92,7 +92,7 @@ def has_save_hooks() -> bool:
 
 
 def is_in_backward() -> bool:
-    """True inside a backward pass, where a checkpoint repeats its forward pass."""
+    """True inside a backward pass, where gradient checkpointing runs the forward pass again."""
     return torch._C._current_graph_task_id() != -1  # no public function
 
 

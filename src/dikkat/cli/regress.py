@@ -1,4 +1,4 @@
-"""`dikkat regress`."""
+"""The command `dikkat regress`: fits, applies and plots a kernel regression of a table."""
 
 import re
 import tempfile

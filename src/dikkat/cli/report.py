@@ -1,4 +1,4 @@
-"""`dikkat report`."""
+"""The command `dikkat report`: prints versions, threads and caches for an issue."""
 
 import os
 import platform

@@ -75,7 +75,7 @@ def _read_table(model: Any) -> tuple[dict[str, Kind], bool] | None:
 def _entries(
     capturing: Any, module: nn.Module, name: str, owner: str, specs: list[tuple[str, Any]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield (model with the table, module, key) for each module in a table of returned weights."""
+    """Yield (model, module, key) for each module that transformers' table of a model's outputs lists for weights."""
     if hasattr(module, "get_encoder"):  # a model, possibly inside another, with its own table
         owner, specs = name, []
         for key, listed in capturing._CAN_RECORD_REGISTRY.get(module).items():

@@ -107,7 +107,7 @@ def join_runs(runs: Sequence[tuple[Call, str, Inspection]]) -> Iterator[tuple[Ca
 
 
 def _append_run(earlier: Inspection, later: Inspection, start: int) -> Inspection:
-    """Return the first `start` queries of a text with the queries of a later run."""
+    """Return one record with the first `start` queries of `earlier`, followed by the queries of `later`."""
     (first, first_key), (heads, count, keys) = later.positions, later.sizes
     before, after = shift_to_text(earlier), shift_to_text(later)
     tops = {field: torch.cat([before.tensors()[field][:, :start], after.tensors()[field]], -2)

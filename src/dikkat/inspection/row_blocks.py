@@ -45,7 +45,7 @@ def compute_all_rows(compute: Compute, queries: int, row_size: int, device: torc
 
 
 def summarise(compute: Compute, queries: int, keys: int, row_size: int, spec: Asked, device: torch.device) -> Summary:
-    """Return the summaries in `spec` of the weights of all rows."""
+    """Return the summaries that `spec` requests of the weights of all rows, computed in blocks."""
     index = torch.arange(queries, device=device)
     results: dict[str, list[Tensor]] = defaultdict(list)
     cells = sums = None

@@ -115,7 +115,7 @@ class Keys:
 
 
 def project_states(operands: Operands, layer: Layer) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Return a function of the top layer's states (R, h): their queries and recurrent gates, in one product."""
+    """Return a function that maps the top layer's states (R, h) to queries and recurrent gates, in one product."""
     weight, bias, query_size = layer.hidden_weight, layer.hidden_bias, 0
     if operands.query_weight is not None:
         query_size = len(operands.query_weight)

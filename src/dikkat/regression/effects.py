@@ -75,7 +75,7 @@ class Local(NamedTuple):
 
 
 def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]:
-    """Yield slices of queries (in coordinates), and the local systems at these queries in float64."""
+    """Yield slices of `query` (in coordinates), and the local least-squares systems at these queries in float64."""
     joined, numbers, slopes = smoother.joined, smoother.joined.num_numeric, len(smoother.trend.spread)
     key, value, weight, sigma, spread = (
         torch.tensor(array, dtype=torch.float64)

@@ -67,8 +67,8 @@ class _Likelihood(Criterion):
 class LogLoss(_Likelihood):
     """The mean log-loss of a classifier; y is 1 in the column of a row's class and 0 in other columns.
 
-    `prior` is α; if it is None, the last entry of t is log α. `known` (n,) is π of each row's class, from a plane of
-    log-odds without that row; None for Laplace's rule.
+    `prior` is α; if it is None, the last entry of t is log α. `known` (n,) has π of each row's class, from a
+    linear log-odds model that is fitted without that row. If it is None, π follows Laplace's rule.
     """
 
     ridges = 0.1, 0.25, 1e6
@@ -101,7 +101,7 @@ class LogLoss(_Likelihood):
         return replace(trial, error=loss / free if free > 0 and math.isfinite(loss) else math.inf)
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
-        """Return the slope with respect to t, and Fisher's approximation of the second derivatives, a matrix."""
+        """Return the gradient with respect to t, and Fisher's approximation of the Hessian."""
         # In NumPy: for small tensors PyTorch waits longer for its threads than it computes.
         numerator, denominator, mass = (tensor.numpy() for tensor in self._likelihood_terms(trial))
         change, alpha = self._derivatives(trial).numpy(), self._prior(trial.t)
@@ -169,7 +169,7 @@ class Density(_Likelihood):
         return replace(trial, error=math.exp(min((loss - math.log(free)) / self.joined.features, 700.0)))
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
-        """Return the slope with respect to t, and Fisher's approximation of the second derivatives, a matrix."""
+        """Return the gradient with respect to t, and Fisher's approximation of the Hessian."""
         mass, numbers, change = trial.lse.exp(), self.joined.num_numeric, self._derivatives(trial)[..., -1]
         by_row = -change * (mass / (mass + self.rest))[:, None].nan_to_num(1.0)
         by_row[:, :numbers] += 1

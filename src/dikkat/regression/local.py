@@ -168,9 +168,9 @@ def sensitivity(
     query: Tensor, points: Points, window: Window, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None = None,
     ordered: bool = False,
 ) -> Tensor:  # fmt: skip
-    r"""Return Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v).
+    r"""Return the derivatives of the local estimates with respect to each log σ_c, (n, d, v), for the Gaussian kernel.
 
-    For the Gaussian kernel ∂ log K/∂ log σ_c is δ_c², so this is the derivative of the local estimate by log σ_c.
+    They are Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), because ∂ log K/∂ log σ_c = δ_c².
     """
     if points.tiles is not None:
         by_query = {"lse": lse, "row": row, "fit": fit, "exclude": exclude}

@@ -110,7 +110,7 @@ class StackRecord(CallRecord):
             self._packs.append((source, target, weight.stride(0), columns, rows, self.pad_size(rows), *shape))
 
     def point_weights(self, operands: Operands, layers: list[Layer], *, transposed: bool) -> None:
-        """Pack a stack's weights for the forward pass or, `transposed`, for the backward pass."""
+        """Add a stack's weights to the call, packed for the forward pass or (`transposed`) for the backward pass."""
         from dikkat.recurrent.fused import panels
 
         groups = self.groups

@@ -422,7 +422,7 @@ def _finish(call: Call, out: Pointer, peak: float, row: Pointer, fixed: bool, ze
 
 @inlined
 def _column(call: Call, c: int) -> int:
-    """Return the index of a feature's first mean."""
+    """Return the index of the first mean of feature `c` in a row of moments."""
     return 1 + call.values + c * (1 + call.values + call.features) - c * (c - 1) // 2
 
 

@@ -108,7 +108,7 @@ class TrainingState:
         return len(qualities) - 1 - qualities.index(max(qualities)) if qualities else 0
 
     def halvings(self, criterion: Criterion) -> int:
-        """Return the number of validations that were no better than the best one before."""
+        """Return how often "plateau" halved the learning rate: once per validation no better than the best before."""
         qualities = [validation.quality(criterion) for validation in self.validations]
         return sum(quality <= best for best, quality in zip(accumulate(qualities, max), qualities[1:], strict=False))
 

@@ -293,7 +293,7 @@ def score_grads(
     m, query_blocks, key_blocks, weights_step, step, result_step, first_col, threshold, scale,
     SUBTRACT_MEAN: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of a row of scores times a power of two for float16's range, and that power.
+    """Write the gradients of a row of scores, scaled by a power of two to fit float16, and the scale itself.
 
     The gradient of a score is weight · (gradient of the weight − offset). The offset is the row's entry of `offsets`,
     if it is not None, and with SUBTRACT_MEAN also Σ weight · gradient. `scale` is that of dropout. The product of the

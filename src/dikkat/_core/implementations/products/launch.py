@@ -88,7 +88,7 @@ def _v_step(weight: Tensor) -> int:
 
 
 def far_scores(scores: Tensor, query: Tensor, key: Tensor, weight: Tensor, plan: Plan) -> None:
-    """Overwrite the scores of pairs that the series does not reach."""
+    """Overwrite the scores of pairs beyond the reach of the series with directly computed scores."""
     elements, n, features = query.shape
     m = key.shape[1]
     tiles = elements * _blocks(n) * _blocks(m)

@@ -219,7 +219,10 @@ class Panels:
         return packed, (0 if input_side or gates == 4 else 1, gates)
 
     def _order_biases(self, cells: Cells) -> Tensor:
-        """Return biases (blocks, 4, lanes): an LSTM's sums of both sides; a GRU's n, sums of r and z, recurrent n."""
+        """Return biases (blocks, 4, lanes).
+
+        For an LSTM: the sums of input and recurrent biases. For a GRU: input n, the sums of r and z, recurrent n.
+        """
         input_side, recurrent_side = (
             self._pad(bias.detach().unflatten(0, (self._gate_count, -1))) for bias in (cells.bias_ih, cells.bias_hh)
         )
@@ -233,7 +236,7 @@ class Panels:
         return quantized(weight) if self.int8 else (weight.detach(), None)
 
     def _pack(self, weight: Tensor, reads: list[_Read], in_blocks: Callable[[Tensor], Tensor]) -> "_Packed":
-        """Pack a matrix into panels, with its columns padded like the terms."""
+        """Pack a matrix into panels. The columns of each read are padded with zeros to the size of its term."""
         numbers, scales = self._quantize(weight)
         packed = []
         for read, columns in zip(reads, numbers.split([read.size * read.groups for read in reads], dim=1), strict=True):

@@ -16,7 +16,7 @@ def runs(scores: Tensor) -> bool:
 
 
 class CrossEntropy:
-    """The loss of successive chunks of rows of `size` scores, which become gradients unless `scale` is None.
+    """Adds up the loss of chunks of rows of `size` scores. Unless `scale` is None, gradients overwrite the scores.
 
     With a `divergence`, rows are pairs with probabilities p and q, and divergence · (p − q) · (log p − log q) is added.
     """

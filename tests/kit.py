@@ -542,7 +542,7 @@ def record() -> Iterator[list[str]]:
         return runs
 
     with pytest.MonkeyPatch.context() as patch:
-        for method in ("rerun", "on_device"):
+        for method in ("run_on_cpu", "run_on_device"):
             patch.setattr(dispatch.Program, method, spy_on_kept(getattr(dispatch.Program, method)))
         for name, backend in list(BACKENDS.items()):
             patch.setitem(BACKENDS, name, replace(backend, run=spy(name, backend.run)))

@@ -38,7 +38,7 @@ RESTRICTIONS = ["none", "all", "alike", "some", "by row"]
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call was run by the program of an earlier one."""
     monkeypatch.setattr(dispatch, "_PROGRAMS", {})
-    run, again, found, this = dispatch.run_call, dispatch.Program.rerun, [], threading.local()
+    run, again, found, this = dispatch.run_call, dispatch.Program.run_on_cpu, [], threading.local()
 
     def ran(*given: Any, **more: Any) -> Any:
         this.known = False
@@ -52,7 +52,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return came
 
     monkeypatch.setattr(dispatch, "run_call", ran)
-    monkeypatch.setattr(dispatch.Program, "rerun", ran_again)
+    monkeypatch.setattr(dispatch.Program, "run_on_cpu", ran_again)
     return found
 
 

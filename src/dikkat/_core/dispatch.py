@@ -1,4 +1,4 @@
-"""Programs: the implementation of calls with one signature, chosen by the first call and cached for later ones."""
+"""The first call of a signature chooses an implementation. A cached `Program` keeps the choice for later calls."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -30,19 +30,19 @@ _MAX_PROGRAMS = 1024
 
 
 class Program(NamedTuple):
-    """An implementation and the calls that it was chosen for."""
+    """An implementation, and the call (or, if cached, the kind of call) that it was chosen for."""
 
-    name: str  # the implementation's
-    problem: Problem  # the call; in a cached program without its tensors
-    findings: Any = None  # `Examined.findings`
+    name: str  # of the implementation
+    problem: Problem  # the call; without tensors if the program is cached
+    findings: Any = None  # what `examine` found, which `run` takes
     records: bool = False  # whether gradients are recorded
-    lens_shape: tuple[int, ...] | None = None  # the shape of aligned lengths; None without lengths
+    lens_shape: tuple[int, ...] | None = None  # shape of the lengths after `align`; None without lengths
     fast_run: Callable[..., list[Tensor] | None] | None = None  # from the implementation's `Backend.make_fast_run`
     captured: graphs.Captured | None = None  # its CUDA graphs for repeated calls on a GPU; or None
 
     @classmethod
     def of(cls, problem: Problem, impl: str = "auto") -> "Program":
-        """Return the program of a problem by `impl`, or ValueError if it cannot run; "auto" chooses."""
+        """Return the program that runs a problem with `impl`, or raise ValueError if it cannot; "auto" chooses."""
         if impl == "auto":
             name, problem, examined = choose(problem)
             return cls(name, problem, examined[name].findings if name in examined else None)
@@ -75,31 +75,33 @@ class Program(NamedTuple):
         with exact(problem.query.device.type):  # autocast would round float32 sums to half precision
             return backend.run(problem if backend.scales else problem.scaled(), *findings)
 
-    def reusable(self, repeats: bool = True) -> "Program":
-        """Return the program without the call's tensors, for later calls. If it `repeats`, it gets CUDA graphs."""
+    def for_cache(self, repeats: bool = True) -> "Program":
+        """Return a copy without the call's tensors, for later calls. With `repeats`, it may use CUDA graphs."""
         problem, make_fast_run = self.problem, BACKENDS[self.name].make_fast_run
         lens_shape = None if problem.restrictions.lens is None else tuple(problem.restrictions.lens.shape)
         fast_run = None if make_fast_run is None else make_fast_run(problem)
         cache: dict[Any, Any] | None = {} if on_cpu(problem.query) else None
         captured = None
         if repeats and graphs.are_worthwhile(problem):
-            captured_program = Program(choose(problem, captured=True).name, problem).reusable(repeats=False)
+            captured_program = Program(choose(problem, captured=True).name, problem).for_cache(repeats=False)
             captured = graphs.Captured(captured_program) if graphs.can_capture(captured_program) else None
         return Program(
             self.name, problem.without_tensors().unchecked_copy(kept=cache), None, problem.records, lens_shape,
             fast_run, captured,
         )  # fmt: skip
 
-    def rerun(
+    def run_on_cpu(
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         packed: Tensor | None, *, projects_keys: bool, projects_values: bool,
     ) -> Result | None:  # fmt: skip
         """Run another call of the program's signature; return None if it needs the checks of a first call.
 
-        Hidden rows are not zeroed here. That is safe if they are finite (else the output is NaN: checked) and no value
-        times gradient can overflow (checked by `are_moderate`). Query and key are projected, the lengths contiguous and
-        as the caller gave them, `packed` belongs to a memory. `projects_keys` and `projects_values` say whether a
-        projection made them: its gradient multiplies its inputs.
+        This does not zero hidden rows. That is safe if they are finite (checked: else the output is NaN) and if no
+        product of value and gradient can overflow (checked by `are_moderate`).
+
+        `query` and `key` are projected. `lens` is contiguous and not yet aligned. `packed` comes from a memory.
+        `projects_keys` and `projects_values` tell whether a projection computed the keys and values. Its gradient
+        multiplies its inputs, which must then be finite too.
         """
         template, backend = self.problem, BACKENDS[self.name]
         restrictions, lens_extremes = template.restrictions, None
@@ -111,17 +113,19 @@ class Program(NamedTuple):
                 lens = None
             elif lens.dtype is not torch.int64:
                 lens = lens.to(torch.int64)
-        hides = lens is not None or restrictions.causal
-        reads = hides and not backend.skips_hidden
+        hides_keys = lens is not None or restrictions.causal
+        reads_hidden = hides_keys and not backend.skips_hidden
         outputs = None if self.fast_run is None else self.fast_run(query, key, weight, value, lens)
         scores_checked = outputs is not None and len(outputs) > 2
-        if scores_checked and not _is_finite(outputs[2]):  # type: ignore[index]  # scores, also of hidden keys
+        # The scores include those of hidden keys.
+        if scores_checked and not _is_finite(outputs[2]):  # type: ignore[index]
             return None
-        if hides and self.records:
-            if (reads or projects_keys) and not scores_checked and not _is_finite(key):
+        if hides_keys and self.records:
+            if (reads_hidden or projects_keys) and not scores_checked and not _is_finite(key):
                 return None
-            blind = restrictions.causal and restrictions.queries > restrictions.keys  # the first queries see no key
-            if blind and not _is_finite(query):
+            # the first queries see no key
+            has_blind_queries = restrictions.causal and restrictions.queries > restrictions.keys
+            if has_blind_queries and not _is_finite(query):
                 return None
             if (projects_values or not backend.skips_hidden) and not are_moderate(value):
                 return None
@@ -132,20 +136,20 @@ class Program(NamedTuple):
                 restrictions = restrictions.unchecked_copy(lens=lens.view(self.lens_shape), extremes=lens_extremes)
             problem = template.unchecked_copy(
                 query=query, key=key, weight=weight, value=value, packed=packed, restrictions=restrictions,
-                finite=True if reads else None,
+                finite=True if reads_hidden else None,
             )  # fmt: skip
             result = backend.run(problem if backend.scales else problem.scaled())
-        known_finite = scores_checked and self.records  # finite scores and moderate values
-        return None if reads and not known_finite and not _is_finite(result.mean) else result
+        known_finite = scores_checked and self.records  # scores were finite, and values moderate: both checked above
+        return None if reads_hidden and not known_finite and not _is_finite(result.mean) else result
 
-    def on_device(
+    def run_on_device(
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         mask: Tensor | None, hidden: Hidden | None,
     ) -> Result:  # fmt: skip
         """Run another call on a device, without reading values; hidden rows of queries and keys are already 0.
 
-        `lens` are aligned with the leading dimensions, `mask` has as many dimensions as the pairs, and `hidden` holds
-        the rows that lengths, mask and causality hide, or is None.
+        `lens` is aligned with the leading dimensions, `mask` has all dimensions of the scores, and `hidden` holds the
+        rows that lengths, mask and causality hide, or is None.
         """
         arguments = query, key, weight, value, lens, mask, hidden
         with exact(self.problem.restrictions.device.type):
@@ -153,6 +157,7 @@ class Program(NamedTuple):
             return self.launch(*arguments) if result is None else result
 
     def launch(self, *arguments: Any) -> Result:
+        """Run the fast call, or else the backend."""
         template, (query, key, weight, value, *_, hidden) = self.problem, arguments
         if self.fast_run is not None:
             outputs: Any = self.fast_run(query, key, weight, value, hidden)
@@ -165,6 +170,7 @@ class Program(NamedTuple):
         self, query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, lens: Tensor | None,
         mask: Tensor | None, hidden: Hidden | None,
     ) -> Problem:  # fmt: skip
+        """Return the problem with these tensors, and the rows of hidden values zeroed."""
         template = self.problem
         if hidden is not None and hidden.keys is not None:
             value = value.masked_fill(hidden.keys.unsqueeze(-1), 0.0)
@@ -186,7 +192,7 @@ def run_call(
     query: Tensor, key: Tensor, value: Tensor, score: Score, requested: validation.Requested, impl: str,
     restricting: Restricting, heads: validation.Heads | None = None, prepared: validation.Prepared | None = None,
 ) -> Result:  # fmt: skip
-    """Run a call with the program cached for its signature; the first call builds it.
+    """Run a call with the cached program of its signature, which the first call builds.
 
     `heads` project the operands. `prepared` comes from a memory: its keys are projected already, and 0 past their
     lengths.
@@ -194,15 +200,15 @@ def run_call(
     operands = query, key, value
     signature = _signature(operands, score, requested, heads, prepared, restricting) if impl == "auto" else None
     programs = None if signature is None else _PROGRAMS.get(signature)
-    scales = signature is not None and prepared is None and type(score) is ScaledDot and on_cpu(query)
+    kernel_scales = signature is not None and prepared is None and type(score) is ScaledDot and on_cpu(query)
     if programs is not None:
         lens, mask, causal = restricting.get("valid_lens"), restricting.get("mask"), restricting.get("causal")
-        result = _run_known(programs, query, key, value, score, heads, prepared, scales, lens, mask, causal)
+        result = _run_cached(programs, query, key, value, score, heads, prepared, kernel_scales, lens, mask, causal)
         if result is not None:
             return result
     make_problem: Any = validation.problem_of_call if prepared is None else validation.problem_of_prepared
-    extra = (heads, scales) if prepared is None else (prepared,)
-    problem = make_problem(*operands, score, requested, *extra, **restricting)
+    extra_arguments = (heads, kernel_scales) if prepared is None else (prepared,)
+    problem = make_problem(*operands, score, requested, *extra_arguments, **restricting)
     program = Program.of(problem, impl)
     result = program.run()
     if heads is not None:  # in the projections' dtype, which autocast may have reduced
@@ -210,20 +216,22 @@ def run_call(
     if signature is not None and _is_reusable(program, heads, *operands):
         problem = program.problem
         weight = None if problem.weight is None else problem.weight.reshape(-1)
-        inner = _projected_signature(problem.query, problem.key, weight, problem.value, scales and heads is None)
-        if inner not in _PROGRAMS.get(signature, {}):
+        projected_signature = _projected_signature(
+            problem.query, problem.key, weight, problem.value, kernel_scales and heads is None
+        )
+        if projected_signature not in _PROGRAMS.get(signature, {}):
             if sum(map(len, _PROGRAMS.values())) >= _MAX_PROGRAMS:
                 _PROGRAMS.clear()
-            cached = program.reusable()
+            cached = program.for_cache()
             # Only a first call clips distances that overflow. A cached program must detect overflow in its scores.
             if cached.fast_run or problem.pair != "distance" or program.name != "reference" or not on_cpu(query):
-                _PROGRAMS.setdefault(signature, {})[inner] = cached
+                _PROGRAMS.setdefault(signature, {})[projected_signature] = cached
     return result
 
 
-def _run_known(
+def _run_cached(
     programs: dict[Hashable, Program], query: Tensor, key: Tensor, value: Tensor, score: Score,
-    heads: validation.Heads | None, prepared: validation.Prepared | None, scales: bool,
+    heads: validation.Heads | None, prepared: validation.Prepared | None, kernel_scales: bool,
     lens: Any, mask: Any, causal: Any,
 ) -> Result | None:  # fmt: skip
     """Run a call of a known signature; return None if it needs the checks of a first call.
@@ -248,18 +256,18 @@ def _run_known(
             query, key, value = _without_hidden(hidden, query, key, value, heads, prepared)
     if heads is not None:
         query, key, value = heads.project(query, key, value)
-    if scales:
+    if kernel_scales:
         query_side, key_side = query, key
     else:
         query_side, key_side = score.project(query, key) if prepared is None else (score.project_query(query), key)
         weight = score.pair_weight()
-    program = programs.get(_projected_signature(query_side, key_side, weight, value, scales and not projects))
+    program = programs.get(_projected_signature(query_side, key_side, weight, value, kernel_scales and not projects))
     if program is None:
         return None
     if not in_cpu_memory:
-        return program.on_device(query_side, key_side, weight, value, lens, mask, hidden)
+        return program.run_on_device(query_side, key_side, weight, value, lens, mask, hidden)
     packed = None if prepared is None else prepared.packed
-    return program.rerun(
+    return program.run_on_cpu(
         query_side, key_side, weight, value, lens, packed,
         projects_keys=projects or key_side is not key, projects_values=projects,
     )  # fmt: skip
@@ -269,17 +277,17 @@ def _without_hidden(
     hidden: Hidden, query: Tensor, key: Tensor, value: Tensor,
     heads: validation.Heads | None, prepared: validation.Prepared | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Zero the operands' hidden rows. `hidden.keys` remains only if the program must still zero the values' rows."""
-    same = value is key
-    if (dead_queries := hidden.queries) is not None:
-        query = _zero_rows(query, _expand_to_inputs(dead_queries, heads))
+    """Zero the hidden rows of the operands. Set `hidden.keys` to None unless the program must still zero values."""
+    shares_tensor = value is key
+    if (hidden_queries := hidden.queries) is not None:
+        query = _zero_rows(query, _expand_to_inputs(hidden_queries, heads))
     if prepared is not None:
         hidden.keys = None
-    elif (unseen_keys := hidden.keys) is not None:
-        rows = _expand_to_inputs(unseen_keys, heads)
+    elif (hidden_keys := hidden.keys) is not None:
+        rows = _expand_to_inputs(hidden_keys, heads)
         key = _zero_rows(key, rows)
-        if same or heads is not None:
-            value, hidden.keys = key if same else _zero_rows(value, rows), None
+        if shares_tensor or heads is not None:
+            value, hidden.keys = key if shares_tensor else _zero_rows(value, rows), None
     return query, key, value
 
 
@@ -297,6 +305,8 @@ def _zero_rows(tensor: Tensor, rows: Tensor) -> Tensor:
 
 
 class _Zeroed(torch.autograd.Function):
+    """Zeroes rows, and passes the gradient on, which is 0 there."""
+
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, rows: Tensor) -> Tensor:
         return tensor.masked_fill(rows, 0.0)
@@ -307,6 +317,7 @@ class _Zeroed(torch.autograd.Function):
 
 
 def run_problem(problem: Problem, impl: str = "auto") -> Result:
+    """Choose a program for a problem and run it."""
     return Program.of(problem, impl).run()
 
 
@@ -366,24 +377,28 @@ def _is_plain(tensor: Any) -> bool:
     return type(tensor) in PLAIN_TYPES and tensor.layout is _STRIDED and not tensor.is_nested
 
 
-def _projected_signature(query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, as_given: bool) -> Hashable:
-    """Return the rest of the signature: whether gradients are recorded, and a projection's shapes and dtypes."""
+def _projected_signature(
+    query: Tensor, key: Tensor, weight: Tensor | None, value: Tensor, is_unprojected: bool
+) -> Hashable:
+    """Return the signature after the projections: whether gradients are recorded, the operands' shapes and dtypes."""
     needs_grad = query.requires_grad or key.requires_grad or value.requires_grad
     records = torch.is_grad_enabled() and (needs_grad or (weight is not None and weight.requires_grad))
-    if as_given:
+    if is_unprojected:
         return records
-    extra = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
+    weight_key = None if weight is None else (type(weight), weight.shape, weight.dtype, weight.is_cpu)
     return (
-        records, type(query), query.shape, query.dtype, type(key), key.shape, key.dtype, value.shape, value.dtype, extra
+        records, type(query), query.shape, query.dtype, type(key), key.shape, key.dtype, value.shape, value.dtype,
+        weight_key,
     )  # fmt: skip
 
 
 def _is_reusable(program: Program, heads: validation.Heads | None, *operands: Tensor) -> bool:
-    """True if a program also serves calls with other numbers in the same shapes."""
+    """True if a program can run later calls of the same shapes with other values."""
     problem = program.problem
     value, lead, restrictions = problem.value, problem.lead, problem.restrictions
     batch = lead if heads is None else lead[:-1]
-    if not value.shape[-1] or any(t.shape[:-2] != batch for t in operands):  # a kernel would read past a broadcast row
+    # kernels index each batch element, and would read beyond a broadcast operand
+    if not value.shape[-1] or any(t.shape[:-2] != batch for t in operands):
         return False
     if not on_cpu(operands[0]):  # there the program itself zeroes hidden rows
         by_head = heads is not None and restrictions.mask is not None and restrictions.mask.shape[-3] != 1

@@ -1,4 +1,4 @@
-"""Watches the attention of a model during a training: statistics of each head, with warnings, files and logs."""
+"""Record statistics of each head during training, with warnings, files and logs."""
 
 import copy
 import csv
@@ -36,10 +36,10 @@ from dikkat.scores import check_size
 from dikkat.show.heatmaps import figure_class, save
 from dikkat.storage.files import check_replaceable, write_whole
 
-# `max_score` computes `argmax` anyway, which is −1 for a query that sees no key.
+# `argmax` costs nothing if `max_score` is recorded, and its −1 marks queries that see no key.
 _REQUEST = Request(max_score=True, argmax=True, entropy=True, spans={"first": slice(0, 1)}, tolerant=True)
-_FEW_KEYS = 8  # in shorter texts, healthy heads have low entropies too
-_WRITING = 0.01  # the largest share of the time for writing files
+_MIN_KEYS = 8  # in shorter texts, healthy heads have low entropies too
+_WRITING_SHARE = 0.01  # the largest share of the training time that writing files may take
 _FULLGRAPH = (
     "watch: got a model in torch.compile(model, fullgraph=True); expected the compiled model, "
     "dikkat.watch(torch.compile(model, fullgraph=True))"
@@ -73,12 +73,12 @@ class HeadStatistics(NamedTuple):
 
 
 class _Thread(threading.local):
-    # A watched pass, and the compiler and the error when it began.
-    watched: tuple[AbstractContextManager[None], Any, BaseException | None] | None = None
+    # The open watch of a forward pass, and PyTorch's frame compiler and the handled exception at its start.
+    open_pass: tuple[AbstractContextManager[None], Any, BaseException | None] | None = None
 
 
 class watch:  # noqa: N801 - reads as the function it is used as
-    r"""Watch the attention of a model during a training, and warn about heads that collapse or run away.
+    r"""Watch the attention of a model during a training, and warn about low entropies and large scores.
 
     In forward pass 0 and in each `every`-th one after it, dikkat records these statistics of each head, over all
     elements b of the batch and all queries i that see a key, with scores a and weights w:
@@ -96,8 +96,9 @@ class watch:  # noqa: N801 - reads as the function it is used as
         every: The number of forward passes from one watched pass to the next.
         log: The receiver of the statistics after each watched pass: a function of the step and a dictionary, an object
             with `add_scalar` (TensorBoard) or `log` (a run of wandb, an `Accelerator`), or a path. A path ends in
-            ".csv" for a table, or in ".html" for a page with all heads over the steps. The file is rewritten as often
-            as that takes 1 % of the time, and at the end. A name is "attention/layers.0.self_attn/head 3/entropy".
+            ".csv" for a table, or in ".html" for a page with all heads over the steps. dikkat rewrites the file
+            during training, in at most 1 % of the time, and at the end. The keys of the dictionary have the form
+            "attention/layers.0.self_attn/head 3/entropy".
         layers: The watched layers, as in `dikkat.record`; all by default.
         patience: The number of watched passes in a row with a low entropy before the warning. Passes with fewer than 8
             keys do not count.
@@ -111,7 +112,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
 
     Warns:
         UserWarning: The mean entropy of a head stays below `min_entropy`, or its largest score is above `max_score`.
-            Each head warns once. Or at the end, no pass was watched.
+            dikkat warns once per head. Also at the end, if no pass was watched.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -146,11 +147,11 @@ class watch:  # noqa: N801 - reads as the function it is used as
         self._every, self._patience = check_size("every", every), check_size("patience", patience)
         self._min_entropy, self._max_score, self._layers = min_entropy, max_score, layers
         self._log, self._path = _check_log(log)
-        self._model = getattr(model, "_orig_mod", model)  # of a compiled model
+        self._model = getattr(model, "_orig_mod", model)  # the module inside a model that torch.compile returned
         select_layers(self._model, layers)
         self.latest, self._rows = list[HeadStatistics](), list[HeadStatistics]()
         self._low_steps, self._warnings = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], str]()
-        self._count, self._step, self._trainer_step, self._next_writing = 0, -1, -1, 0.0
+        self._passes, self._last_watched, self._trainer_step, self._next_writing = 0, -1, -1, 0.0
         self._lock, self._thread = threading.Lock(), _Thread()
         self._is_continued = first_step != 0
         if self._is_continued:
@@ -162,7 +163,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
         ]
 
     def _hooks(self, model: nn.Module) -> tuple[Callable[..., None], Callable[..., None]]:
-        """Return hooks that are closures: a deep copy of the model shares them, and they ignore the copy."""
+        """Return the hooks. They are closures, so that a deep copy of the model shares them and they can ignore it."""
         set_compiler, fulfil_fullgraph = frame_compiler()
 
         def begin(module: nn.Module, arguments: Any, keywords: Any) -> None:
@@ -173,19 +174,19 @@ class watch:  # noqa: N801 - reads as the function it is used as
                 self._stop(InterruptedError())  # after Ctrl-C, PyTorch did not call `end`
                 trains = module.training and torch.is_grad_enabled() and not is_in_backward()
                 if trains and (step := self._find_step()) is not None:
-                    earlier_hooks, watched = {*module._forward_pre_hooks}, self._watched(step)
+                    earlier_hooks, watched = {*module._forward_pre_hooks}, self._record_pass(step)
                     watched.__enter__()
-                    self._thread.watched = watched, compiler, sys.exc_info()[1]
+                    self._thread.open_pass = watched, compiler, sys.exc_info()[1]
                     for number, hook in module._forward_pre_hooks.items():  # PyTorch calls new hooks in the next pass
                         if number not in earlier_hooks:
                             hook(module, arguments, keywords)
             finally:
-                if self._thread.watched is None:
+                if self._thread.open_pass is None:
                     set_compiler(compiler)
 
         def end(module: nn.Module, *_: Any) -> None:
-            if module is model and self._thread.watched is not None:
-                compiler, earlier_error, error = *self._thread.watched[1:], sys.exc_info()[1]
+            if module is model and self._thread.open_pass is not None:
+                compiler, earlier_error, error = *self._thread.open_pass[1:], sys.exc_info()[1]
                 try:
                     self._stop(None if error is earlier_error else error)
                 finally:
@@ -195,45 +196,45 @@ class watch:  # noqa: N801 - reads as the function it is used as
         return begin, end
 
     @contextmanager
-    def _watched(self, step: int) -> Iterator[None]:
-        # A model may drop all layers at random.
+    def _record_pass(self, step: int) -> Iterator[None]:
+        # After the first rows, a pass without attention is no error: a model may drop all layers at random.
         with suppress(*[NotSeenError] * bool(self._rows)), recording(self._model, _REQUEST, self._layers) as trace:
             yield
-        if rows := [*_statistics(step, trace)]:
+        if rows := [*_head_statistics(step, trace)]:
             self._add(rows)
 
     def _stop(self, error: BaseException | None) -> None:
         """End the watched pass of this thread, if any; an error discards its statistics."""
-        if self._thread.watched is not None:
-            watched, self._thread.watched = self._thread.watched[0], None
+        if self._thread.open_pass is not None:
+            watched, self._thread.open_pass = self._thread.open_pass[0], None
             watched.__exit__(None if error is None else type(error), error, None)
 
     def _find_step(self) -> int | None:
         """Count a pass, and return its step if it is watched."""
         with self._lock:
-            step = self._count if self._trainer_step < 0 else self._trainer_step
-            self._count += 1
-            if step % self._every or step == self._step:  # a trainer's step may have several passes
+            step = self._passes if self._trainer_step < 0 else self._trainer_step
+            self._passes += 1
+            if step % self._every or step == self._last_watched:  # a trainer's step may have several passes
                 return None
-            self._step = step
+            self._last_watched = step
             return step
 
     def _add(self, rows: Sequence[tuple[HeadStatistics, int]]) -> None:
         with self._lock:
             self.latest = [row for row, _ in rows]
             self._rows += self.latest
-            messages = [message for row, keys in rows for message in self._judge(row, keys)]
+            messages = [message for row, keys in rows for message in self._find_faults(row, keys)]
             if time.monotonic() >= self._next_writing:
                 self._write()
         if self._log is not None:
-            self._log(self.latest[0].step, _values(self.latest))
+            self._log(self.latest[0].step, _named_values(self.latest))
         for message in messages:
             warnings.warn(f"watch: {message}", stacklevel=2)
 
-    def _judge(self, row: HeadStatistics, keys: int) -> Iterator[str]:
+    def _find_faults(self, row: HeadStatistics, keys: int) -> Iterator[str]:
         """Yield new warnings about a head."""
         head, name = row[1:4], f"head {row.head} of {row.module!r}"
-        if keys >= _FEW_KEYS:
+        if keys >= _MIN_KEYS:
             self._low_steps[head] = self._low_steps[head] + 1 if row.entropy < self._min_entropy else 0
         faults = dict[str, str]()
         if self._low_steps[head] >= self._patience:
@@ -253,9 +254,9 @@ class watch:  # noqa: N801 - reads as the function it is used as
 
     def _continue(self, step: int) -> None:
         """Read the rows and the warnings of earlier steps."""
-        self._count = step
+        self._passes = step
         if self._path is not None and self._path.exists():
-            rows, messages = _read(self._path)
+            rows, messages = _read_file(self._path)
             self._rows = [row for row in rows if row.step < step]
             self._warnings = {(message,): message for message in messages}
 
@@ -264,7 +265,7 @@ class watch:  # noqa: N801 - reads as the function it is used as
             start, is_table = time.monotonic(), self._path.suffix == ".csv"
             write_whole(self._path, _table(self._rows) if is_table else _page(self._rows, self._warnings.values()))
             end = time.monotonic()
-            self._next_writing = end + (end - start) / _WRITING
+            self._next_writing = end + (end - start) / _WRITING_SHARE
 
     def frame(self) -> Any:
         """Return a table with a row for each watched step and head, and the columns of `HeadStatistics`.
@@ -290,28 +291,29 @@ class watch:  # noqa: N801 - reads as the function it is used as
         """
         with require_extra("transformers"):
             from transformers import PrinterCallback, ProgressCallback, TrainerCallback
-        watched = self
+        watch_ = self
 
         class WatchCallback(TrainerCallback):  # type: ignore[misc]
             def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                if state.global_step and not watched._rows:
-                    watched._continue(state.global_step)
+                if state.global_step and not watch_._rows:
+                    watch_._continue(state.global_step)
 
             def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                watched._trainer_step = state.global_step
+                watch_._trainer_step = state.global_step
 
             def on_step_end(self, args: Any, state: Any, control: Any, **models: Any) -> None:
-                if (watched._log, watched._path, watched._step) == (None, None, watched._trainer_step):
-                    values, at_step = _values(watched.latest), copy.copy(state)
-                    state.log_history.append({"step": watched._step, **values})
-                    at_step.global_step = watched._step
+                if (watch_._log, watch_._path, watch_._last_watched) == (None, None, watch_._trainer_step):
+                    values, at_step = _named_values(watch_.latest), copy.copy(state)
+                    state.log_history.append({"step": watch_._last_watched, **values})
+                    at_step.global_step = watch_._last_watched
                     for logger in [] if trainer is None else trainer.callback_handler.callbacks:
                         if not isinstance(logger, PrinterCallback | ProgressCallback):  # they print all numbers
                             logger.on_log(args, at_step, control, logs=dict(values), **models)
 
             def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-                watched._trainer_step = watched._step = -1  # another training may begin at the last watched step
-                watched._write()
+                # so that a later training can watch the same step again
+                watch_._trainer_step = watch_._last_watched = -1
+                watch_._write()
 
         return WatchCallback()
 
@@ -367,7 +369,7 @@ def _check_log(log: Any) -> tuple[Callable[[int, dict[str, float]], object] | No
     return log, None
 
 
-def _statistics(step: int, trace: Trace) -> Iterator[tuple[HeadStatistics, int]]:
+def _head_statistics(step: int, trace: Trace) -> Iterator[tuple[HeadStatistics, int]]:
     """Yield the statistics of each head, and the largest number of keys in its module."""
     modules: dict[tuple[int, str, int], list[Inspection]] = {}
     for call, record in trace.calls():
@@ -392,14 +394,15 @@ def _join(calls: Sequence[Inspection], field: str, heads: int) -> Tensor:
     )  # fmt: skip
 
 
-def _values(rows: Sequence[HeadStatistics]) -> dict[str, float]:
+def _named_values(rows: Sequence[HeadStatistics]) -> dict[str, float]:
     """Return the known statistics of a step by name."""
     counts = Counter((row.module, row.head) for row in rows)
+    layers = {row: f"layer {row.layer}/" if counts[row.module, row.head] > 1 else "" for row in rows}
     return {
-        f"attention/{row.module}/{f'layer {row.layer}/' * (counts[row.module, row.head] > 1)}head {row.head}/{field}": x
+        f"attention/{row.module}/{layers[row]}head {row.head}/{field}": value
         for row in rows
-        for field, x in zip(row._fields[4:], row[4:], strict=True)
-        if math.isfinite(x)
+        for field, value in zip(row._fields[4:], row[4:], strict=True)
+        if math.isfinite(value)
     }
 
 
@@ -411,7 +414,7 @@ def _table(rows: Sequence[HeadStatistics]) -> str:
     return content.getvalue()
 
 
-def _read(path: Path) -> tuple[list[HeadStatistics], list[str]]:
+def _read_file(path: Path) -> tuple[list[HeadStatistics], list[str]]:
     """Return the rows and the warnings of a file that a watch wrote."""
     text = path.read_text(encoding="utf-8")
     table = text if path.suffix == ".csv" else html.unescape("".join(re.findall("<pre hidden>(.*?)</pre>", text, re.S)))

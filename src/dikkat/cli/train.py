@@ -235,9 +235,9 @@ def _finish(result: "Training", plan: "Recipe", validation_pairs: Any, output: P
 
 def _select_examples(validation_pairs: Any, translator: Translator) -> str:
     """Return three validation sentences of different lengths, if possible of at most 12 words, all known."""
-    from dikkat.translation.training.train import evenly
+    from dikkat.translation.training.train import sample_evenly
 
-    sources = list(dict.fromkeys(source for source, _ in evenly(validation_pairs, _MOST_PAIRS)[0]))
+    sources = list(dict.fromkeys(source for source, _ in sample_evenly(validation_pairs, _MOST_PAIRS)[0]))
     lengths = {source: len(WORD.findall(source)) for source in sources}
     known = [s for s in sources if lengths[s] <= 12 and not translator.source_tokenizer.unknown(s)]
     by_length = sorted(known or sources, key=lengths.__getitem__)

@@ -1,4 +1,4 @@
-"""Recordings of a model that reads an image, or an image and a text, with the positions of all tokens."""
+"""Record models that read an image, or an image and a text, and locate all tokens in the image."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from dikkat.inspection.trace import Trace
 def locate_image(
     model: nn.Module, processor: Any, source: Any, layers: Layers | None, heads: int | Sequence[int] | None
 ) -> tuple[dict[str, Any], dict[str, Any], Layers | None]:
-    """Return the inputs for an image, or for a tuple of an image and a text, the tokens, and the recorded layers."""
+    """Return the model's inputs, the tokens and the recorded layers, for an image or a tuple (image, text)."""
     read = ImageInputs.read(model, processor, source)
     layers, random_state = _text_layers(model) if layers is None else layers, torch.get_rng_state()
     with torch.random.fork_rng(), torch.no_grad(), record(model, layers=layers, heads=heads, argmax=True) as trace:
@@ -36,9 +36,9 @@ def record_written_words(
     model: Any, processor: Any, source: Any, layers: Layers | None, heads: int | Sequence[int] | None,
     max_new_tokens: int, **options: Any,
 ) -> Trace:  # fmt: skip
-    """Return the weights of the queries that wrote each word of a text about an image, in float16.
+    """Generate a text about an image, and return the weights of the queries that predicted its tokens, in float16.
 
-    The query of a written token is the position before the token. In the trace, it has the position of the token.
+    The query that predicts a token is at the position before it. In the trace, it has the position of the token.
     """
     check_arguments(model, options)
     read = ImageInputs.read(model, processor, source)
@@ -58,7 +58,7 @@ def record_written_words(
 
 
 class _LastQueries(Trace):
-    """Records of one query for each call, in float16."""
+    """A trace that keeps the weights of each call in float16, without the log-sum-exp."""
 
     def add(self, inspection: Inspection, call: Call) -> None:
         assert inspection.weights is not None
@@ -87,7 +87,7 @@ def _join_words(rows: Trace, count: int) -> Trace:
 
 
 def _widen(inspection: Inspection, keys: int) -> Tensor:
-    """Return the weights of a call, with 0 for keys that it does not have."""
+    """Pad the weights of a call with 0 to `keys` keys."""
     assert inspection.weights is not None
     before = max(0, inspection.positions[1])
     return F.pad(inspection.weights, (before, keys - before - inspection.weights.shape[-1]))
@@ -102,5 +102,6 @@ def _text_layers(model: Any) -> list[str] | None:
 
 
 def _words_of(read: ImageInputs) -> list[Any]:
+    """Return the tokens of the text that the model read; [] without a text."""
     ids = read.inputs.get("decoder_input_ids", read.inputs.get("input_ids"))
     return [] if ids is None else make_tokens(read.processor.tokenizer, {"input_ids": ids})

@@ -1,8 +1,8 @@
 """The pixels of an image that each token of a model depends on, measured through its processor and embeddings.
 
-Nothing is read from the names of models. Test pictures measure the processor: black and white ones show the range of
-each number of `pixel_values`, two ramps show the column and the row of the image that it is from. Gradients measure the
-model: they show which of these numbers each token depends on, before a layer mixes the tokens.
+No model is recognised by its name. dikkat runs the processor on test images: a black and a white one give the range of
+each number of `pixel_values`, and two ramps its column and row in the image. Gradients of the model show which of these
+numbers each token depends on, before a layer mixes the tokens.
 """
 
 import math
@@ -19,12 +19,20 @@ from dikkat.inspection.trace import Trace
 from dikkat.show.positions import Grid, Token
 
 Encode = Callable[[Any], Mapping[str, Any]]
-Located = Mapping[str, tuple[Tensor, Tensor]]  # by name of a tensor of pixels: the x and y coordinates of its numbers
-_MIN_SIDE = 8  # pixels: less has too few steps to measure
+# name of a tensor of pixels → the x and y image coordinates of each of its numbers
+Located = Mapping[str, tuple[Tensor, Tensor]]
+_MIN_SIDE = 8  # pixels; the ramps of smaller images have too few steps to measure positions
 
 
 class Stream(NamedTuple):
-    """Keys that calls of attention read: their kind in `tokens`, a module that reads them, and their numbers."""
+    """A sequence of keys that attention modules read.
+
+    Attributes:
+        kind: Its name in `tokens`.
+        name: A module that reads it.
+        keys: The number of keys.
+        batch: The number of batch elements.
+    """
 
     kind: str
     name: str
@@ -33,10 +41,10 @@ class Stream(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """The centres (n, 2) and sizes (n, 2) of the pixels of each token, and how many there are (n,).
+    """The region of the image of each token: its centre (n, 2) and size (n, 2), and its number of pixels (n,).
 
     Attributes:
-        depends: Whether a token depends on pixels, even if each of them belongs to several tokens.
+        depends: Whether any token depends on pixels, including pixels that several tokens share.
     """
 
     centres: Tensor
@@ -46,7 +54,7 @@ class Cells(NamedTuple):
 
 
 class _Reached(Exception):  # noqa: N818
-    """Ends a run of a model."""
+    """Ends a forward pass as soon as the inputs of all streams are known."""
 
 
 def unknown_positions(reason: str) -> ValueError:
@@ -58,7 +66,7 @@ def unknown_positions(reason: str) -> ValueError:
 
 
 def locate_pixels(encode: Encode, inputs: Mapping[str, Any], image: Any) -> Located:
-    """Return the coordinates in a Pillow image of each number that the processor makes of it; NaN for padding."""
+    """Return the coordinates, in a Pillow image, of each number in the processor's output; NaN for padding."""
     from PIL import Image, ImageOps
 
     (width, height), pictures = image.size, list[Any]()
@@ -93,7 +101,7 @@ def locate_pixels(encode: Encode, inputs: Mapping[str, Any], image: Any) -> Loca
 
 
 def _fit_tiles(coordinates: Tensor, size: int) -> Tensor:
-    """Return the affine fit of the coordinates in each tile (..., channels, rows, columns), also at its padding."""
+    """Replace the coordinates of each tile (..., channels, rows, columns) by an affine fit that also covers padding."""
     rows, columns = coordinates.shape[-2:]
     row, column = torch.meshgrid(torch.arange(rows) / rows, torch.arange(columns) / columns, indexing="ij")
     basis = torch.stack([torch.ones_like(row), row, column], -1).reshape(-1, 3).double()
@@ -112,10 +120,10 @@ def embed_pixels(
     model: nn.Module, inputs: Mapping[str, Any], pixels: Mapping[str, Tensor], streams: Sequence[Stream],
     mixers: Iterable[str], random_state: Tensor,
 ) -> dict[Stream, Tensor]:  # fmt: skip
-    """Return the input (B, m, d) of each stream that depends on the pixels, as a function of the pixels.
+    """Return the input (B, m, d) of each stream that depends on the pixels, with its autograd graph.
 
-    Entries of lists of modules and `mixers` return their input if it has the shape of their output. So attention within
-    them does not mix the tokens, and all other computations act on each token separately.
+    Hooks let each layer (an entry of a module list, or one of `mixers`) return its input unchanged if the shapes agree.
+    So attention inside these modules does not mix the tokens, and each token depends only on its own pixels.
     """
     modules, embedded = dict(model.named_modules()), dict[Stream, Tensor]()
 
@@ -145,7 +153,7 @@ def embed_pixels(
 
 
 def _sequence_of(value: Any, keys: int) -> Iterator[Tensor]:
-    """Yield the value as a sequence (B, m, d) if it is one of m keys that depends on the pixels."""
+    """Yield the value as a sequence (B, m, d) if it has m keys and depends on the pixels."""
     if isinstance(value, Tensor) and value.requires_grad and value.ndim > 2:
         if value.shape[-2] == keys and value.ndim == 3:
             yield value
@@ -164,8 +172,9 @@ def _pass_over(_: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any:
 def measure_cells(embedded: Tensor, pixels: Mapping[str, Tensor], located: Located) -> Cells:
     """Return the pixels of each token of a sequence (m, d) that is a function of the pixels.
 
-    The gradient of a sum over tokens is not 0 at their pixels. With the sums over the tokens that have bit k in their
-    number, and over those that do not, the gradients spell the number of the only token that a pixel belongs to.
+    The gradient of a sum of tokens is nonzero at the pixels of these tokens. For each bit, one sum covers the tokens
+    whose number has the bit, and another sum the rest. A pixel that has a nonzero gradient in exactly one sum for each
+    bit belongs to one token, and the bits give its number.
     """
     count, generator = len(embedded), torch.Generator().manual_seed(0)
     direction = torch.rand(embedded.shape[1:], generator=generator).to(embedded) + 0.5
@@ -201,7 +210,7 @@ def measure_cells(embedded: Tensor, pixels: Mapping[str, Tensor], located: Locat
 
 
 class Lattice(NamedTuple):
-    """The rows and columns of tokens, the box that they cover, and the cell of each token if not in order."""
+    """Tokens in complete rows and columns: the box that they cover, and the cell of each token unless row by row."""
 
     rows: int
     columns: int
@@ -210,7 +219,7 @@ class Lattice(NamedTuple):
 
 
 def find_lattices(centres: Tensor, sizes: Tensor) -> list[Lattice]:
-    """Return the lattices of the tokens of a run, in order: one with any order of cells, or several, row by row."""
+    """Divide consecutive tokens into lattices: one whose cells may have any order, or several that are row by row."""
     tolerance = torch.maximum(0.3 * sizes.median(0).values, 1e-3 * (centres.amax(0) - centres.amin(0))).clamp(min=1e-6)
     complete = _complete_lattice(centres, sizes, tolerance)
     if complete is not None:
@@ -263,7 +272,7 @@ def _complete_lattice(centres: Tensor, sizes: Tensor, tolerance: Tensor) -> Latt
 
 
 def arrange(cells: Cells, labels: Sequence[str | Token]) -> list[str | Token | Lattice]:
-    """Return the lattices of a sequence in its order, with the labels of the tokens without pixels."""
+    """Return the `tokens` entries of a sequence: lattices for a run of tokens with pixels, labels for other tokens."""
     entries, start = list[str | Token | Lattice](), 0
     has_pixels = (cells.counts > 0).tolist()
     while start < len(has_pixels):
@@ -345,7 +354,7 @@ def grids_of(
 
 
 def _find_streams(trace: Trace) -> tuple[list[Stream], set[str]]:
-    """Return the streams of the first run, and the modules outside lists that attend."""
+    """Return the streams of the first run, and the attention modules that are in no module list."""
     calls = [*trace.calls()]
     calls = [(call, record) for call, record in calls if call.run == calls[0][0].run]
     tower = "image" if any(call.kind == "self" for call, _ in calls) else "self"
@@ -365,7 +374,7 @@ _SPECIAL = {"class token": r"(cls|class)_(token|embedding|pos)$", "distillation 
 
 
 def _name_tokens(model: nn.Module, is_special: Tensor) -> list[str]:
-    """Return a name for each token of a tower: after the parameters with special tokens if all are known."""
+    """Name tokens without pixels after the model's special-token parameters if their number fits; "" for others."""
     parameters, names = dict(model.named_parameters()), list[str]()
     for name, pattern in _SPECIAL.items():
         sizes = [p.numel() // p.shape[-1] for key, p in parameters.items() if re.search(pattern, key)]

@@ -1,4 +1,4 @@
-"""The layers of a page: largest weights, scores and maps of each module."""
+"""Turn recorded calls into the layers and cards of a page."""
 
 import math
 from collections import Counter
@@ -22,7 +22,12 @@ def pictures(
     recorded: Sequence[tuple[Call, Inspection]], element: int, tokens: Mapping[str, TokenList],
     effects: tuple[str, Mapping[Any, float]] | None,
 ) -> tuple[list[tuple[str, Any]], list[Layer]]:  # fmt: skip
-    """Return the cards and the layers of a page of one element, with the effects of heads under a name."""
+    """Return the cards and the layers of a page for one batch element.
+
+    Cards are (name, tensors) of calls without lines, or of calls with recorded rows, sums or entropies. `effects` is
+    (name, effect by (layer, module, head)).
+    """
+    # by module and number of its call within a run
     groups, cards = dict[tuple[str, int], list[tuple[Call, str, Inspection]]](), list[tuple[str, Any]]()
     counts, in_run = Counter[str](), Counter[tuple[str, int]]()
     total = Counter(call.name for call, _ in recorded)
@@ -44,6 +49,7 @@ def pictures(
         layouts, is_complete = tables.layouts_of(call.kind, record, tokens, is_longer=is_joined), True
         if record.change is not None:
             shares, lead = {"change": head_changes(record)}, "change"
+        # Blocks alone do not give pattern scores.
         elif record.blocks is None or (record.top_keys is not None and bool((record.top_keys >= 0).any())):
             known = tables.known_weights(record, call.kind)
             scores = compute_scores(known, tables.key_tokens(known, call.kind, tokens), layouts[1])

@@ -71,7 +71,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             rows = rows._replace(folds=membership(validation.split(self.cv, rows, groups), len(rows.x)))
         fitted = model._fit_copy(rows)
         if warns:
-            fitted._warn(sample_weight is not None)
+            fitted._warn_of_rows(sample_weight is not None)
         self.__dict__ = fitted.__dict__
         return self
 
@@ -100,7 +100,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """Hook: return the attributes that a fit chooses: the bandwidths and the path of their search."""
         raise NotImplementedError
 
-    def _warn(self, weighted: bool) -> None:
+    def _warn_of_rows(self, weighted: bool) -> None:
         """Hook: warn about data for which intervals are wrong."""
 
     def _choose_bandwidths(

@@ -36,8 +36,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     $$ \hat y(x) = \frac{\sum_j w_j K(r_j)\, y_j}{\sum_j w_j K(r_j)}, \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
 
     is the estimate of order "constant" (Nadaraya and Watson): the weighted mean of the values near x. The estimate of
-    order "linear" is the value at x of the line fitted with these weights. It has no bias at the border of the data or
-    among unevenly spaced rows, and reproduces straight lines exactly.
+    order "linear" is the value at x of the line fitted with these weights. It avoids the bias of the weighted mean
+    at the border of the data and among unevenly spaced rows, and reproduces straight lines exactly.
 
     Memory is linear in the rows, and so is the time of a prediction. The time of a search is quadratic; for one feature
     it is linear except for a sort. If that is too slow, search with a sample of the rows and pass its `bandwidth_`.
@@ -46,34 +46,35 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         kernel: K as a function of the scaled distance r: "gaussian", e^(−r²/2); or "epanechnikov", 1 − r² below 1.
         bandwidth: σ in the units of X: a positive number, or (d,) numbers, one for each feature; "silverman" or
             "scott", rules of thumb from the features' spreads (Epanechnikov's kernel gets the radius with the same
-            standard deviation); "auto", for each feature the one with the least leave-one-out squared error with a
-            penalty on degrees of freedom; or "loo", without the penalty. Copies (rows equal in X and y) are left out
-            together. Both searches allow 0.8 degrees of freedom a row. Several outputs are averaged.
+            standard deviation); "auto", the bandwidths with the smallest leave-one-out squared error, with a penalty on
+            degrees of freedom; or "loo", without the penalty. Copies (rows equal in X and y) are left out together.
+            Both searches allow at most 0.8 degrees of freedom per row. The errors of several outputs are averaged.
         order: "constant" or "linear".
-        ridge: ρ of the order "linear": the line is shrunk to the slope of a plane through all rows, as if ρ more rows,
-            one bandwidth away (or one standard deviation, if shorter), had that slope. Among many rows this changes
-            little; beyond the data and in gaps the line continues as the plane does. The plane has a step for each
-            level of a category if that predicts rows better. A number of at least 0 (0 is the plain local line), or
-            "auto": searched for, from 0.001 on, and 0.25 without a search.
+        ridge: ρ of the order "linear". The slope of the line is shrunk towards that of a plane through all rows, as by
+            ρ more rows with that slope, one bandwidth away (or one standard deviation, if shorter). This matters little
+            among many rows. Beyond the data and in gaps, the line continues with the slope of the plane. The plane has
+            a step for each level of a category if that predicts rows better. A number of at least 0 (0 is the plain
+            local line), or "auto": searched for, from 0.001 on, and 0.25 without a search.
         metric: "diagonal", a bandwidth for each column; or "linear", learned directions with a bandwidth each, for
-            effects of sums and differences of columns. "linear" needs a searched bandwidth and takes up to seven times
-            as long. Categories stay as they are.
+            effects of sums and differences of columns. "linear" needs a searched bandwidth. A fit takes about four
+            times as long as with "diagonal", and up to seven times (25 data sets of the benchmarks). Categories stay as
+            they are.
         n_components: Number of directions of a linear metric, at least 1; None for as many as numeric columns.
         categorical_features: Columns of categories without an order: names, positions or a mask; "from_dtype", those of
-            a categorical type or with few different texts; or None. Their kernel is Aitchison and Aitken's, a factor of
-            the weights (only with the Gaussian). A category that was not in `fit` is equally far from every row, and
-            warns.
+            a categorical type or with few different texts; or None. Aitchison and Aitken's kernel multiplies the
+            weights (only with kernel="gaussian"). A category that was not in `fit` is equally far from every row, and
+            dikkat warns.
         ordered_features: Columns of ordered categories, in the same ways. Levels are the numbers that occur, or those
             of the type. Their kernel is Li and Racine's: λ to the power of the steps between two levels.
-        periodic_features: Columns of numbers that repeat, with their periods, such as {"hour": 24}. They have no slope
-            (only with the Gaussian).
+        periodic_features: Columns of numbers that repeat, with their periods, such as {"hour": 24}. The local line
+            has no slope in them. They need kernel="gaussian".
         missing: "refuse", or "indicator": cells of X may be missing. A missing number becomes the median, and an
             additional category after the columns marks it. A missing category is one more level. Rows without y are
             left out.
         cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices (learn, test), or a
-            number of blocks of consecutive rows, as for a time series. Rows are then predicted from other folds, in the
-            search and in the errors from which intervals are made. A number also leaves out half a block on either side
-            of the tested one. None for independent rows.
+            number of blocks of consecutive rows, as for a time series. The search and the errors behind the intervals
+            then predict each row from other folds. With a number, half a block on either side of the tested block is
+            left out too. None for independent rows.
         weights: The meaning of `sample_weight`: "repeats", the number of times each row counts; or "precision", 1/σ² of
             known errors up to a factor. With "precision" only ratios of weights matter, each row counts once, and a new
             value of weight w has the variance σ²/w.
@@ -81,8 +82,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     Attributes:
         bandwidth_: (d,), float64: σ of numbers and λ of categories. λ is 0 if only rows of the same category count;
             with (c − 1)/c of c categories, or 1 of ordered ones, the column has no influence. With a metric, σ of each
-            direction and then λ of the categories. A constant feature gets 10⁶ times its value, at least 10⁶. With
-            missing cells, λ of the indicators follows.
+            direction and then λ of the categories. σ of a constant feature is 10⁶ times its value, at least 10⁶.
+            With missing cells, the λ of their indicators come last.
         bandwidth_names_: The feature or direction of each bandwidth.
         ridge_: ρ; 0 for the order "constant".
         kernel_: The `kernel` of `fit`.
@@ -171,7 +172,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         name = getattr(y, "name", None)
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
-        frame: Any = X
+        frame: Any = X  # only for the type checker
         labels = frame.index.to_numpy() if hasattr(X, "iloc") else None
         target = name if isinstance(name, str) else None
         return self._fit_in_place(X, y, sample_weight, groups, target_name_=target, row_labels_=labels)
@@ -187,7 +188,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
 
         Args:
             X: (n, d).
-            return_std: Whether to return the standard deviation of single values about the estimate too, from the
+            return_std: Whether to also return the standard deviation of a single value around the estimate, from the
                 leave-one-out errors of rows near the query; it grows beyond the data. For the error of the estimate see
                 `confidence_interval`.
 
@@ -210,28 +211,26 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def _estimate(self, x: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Return the estimates, and with `return_std` the deviations, at rows like `X_train_`."""
         query, smoother = self._coordinates(x), self._smoother
-        mean, reached = smoother.estimate(query)
-        far_query = query[~reached]
+        mean, is_reached = smoother.estimate(query)
+        far_query = query[~is_reached]
         if len(far_query):
-            mean[~reached] = smoother.nearest(far_query) @ smoother.joined.y + smoother.joined.origin
+            mean[~is_reached] = smoother.nearest(far_query) @ smoother.joined.y + smoother.joined.origin
         if not return_std:
-            return self._output(mean)
-        deviation = np.hypot(self._deviations(x, reached)[0], np.sqrt(intervals.added_variance(self, x)))
-        return self._output(mean), self._output(deviation)
+            return self._to_output_shape(mean)
+        deviation = np.hypot(self._deviations(x, is_reached)[0], np.sqrt(intervals.added_variance(self, x)))
+        return self._to_output_shape(mean), self._to_output_shape(deviation)
 
-    def _deviations(self, x: Array, reached: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
+    def _deviations(self, x: Array, is_reached: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
         """Return the deviation of single values, (n, v), and its growth beyond the data for the first output, (n,)."""
         query, smoother = self._coordinates(x), self._smoother
-        reached = smoother.estimate(query)[1] if reached is None else reached
+        is_reached = smoother.estimate(query)[1] if is_reached is None else is_reached
         deviation, growth = smoother.deviation(query)
-        if len(far_rows := np.flatnonzero(~reached)):
+        if len(far_rows := np.flatnonzero(~is_reached)):
             deviation[far_rows], growth[far_rows] = smoother.nearest_deviation(query[far_rows])
         return deviation, growth[:, 0]
 
     def gradient(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
         r"""Return the derivative of the estimate with respect to each number, its marginal effect.
-
-        With it, $\hat y(x + h e_c) = \hat y(x) + h\, \partial\hat y/\partial x_c + O(h^2)$ for `predict`'s answer.
 
         Args:
             X: (n, d).
@@ -262,8 +261,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
     def confidence_interval(self, X: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
         r"""Return pointwise confidence intervals for the regression function.
 
-        Their middle is not `predict`'s estimate but a local line with half the bandwidth (in d dimensions half the
-        volume), whose bias is small compared with its error. So they contain the function with about the chance
+        They are centred not on `predict`'s estimate but on a local line with half the bandwidth (half the volume in d
+        dimensions). Its bias is small compared with its error, so they cover the function with a probability near
         `level`. The noise is measured by the leave-one-out errors of nearby rows, with Student's quantile of their
         degrees of freedom. With `cv` the intervals are wider if errors of a fold are correlated. Beyond the data they
         grow with the distance.
@@ -291,11 +290,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return self._interval(self._query_cells(X, warns=True), validation.check_share("level", level, example=0.95))
 
     def _interval(self, x: Array, level: float = 0.95) -> tuple[Array, Array]:
-        confidence, reached = self._smoother.confidence(self._coordinates(x))
+        confidence, is_reached = self._smoother.confidence(self._coordinates(x))
         error = np.hypot(confidence.error, np.sqrt(intervals.added_variance(self, x)))
         center, half = confidence.center, confidence._replace(error=error).half(level)
-        center[~reached], half[~reached] = 0.0, math.inf
-        return self._output(center - half), self._output(center + half)
+        center[~is_reached], half[~is_reached] = 0.0, math.inf
+        return self._to_output_shape(center - half), self._to_output_shape(center + half)
 
     def predict_interval(
         self, X: ArrayLike, coverage: float = 0.9, method: intervals.Method = "jackknife+", random_state: object = 0,
@@ -312,7 +311,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
           For exchangeable rows it contains at least `coverage` on average, for any noise and search. It is wider,
           because it learns from fewer rows, and takes as long as a fit.
 
-        For dependent rows they need `cv` ("jackknife+" is then CV+). The guarantees are averages over queries. Beyond
+        For dependent rows, set `cv` ("jackknife+" is then CV+). The guarantees are averages over queries. Beyond
         the data all intervals grow with the standard deviation that `predict` returns, without a guarantee: dikkat
         warns about rows beyond a column's range by more than a tenth of it.
 
@@ -399,7 +398,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return drawn.astype(self.X_train_.dtype)
 
     def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes | Figure:
-        """Draw the estimate and the prediction intervals along the only feature, or along each of several.
+        """Draw the estimate and its prediction intervals, against one feature or in a panel for each of several.
 
         With several features, the nine with the largest effects have a panel each, with the other features at their
         medians or most frequent categories.
@@ -449,7 +448,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return summarise(self, folds)
 
     def nearest(self, X: ArrayLike, k: int = 5) -> DataFrame:
-        """Return the training rows of the largest weights at each query.
+        """Return the training rows with the largest weights for each query.
 
         Args:
             X: (n, d).
@@ -494,7 +493,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         """Return the trace of the smoother matrix over the training rows.
 
         Returns:
-            From 1 (the mean of all; 1 + d for a plane) to the number of unique rows. Slopes of the plane count too.
+            A number from 1 (the mean of all rows; 1 + d for a plane) to the number of unique rows. It includes the
+            slopes of the plane.
 
         Source: Hastie, Tibshirani and Friedman 2009, section 5.4.1.
 
@@ -535,8 +535,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             path: The file.
 
         Returns:
-            An estimator of this class with the same answers. A `cv` that is a splitter becomes its name, for which
-            `fit` raises.
+            An estimator of this class with the same answers. A splitter in `cv` is saved only as its name, so that
+            `fit` raises an error.
 
         Raises:
             InputError: A `ValueError`: the file is damaged, not of this kind, or of another version.
@@ -550,7 +550,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         tags.target_tags.multi_output = True
         return tags
 
-    def _warn(self, weighted: bool) -> None:
+    def _warn_of_rows(self, weighted: bool) -> None:
         if weighted and self.weights == "repeats":
             validation.warn_of_weights(self.sample_weight_)
         if self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
@@ -563,14 +563,14 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return model._fit_copy(rows._replace(x=x, columns=columns, metric=None))
 
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
-        coding, checked = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns)
-        is_fixed, degree = bool(rows.columns) and not isinstance(checked, str), int(self.order == "linear")
-        bandwidth, folds = coding.to_sigma(checked) if is_fixed else checked, folds_of(rows, joined)
+        coding, setting = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns)
+        is_fixed, degree = bool(rows.columns) and not isinstance(setting, str), int(self.order == "linear")
+        bandwidth, folds = coding.to_sigma(setting) if is_fixed else setting, folds_of(rows, joined)
         chosen = chosen_bandwidths(joined, bandwidth, self.ridge, self.kernel, degree, folds)
-        widths = checked if is_fixed else coding.to_bandwidth(chosen.bandwidth)
+        widths = setting if is_fixed else coding.to_bandwidth(chosen.bandwidth)
         return {"bandwidth_": widths, "ridge_": chosen.ridge, "history_": make_history(coding, chosen.steps)}
 
-    def _output(self, answer: Array) -> Array:
+    def _to_output_shape(self, answer: Array) -> Array:
         shaped = answer[:, 0] if self.y_train_.ndim == 1 else answer
         return shaped.astype(self.X_train_.dtype)
 

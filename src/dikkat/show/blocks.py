@@ -1,4 +1,4 @@
-"""Mean weights between words and blocks of patches, for recordings and pages of any length."""
+"""Groups of positions (words, or blocks of patches), and mean weights between groups."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,27 +7,27 @@ from torch import Tensor
 
 from dikkat.show.positions import Grid, Times, TokenList
 
-Layouts = Mapping[int, Grid | Times]  # by first position
-_MAX_BLOCKS = 256  # recorded blocks of the grids and times of an axis
+Layouts = Mapping[int, Grid | Times]  # grids and times by the position of their first token
+_MAX_BLOCKS = 256  # the most blocks that a recording keeps for the queries or the keys
 
 
 def fitting_layouts(tokens: TokenList, count: int, *, is_longer: bool = False) -> Layouts:
-    """Return the grids and times in tokens of `count` positions; with `is_longer`, positions may follow the tokens."""
+    """Return the grids and times if the tokens label all `count` positions (`is_longer`: the first ones); else {}."""
     return tokens.parts if len(tokens) == count or (is_longer and len(tokens) < count) else {}
 
 
 def matching_tokens(tokens: Sequence[TokenList], count: int, known: int) -> TokenList:
-    """Return the tokens of `count` positions, or of at most the `known` first ones; without tokens if none fit."""
+    """Return the token list with `count` tokens, else the longest with at most `known`, else an empty list."""
     exact = [labels for labels in tokens if len(labels) == count]
     shorter = sorted((labels for labels in tokens if len(labels) <= known), key=len)
     return next(iter([*exact, *shorter[::-1]]), TokenList())
 
 
 def find_groups(layouts: Layouts, count: int, side: int) -> Tensor:
-    """Return the number of the group of each position, (count,).
+    """Return the index of the group of each position, (count,).
 
-    Groups are in the order of positions. A position outside of grids is a group. Each grid has square blocks of
-    side × side cells, row by row, smaller at its right and lower edge.
+    Groups are in the order of positions. A position outside grids and times is its own group. Grids and times
+    are divided into blocks of side × side cells, row by row, which are smaller at the right and lower edges.
     """
     groups, total, position = torch.empty(count, dtype=torch.int64), 0, 0
     while position < count:
@@ -43,7 +43,7 @@ def find_groups(layouts: Layouts, count: int, side: int) -> Tensor:
 
 
 def find_cells(layouts: Layouts, count: int) -> Tensor:
-    """Return the number of the grid, the row and the column of each position, (count, 3); −1 outside of grids."""
+    """Return the index of the grid, the row and the column of each position, (count, 3); −1 outside of grids."""
     cells = torch.full((count, 3), -1)
     for number, (first, layout) in enumerate(layouts.items()):
         if isinstance(layout, Grid):
@@ -69,7 +69,7 @@ def reading_order(layouts: Layouts, count: int) -> Tensor:
 
 
 def recorded_side(axes: Sequence[Layouts]) -> int:
-    """Return the side of recorded blocks: the smallest for which each axis has at most 256 of them."""
+    """Return the side of recorded blocks: the smallest for which each axis has at most `_MAX_BLOCKS` blocks."""
     side = 1
     while max(count_blocks(layouts, side) for layouts in axes) > _MAX_BLOCKS:
         side += 1
@@ -77,7 +77,7 @@ def recorded_side(axes: Sequence[Layouts]) -> int:
 
 
 def count_blocks(layouts: Layouts, side: int) -> int:
-    """Return the number of blocks of grids and times."""
+    """Return the number of blocks of side × side cells in all grids and times."""
     return sum(-(-layout.rows // side) * -(-layout.columns // side) for layout in layouts.values())
 
 
@@ -91,7 +91,7 @@ def group_means(values: Tensor, groups: Tensor, dim: int) -> Tensor:
 
 
 def merge_blocks(blocks: Tensor, fine: Tensor, coarse: Tensor, dim: int) -> Tensor:
-    """Return the means of coarse groups along a dimension, from the means of fine groups that they consist of."""
+    """Combine means of fine groups into means of the coarse groups that contain them, along a dimension."""
     sizes, merged = fine.bincount(), torch.zeros(int(fine.max()) + 1, dtype=torch.int64)
     merged[fine] = coarse
     shape = [-1 if axis == dim % blocks.ndim else 1 for axis in range(blocks.ndim)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["on_image"]
 
-Panel = Sequence[tuple[Grid | Times, NDArray[np.float64]]]
+Panel = Sequence[tuple[Grid | Times, NDArray[np.float64]]]  # (grid or times, its weights)
 
 _ACROSS = 6  # panels in a row
 _SIDE = 2.2  # inches of the longer side of a panel
@@ -65,7 +65,7 @@ def on_image(weights: Weights, grid: Grid | Times, *, titles: Sequence[str] | No
 
 
 def draw_panels(rows: Sequence[Sequence[Panel]], titles: Sequence[str]) -> Figure:
-    """Return a figure of panels. A panel has one time axis, or all grids of an image, with their weights."""
+    """Draw rows of panels. A panel is one time axis, or all grids that share an image, with their weights."""
     sizes = [[_panel_size(panel[0][0]) for panel in row] for row in rows]
     size = (sum(width for width, _ in sizes[0]) + 0.8, sum(row[0][1] + 0.3 for row in sizes))
     figure, columns = figure_class()(figsize=size, layout="constrained"), len(rows[0])
@@ -88,7 +88,7 @@ def draw_panels(rows: Sequence[Sequence[Panel]], titles: Sequence[str]) -> Figur
 
 
 def _arrange(array: NDArray[np.float64], layout: Grid | Times) -> NDArray[np.float64]:
-    """Return the weights of panels, (a, b, p), for a grid row by row."""
+    """Return the weights as (rows of panels, panels, positions), with a grid's positions row by row."""
     count, shape = len(layout), array.shape
     if isinstance(layout, Grid) and shape[-2:] == (layout.rows, layout.columns):
         array = array.reshape(*shape[:-2], count)

@@ -112,7 +112,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Words:
-    """Words as queries and keys; in `tokens`, a list of strings means the same.
+    """Words as queries and keys. A list of strings in `tokens` means the same.
 
     Args:
         texts: A string or `dikkat.inspection.Token` for each position.
@@ -190,6 +190,7 @@ class Times:
 
 
 def _check_numbers(name: str, numbers: Any) -> tuple[float, ...]:
+    """Return finite numbers as a tuple."""
     array = as_array(numbers, name)
     if array.ndim != 1 or not array.size or not np.isfinite(array).all():
         raise ValueError(f"{name}: got numbers of shape {array.shape}; expected a list of finite numbers")
@@ -198,7 +199,7 @@ def _check_numbers(name: str, numbers: Any) -> tuple[float, ...]:
 
 Part = Grid | Words | Times
 Labels = Sequence[str | Token | Part] | Part
-Tokens = Labels | tuple[Labels, Labels] | Mapping[str, Labels]
+Tokens = Labels | tuple[Labels, Labels] | Mapping[str, Labels]  # what users pass as `tokens`
 
 
 class TokenList(list[Token]):
@@ -238,7 +239,7 @@ class TokenList(list[Token]):
 
 
 def tokens_of(tokens: object) -> dict[str, TokenList]:
-    """Return tokens by kind, "self", "encoder" and "image", from a list, a pair (source, target) or a mapping."""
+    """Convert a list, a pair (source, target) or a mapping to tokens by kind: "self", "encoder", "image"."""
     if isinstance(tokens, Mapping):
         by_kind = dict(tokens)
     elif (
@@ -257,6 +258,7 @@ def tokens_of(tokens: object) -> dict[str, TokenList]:
 
 
 def _join_layouts(labels: object) -> TokenList:
+    """Join words, grids and times to one list of tokens."""
     if isinstance(labels, TokenList):
         return labels
     entries = [labels] if isinstance(labels, Part) else labels
@@ -266,7 +268,7 @@ def _join_layouts(labels: object) -> TokenList:
         if isinstance(entry, Grid | Times):
             sequence.parts[len(sequence)] = entry
         new = entry.labels() if isinstance(entry, Part) else [entry if isinstance(entry, Token) else Token(entry)]
-        if isinstance(entry, Grid) and grids > 1:  # texts of cells are unique
+        if isinstance(entry, Grid) and grids > 1:  # number the images, so that no two cells have the same text
             number = sum(isinstance(layout, Grid) for layout in sequence.parts.values())
             new = [Token(f"image {number}, {token.text}") for token in new]
         sequence += new
@@ -274,6 +276,7 @@ def _join_layouts(labels: object) -> TokenList:
 
 
 def _check_labels(name: str, labels: Any, types: tuple[type, ...] = (str, Token)) -> Sequence[Any]:
+    """Raise TypeError unless `labels` is a list of these types."""
     if isinstance(labels, str | bytes | Token) or not isinstance(labels, Sequence):
         raise TypeError(f"{name}: got {type(labels).__name__}; expected a list of strings, or (source, target), two "
                         "lists")  # fmt: skip
@@ -286,7 +289,7 @@ def _check_labels(name: str, labels: Any, types: tuple[type, ...] = (str, Token)
 
 
 def describe_counts(tokens: TokenList, expected: int) -> str:
-    """Return the tokens of each part, and an example of parts with the expected number of tokens."""
+    """Return the end of an error message: the token count of each part, and an example with the expected count."""
     words = len(tokens) - sum(map(len, tokens.parts.values()))
     counts = " + ".join([*([f"{words} words"] if words else []), *map(repr, tokens.parts.values())])
     for extra in (words, *range(min(6, expected))):

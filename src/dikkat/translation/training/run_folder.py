@@ -126,7 +126,7 @@ class RunFolder:
             if file not in best_files:
                 file.unlink()
 
-    def texts(self) -> tuple[Tokenizer, Tokenizer, Slots]:
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer, Slots]:
         """Return the tokenizers and slots of the folder's training."""
         path = self.path / SLOTS
         try:

@@ -21,7 +21,7 @@ from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import SPECIAL_TOKENS
 from dikkat.translation.text.units import UNIT, UNSPACED
 from dikkat.translation.training.distributed import device_type, has_bfloat16, processes
-from dikkat.translation.training.train import evenly
+from dikkat.translation.training.train import sample_evenly
 
 # benchmarks/trials.md has the trials behind these numbers.
 _LARGE_PAIRS = 10_000  # pairs of a large corpus, which uses the larger network
@@ -59,7 +59,7 @@ class Sample:
     @classmethod
     def of(cls, pairs: Corpus | Sequence[Pair]) -> Self:
         """Return a sample of `pairs`, without duplicates if training uses none."""
-        sample, interval = evenly(pairs, _SAMPLED)
+        sample, interval = sample_evenly(pairs, _SAMPLED)
         sample = sample if keeps_duplicates(pairs) else list(dict.fromkeys(sample))
         return cls(sample, len(sample) * interval)
 

@@ -30,7 +30,7 @@ from dikkat.translation.training.signals import Interrupts
 
 __all__ = ["Training", "train"]
 
-_VOCABULARY_PAIRS = 1_000_000  # further pairs have hardly any new words that are frequent enough
+_VOCABULARY_PAIRS = 1_000_000  # beyond these, hardly any new word is frequent enough
 # Validation pairs whose BLEU selects the best model. Translating one costs as much CPU time as 0.92 training pairs
 # (captions, beam of 5, hidden_size 512), so 300 cost 2.9 % of an epoch of 9,500 pairs.
 _CRITERION_PAIRS = 300
@@ -59,11 +59,11 @@ def train(
     unless `max_minutes` is set.
 
     With a folder, checkpoints are saved every `checkpoint_steps` steps and at the end of each epoch. `resume` continues
-    a stopped training from the newest checkpoint. On one CPU the result is bit for bit that of an uninterrupted
-    training, as the number of threads is restored; a warning says that the last bits may differ if `OMP_NUM_THREADS` or
-    the number of processors prevents that. Only the settings `epochs`, `max_minutes`, `patience`, `checkpoint_steps`
-    and `length_penalty` may change. To extend a finished training, resume it with more epochs or minutes, counted from
-    its start.
+    a stopped training from the newest checkpoint. On one CPU, the result is bit for bit that of an uninterrupted
+    training, because `resume` restores the number of threads. If `OMP_NUM_THREADS` or the number of processors prevents
+    that, dikkat warns that the last bits may differ. Only the settings `epochs`, `max_minutes`, `patience`,
+    `checkpoint_steps` and `length_penalty` may change. To extend a finished training, resume it with more epochs or
+    minutes, counted from its start.
 
     Ctrl-C and the termination signal stop the training after the current step, with a checkpoint. The second signal
     stops it immediately.
@@ -136,7 +136,7 @@ def train(
     with (
         nullcontext() if run_folder is None else run_folder.locked(),
         torch.random.fork_rng(),
-        _restore_threads(settings.precision),
+        _numeric_settings(settings.precision),
     ):
         newest = None
         if run_folder is not None and resume:
@@ -170,10 +170,10 @@ def train(
 
 
 @contextmanager
-def _restore_threads(precision: str) -> Iterator[None]:
+def _numeric_settings(precision: str) -> Iterator[None]:
     threads, is_bfloat16 = torch.get_num_threads(), precision == "bfloat16" and device_type() == "cuda"
     try:
-        # The remaining float32 products, such as those of recurrent steps, may have fewer digits.
+        # With bfloat16 on a GPU, the remaining float32 products, such as recurrent steps, may use TF32.
         with allow_tf32() if is_bfloat16 else nullcontext():
             yield
     finally:
@@ -185,29 +185,32 @@ def _make_loop(
     settings: Settings, training: Corpus, validation: Corpus | None, folder: RunFolder | None,
     checkpoint: Path | None, report: Callable[[str], object],
 ) -> tuple[Loop, Store]:  # fmt: skip
-    """Return the loop of an untrained translator over the tokenised corpora, and the tokenised training pairs."""
+    """Tokenise the corpora, and return a training loop with an untrained translator, and the training pairs."""
     if folder is not None and checkpoint is not None:
-        source, target, slots = folder.texts()
+        source, target, slots = folder.tokenizers()
         pairs = None
     else:
         report(f"reading {training}, for the vocabularies")
-        sample, interval = evenly(training, _VOCABULARY_PAIRS)
+        sample, interval = sample_evenly(training, _VOCABULARY_PAIRS)
         if processes().rank == 0:
             corpus = training.whole  # the unsplit corpus: pair numbers as in the file, held-out pairs included
-            checked = (sample, interval) if corpus is training else evenly(corpus, _VOCABULARY_PAIRS)
+            checked = (sample, interval) if corpus is training else sample_evenly(corpus, _VOCABULARY_PAIRS)
             for doubt in doubts(str(corpus), *checked, str(validation), validation or ()):
                 warnings.warn(doubt, UserWarning, stacklevel=4)
         if not sample:
             raise CorpusError(f"training: got no pairs ({training}); expected at least one")
-        source, target, slots = _learn_texts(settings, sample)
+        source, target, slots = _learn_tokenizers(settings, sample)
         pairs = sample if interval == 1 else None
     model = TranslationModel(settings, len(source), len(target))
     translator = Translator(model, settings, source, target, slots=slots)
     if pairs is None:
         report(f"reading {training}, sentence by sentence")
     distinct = not keeps_duplicates(training)
-    store = _store(translator, training, "training", report, pairs=pairs, distinct=distinct, practice=True)
-    validated = None if validation is None else _store(translator, validation, "validation", report, distinct=False)
+    # `practice` adds copies of pairs that practise slots
+    store = _build_store(translator, training, "training", report, pairs=pairs, distinct=distinct, practice=True)
+    validated = (
+        None if validation is None else _build_store(translator, validation, "validation", report, distinct=False)
+    )
     for line in _describe_sizes(translator, store, validated, resumed=checkpoint is not None):
         report(line)
     group = Group(processes())
@@ -219,7 +222,7 @@ def _make_loop(
     loop = Loop(
         translator, batches(store, seed=settings.seed),
         validation=None if validated is None else batches(validated, seed=None),
-        sample=evenly(validation or (), _CRITERION_PAIRS)[0] if uses_bleu else [],
+        sample=sample_evenly(validation or (), _CRITERION_PAIRS)[0] if uses_bleu else [],
         scoring_pairs=[] if validation is None else list(_select_scoring_pairs(translator, validation)),
         fingerprint={
             "vocabulary": [len(source), len(target)],
@@ -273,13 +276,13 @@ def _make_result(loop: Loop, store: Store, error: TrainingError | None, report: 
 
 
 def _check_without_validation(settings: Settings) -> None:
-    needs = {
+    needs_validation = {
         "schedule": settings.schedule == "plateau",
         "criterion": settings.criterion == "bleu",
         "average": settings.average > 1,
         "validation_steps": settings.validation_steps is not None,
     }
-    for name, needed in needs.items():
+    for name, needed in needs_validation.items():
         if needed:
             raise SettingsError(
                 f"{name}: got {getattr(settings, name)!r} without validation pairs; expected the default. Give "
@@ -295,7 +298,7 @@ def _make_display(settings: Settings, progress: bool | None, batches: int) -> Di
     )
 
 
-def _learn_texts(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
+def _learn_tokenizers(settings: Settings, sample: Sequence[Pair]) -> tuple[Tokenizer, Tokenizer, Slots]:
     slots = Slots.learn(sample)
     sources, targets = (
         [side.text for side in sides] for sides in zip(*(slots.mask(*pair) for pair in sample), strict=True)
@@ -319,14 +322,14 @@ def _train_tokenizer(settings: Settings, sentences: Sequence[str], language: str
     return tokenizer
 
 
-def evenly(pairs: Iterable[Pair], limit: int) -> tuple[list[Pair], int]:
+def sample_evenly(pairs: Iterable[Pair], limit: int) -> tuple[list[Pair], int]:
     """Return an evenly spread sample of at most `limit` pairs and its interval k, in one pass.
 
     The sample has every k-th pair. When it is full, k is doubled and every other pair is removed. If k is 1, the sample
     has all pairs.
 
     Example:
-        >>> sample, interval = evenly(((f"{number}", "") for number in range(10)), limit=4)
+        >>> sample, interval = sample_evenly(((f"{number}", "") for number in range(10)), limit=4)
         >>> [first for first, _ in sample], interval
         (['0', '4', '8'], 4)
     """
@@ -343,7 +346,7 @@ def evenly(pairs: Iterable[Pair], limit: int) -> tuple[list[Pair], int]:
 
 
 def _describe_sizes(translator: Translator, store: Store, validated: Store | None, *, resumed: bool) -> Iterator[str]:
-    """Yield lines about sizes and device, without threads if resumed, as `print_resume_point` prints those."""
+    """Yield lines about sizes and the device. If `resumed`, they omit the threads, as `print_resume_point` has them."""
     copies, validation_count = store.counts.copies, 0 if validated is None else len(validated)
     added = f" (and {copies:,} copies that practise slots)" if copies else ""
     yield f"{len(store) - copies:,} training pairs{added}, {validation_count:,} validation pairs"
@@ -355,7 +358,7 @@ def _describe_sizes(translator: Translator, store: Store, validated: Store | Non
     yield f"on {device}" + ("" if resumed else f", {threads} {'thread' if threads == 1 else 'threads'}")
 
 
-def _store(
+def _build_store(
     translator: Translator, corpus: Corpus, purpose: str, report: Callable[[str], object], **options: Any
 ) -> Store:
     reported = 0
@@ -382,7 +385,7 @@ def _fingerprint(store: Store) -> dict[str, int | str]:
 
 def _select_scoring_pairs(translator: Translator, validation: Corpus) -> Iterator[Pair]:
     sides = translator.source_tokenizer, translator.target_tokenizer
-    for pair in evenly(validation, _SCORED_PAIRS)[0]:
+    for pair in sample_evenly(validation, _SCORED_PAIRS)[0]:
         masked = translator.slots.mask(*pair)
         lengths = [len(side.encode(text.text).ids) for side, text in zip(sides, masked, strict=True)]
         if max(lengths) <= translator.settings.max_length:

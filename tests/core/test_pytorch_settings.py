@@ -55,12 +55,12 @@ try:
     legacy = torch.get_float32_matmul_precision()
 except RuntimeError:
     legacy = None
-with train._restore_threads("bfloat16"):
+with train._numeric_settings("bfloat16"):
     assert runs_products()
 after = [torch.backends.cuda.matmul.fp32_precision] if {HAS_FP32_PRECISION} else [torch.get_float32_matmul_precision()]
 assert after == before
 assert legacy is None or legacy == torch.get_float32_matmul_precision()
-with train._restore_threads("float32"):
+with train._numeric_settings("float32"):
     assert runs_products() == ("{first}" != "pass")
 """)
 
@@ -77,7 +77,7 @@ def precision(trains):
     torch.backends.fp32_precision = "{general}"
     if trains:
         train.device_type = lambda: "cuda"
-        with train._restore_threads("bfloat16"):
+        with train._numeric_settings("bfloat16"):
             pass
     found = []
     for later in ("tf32", "ieee"):

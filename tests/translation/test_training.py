@@ -348,7 +348,7 @@ def test_a_corpus_may_be_anything_that_can_be_gone_through_again():
 @kit.each("most", [1, 2, 3, 7, 64])
 @kit.each("count", [0, 1, 2, 5, 8, 9, 100, 127])
 def test_a_sample_is_spread_evenly(count, most):
-    found = [int(first) for first, _ in module.evenly(((str(number), "") for number in range(count)), most)[0]]
+    found = [int(first) for first, _ in module.sample_evenly(((str(number), "") for number in range(count)), most)[0]]
     assert len(found) <= most
     if count <= most:
         assert found == list(range(count))

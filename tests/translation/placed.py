@@ -23,9 +23,9 @@ def signed_codes(weights):
     return np.where(weights == 0, 0, steps + 128 * (weights < 0)).astype(np.uint8)
 
 
-def packed(numbers, zipped=False):
+def packed(numbers):
     raw = np.ascontiguousarray(numbers).tobytes()
-    return base64.b64encode(gzip.compress(raw, 6, mtime=0) if zipped else raw).decode()
+    return base64.b64encode(gzip.compress(raw, 6, mtime=0)).decode()
 
 
 def source(image):
@@ -60,7 +60,7 @@ def groups_of(length, parts, block):
     return groups, np.bincount(groups)
 
 
-def maps(weights, parts, block=1, zipped=False, signed=False):
+def maps(weights, parts, block=1, signed=False):
     """The data of a layer's weights (heads, queries, keys)."""
     sides = [groups_of(length, own, block) for length, own in zip(weights.shape[1:], parts, strict=True)]
     means = weights
@@ -73,11 +73,11 @@ def maps(weights, parts, block=1, zipped=False, signed=False):
         count = part["rows"] * part["columns"] if part["kind"] == "grid" else len(part["values"])
         inside[part["start"] : part["start"] + count] = True
     code = signed_codes if signed else codes
-    rows = "" if block == 1 else packed(code(weights[:, ~inside]), zipped)
-    return {"block": block, "rows": rows, "blocks": packed(code(means), zipped), **({"gzip": True} if zipped else {})}
+    rows = "" if block == 1 else packed(code(weights[:, ~inside]))
+    return {"block": block, "rows": rows, "blocks": packed(code(means))}
 
 
-def view(layers, queries, keys, parts, kind="self", block=1, zipped=False, looks=None, lead="", whole=True):
+def view(layers, queries, keys, parts, kind="self", block=1, looks=None, lead="", whole=True):
     return {
         "kind": kind, "element": None, "title": "", "lead": lead, "parts": list(parts),
         "queries": [[text, False, False] for text in queries], "keys": [[text, False, False] for text in keys],
@@ -86,7 +86,7 @@ def view(layers, queries, keys, parts, kind="self", block=1, zipped=False, looks
                 "name": "", "number": number, "heads": list(range(len(weights))), "looks": [""] * len(weights),
                 "shares": (looks or {}).get(number, {}), "asked": [len(queries)] * len(weights),
                 "top": 0, "keys": "", "weights": "", "cells": [0, 0], "whole": whole, "map": "",
-                "maps": maps(weights, parts, block, zipped, lead == "change"),
+                "maps": maps(weights, parts, block, lead == "change"),
             }
             for number, weights in enumerate(layers)
         ],

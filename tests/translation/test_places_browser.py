@@ -52,7 +52,7 @@ def pooled(folder):
     layers = list(softmax(random.normal(0, 1.5, (2, 3, count, count))))
     tokens = ["[CLS]", *cells(ROWS, COLUMNS), "end"]
     parts = [grid(1, ROWS, COLUMNS, 0, (0, 0, 70, 50))]
-    views = [view(layers, tokens, tokens, [parts, parts], block=2, zipped=True)]
+    views = [view(layers, tokens, tokens, [parts, parts], block=2)]
     save(folder, "pooled", views, [black(70, 50)], layers)
 
 

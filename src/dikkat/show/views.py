@@ -18,7 +18,7 @@ from dikkat.show.blocks import (
     reading_order,
     recorded_side,
 )
-from dikkat.show.positions import Grid, Token, TokenList
+from dikkat.show.positions import Grid, Times, Token, TokenList
 
 __all__ = ["CELLS", "TOP", "Layer", "labels_of", "views_of"]
 
@@ -190,7 +190,7 @@ def _block_data(layer: Layer, side: int, has_rows: bool) -> dict[str, Any]:
     rows, signed = "", layer.lead == "change"
     if has_rows and side > 1 and outside is not None:
         rows = _zip(_encode_bytes(outside[..., reading_order(key_layouts, keys)], signed))
-    maps = {"block": side, "gzip": True, "rows": rows, "blocks": _zip(_encode_bytes(blocks, signed))}
+    maps = {"block": side, "rows": rows, "blocks": _zip(_encode_bytes(blocks, signed))}
     empty = {"top": 0, "keys": "", "weights": "", "cells": [0, 0], "whole": layer.is_complete, "map": ""}
     return empty | {"maps": maps}
 
@@ -214,7 +214,7 @@ def _layout_data(layouts: Layouts, images: list[Any]) -> list[dict[str, Any]]:
     data = []
     for first, layout in layouts.items():
         if not isinstance(layout, Grid):
-            series = None if layout.series is None else [float(f"{value:.5g}") for value in _outline(layout.series)]
+            series = None if layout.series is None else [float(f"{value:.5g}") for value in _outline(layout)]
             data.append({"kind": "times", "start": first, "values": layout.values, "series": series})
             continue
         if layout.image is not None and layout.image not in images:
@@ -225,9 +225,10 @@ def _layout_data(layouts: Layouts, images: list[Any]) -> list[dict[str, Any]]:
     return data
 
 
-def _outline(series: Sequence[float]) -> Sequence[float]:
-    """Return at most 2,000 numbers of a series: the smallest and the largest number of equal pieces."""
-    if len(series) <= _MAX_SERIES:
+def _outline(times: Times) -> Sequence[float]:
+    """Return at most 2,000 numbers of a longer series than the times: the extremes of pieces of equal length."""
+    series = times.series or ()
+    if len(series) <= max(_MAX_SERIES, len(times)):
         return series
     pieces = np.array_split(np.asarray(series), _MAX_SERIES // 2)
     return [extreme for piece in pieces for extreme in (piece.min(), piece.max())]

@@ -26,11 +26,10 @@ export type Part = Grid | Times;
 export interface Maps {
   /** Side of a block of patches, or length of a run of times, that has one weight. */
   readonly block: number;
-  /** Weights of the queries outside all parts: (heads, these queries, keys); empty if `block` is 1. */
+  /** Weights of the queries outside all parts: (heads, these queries, keys), gzipped, in base64; empty if `block` is 1. */
   readonly rows: string;
-  /** Mean weights: (heads, groups of queries, groups of keys). */
+  /** Mean weights: (heads, groups of queries, groups of keys), gzipped, in base64. */
   readonly blocks: string;
-  readonly gzip?: boolean;
 }
 
 export type Side = 0 | 1; // queries, keys
@@ -45,13 +44,6 @@ const valuesOf = (signed: boolean): Float32Array => Float32Array.from({ length: 
   if (!magnitude) return 0;
   return signed ? (code & SIGN ? -1 : 1) * 2 ** ((magnitude - SIGN + 1) / 6) : 2 ** ((magnitude - 255) / 12);
 });
-
-const bytesOf = (base64: string): Uint8Array => {
-  const letters = atob(base64);
-  const bytes = new Uint8Array(letters.length);
-  for (let k = 0; k < letters.length; k++) bytes[k] = letters.charCodeAt(k);
-  return bytes;
-};
 
 export const countOf = (part: Part): number => (part.kind === "grid" ? part.rows * part.columns : part.values.length);
 
@@ -99,8 +91,8 @@ export class Weights {
     private readonly rows: Uint8Array, private readonly blocks: Uint8Array, private readonly values: Float32Array,
   ) {}
 
-  static async of({ block, rows, blocks, gzip }: Maps, lengths: readonly [number, number], parts: readonly [readonly Part[], readonly Part[]], signed: boolean): Promise<Weights> {
-    const read = async (text: string): Promise<Uint8Array> => (gzip && text ? unpacked(text) : bytesOf(text));
+  static async of({ block, rows, blocks }: Maps, lengths: readonly [number, number], parts: readonly [readonly Part[], readonly Part[]], signed: boolean): Promise<Weights> {
+    const read = async (text: string): Promise<Uint8Array> => (text ? unpacked(text) : new Uint8Array());
     const axes = [new Axis(lengths[0], parts[0], block), new Axis(lengths[1], parts[1], block)] as const;
     return new Weights(axes, block, await read(rows), await read(blocks), valuesOf(signed));
   }

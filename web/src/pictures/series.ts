@@ -32,13 +32,19 @@ export class Series extends Placed<HTMLElement> {
     return after > 0 ? this.part.start + after - 1 : null;
   }
 
+  /** A time as a share of the width, which reaches half a bar beyond the first and the last time. */
+  private shareOf(time: number): number {
+    const { values } = this.part;
+    const last = values.length - 1;
+    const half = last ? [values[1]! - values[0]!, values[last]! - values[last - 1]!].map((step) => step / 2) : [0.5, 0.5];
+    const [from, to] = [values[0]! - half[0]!, values[last]! + half[1]!];
+    return (time - from) / (to - from || 1);
+  }
+
   /** Edges of the times' bars as shares of the width: halfway between neighbours. */
   private edges(): number[] {
     const { values } = this.part;
-    const last = values.length - 1;
-    const half = last ? [values[1]! - values[0]!, values[last]! - values[last - 1]!].map((each) => each / 2) : [0.5, 0.5];
-    const [from, to] = [values[0]! - half[0]!, values[last]! + half[1]!];
-    return [0, ...values.slice(1).map((value, k) => ((value + values[k]!) / 2 - from) / (to - from || 1)), 1];
+    return [0, ...values.slice(1).map((value, k) => this.shareOf((value + values[k]!) / 2)), 1];
   }
 
   protected draw(): void {
@@ -68,8 +74,10 @@ export class Series extends Placed<HTMLElement> {
     });
     const text = (x: number, at: number, anchor: string, label: string): SVGElement => s("text", { x, y: at, "text-anchor": anchor, "font-size": 11, class: "label" }, label);
     const ticks = [...new Set(Array.from({ length: TICKS }, (_, k) => Math.round((k * (values.length - 1)) / (TICKS - 1))))];
-    // A series has a number for each time, or more at equal distances.
-    const x = (k: number): number => (series!.length === values.length ? middle(k) : LEFT + ((k + 0.5) / series!.length) * (width - LEFT));
+    // A series has a number for each time, or numbers at equal distances from the first to the last time.
+    const [begin, end] = [values[0]!, values.at(-1)!];
+    const timeOf = (k: number): number => (series!.length === values.length ? values[k]! : begin + (k * (end - begin)) / Math.max(1, series!.length - 1));
+    const x = (k: number): number => LEFT + this.shareOf(timeOf(k)) * (width - LEFT);
     const line = (series ?? []).map((value, k) => (Number.isFinite(value) ? `${k && Number.isFinite(series![k - 1]) ? "L" : "M"}${x(k).toFixed(1)} ${y(value).toFixed(1)}` : "")).join("");
     const at = this.marked === null ? null : middle(this.marked - start);
     return [s("g", { class: "series" }, ...bars,

@@ -69,9 +69,12 @@ def reading_order(layouts: Layouts, count: int) -> Tensor:
 
 
 def recorded_side(axes: Sequence[Layouts]) -> int:
-    """Return the side of recorded blocks: the smallest for which each axis has at most 256 of them."""
-    side = 1
-    while max(count_blocks(layouts, side) for layouts in axes) > _MAX_BLOCKS:
+    """Return the side of recorded blocks: the smallest for which each axis has at most 256 of them.
+
+    An axis with more than 256 grids and times has a block for each.
+    """
+    side, most = 1, max(_MAX_BLOCKS, *map(len, axes))
+    while max(count_blocks(layouts, side) for layouts in axes) > most:
         side += 1
     return side
 

@@ -336,6 +336,33 @@ def test_runs_that_continue_a_text_are_one_map(tmp_path):
     np.testing.assert_allclose(shown, weights[0].numpy(), rtol=0.03)
 
 
+def test_labels_of_a_tower_as_long_as_the_text(tmp_path):
+    trace = dikkat.Trace()
+    for number, kind in enumerate(("", "self")):
+        trace.add(Inspection(weights=random_weights(1, 1, 6, 6), shape=(1, 1, 6, 6)), Call(kind, 0, number, kind))
+    trace.tokens = {"self": list("abcdef"), "image": dikkat.Grid(2, 3)}
+    trace.to_html(tmp_path / "page.html")
+    tower, text = content_of(tmp_path / "page.html")["views"]
+    assert ("parts" in tower, "parts" in text) == (True, False)
+    for axis in ("queries", "keys"):
+        assert [label for label, *_ in tower[axis]][3] == "row 2, column 1"
+        assert [label for label, *_ in text[axis]] == list("abcdef")
+
+
+def test_selected_queries_as_many_as_patches(tmp_path):
+    trace, queries = dikkat.Trace(), torch.tensor([1, 2, 3, 4])
+    for kind, keys, first in (("self", 5, 0), ("cross", 4, -1)):
+        record = Inspection(weights=random_weights(1, 1, 4, keys), shape=(1, 1, 4, keys), queries=queries,
+                            positions=(0, first))  # fmt: skip
+        trace.add(record, Call(kind, 0, 0, kind))
+    trace.tokens = {"self": ["<s>", "a", "red", "big", "dog"], "encoder": dikkat.Grid(2, 2)}
+    trace.to_html(tmp_path / "page.html")
+    text, cross = content_of(tmp_path / "page.html")["views"]
+    for view in (text, cross):
+        assert [label for label, *_ in view["queries"]] == ["a", "red", "big", "dog"]
+    assert [label for label, *_ in cross["keys"]][1] == "row 1, column 2"
+
+
 def test_patches_are_no_labels_of_a_text(tmp_path):
     trace = trace_of(random_weights(1, 2, COUNT, COUNT), random_weights(1, 2, 5, 5))
     trace.tokens = PARTS

@@ -83,24 +83,30 @@ def views_of(
         for layouts in [calls[0].layouts]
         for orders in [[reading_order(*axis).tolist() for axis in zip(layouts, (queries, keys), strict=True)]]
         for is_only_view in [sum(key[0] == kind for key in groups) == 1]
-        for axis_tokens in [labels_of(tokens, kind, keys if chosen is not None and kind != "cross" else queries, keys)]
+        for count in [queries if chosen is None else max(chosen, default=-1) + 1 if kind == "cross" else keys]
+        for axis_tokens in [labels_of(tokens, kind, count, keys)]
     ]
 
 
-# The kinds of the tokens of queries and keys, by kind of attention.
-_LABELLED = {"self": ("self", "self"), "encoder": ("encoder", "encoder"), "cross": ("self", "encoder"),
-             "": ("self", "self")}  # fmt: skip
+# The kinds of the tokens of queries and keys, by kind of attention: the first one of fitting length.
+_TEXT, _SOURCE = ("self", "image"), ("encoder", "image")
+_LABELLED = {"self": (_TEXT, _TEXT), "encoder": (_SOURCE, _SOURCE), "cross": (("self",), _SOURCE),
+             "": (("image", "self"), ("image", "self"))}  # fmt: skip
 
 
 def labels_of(tokens: Mapping[str, TokenList], kind: str, queries: int, keys: int) -> tuple[TokenList, TokenList]:
-    """Return the tokens of queries and keys for a kind of attention, with matching lengths if possible."""
+    """Return the tokens of queries and keys for a kind of attention, with matching lengths if possible.
+
+    Tokens of another kind are labels only if there are none of the kinds of this attention.
+    """
     axis_tokens = []
-    for owner, count in zip(_LABELLED[kind], (queries, keys), strict=True):
-        labels_of_owner = tokens.get(owner, TokenList())
+    for kinds, count in zip(_LABELLED[kind], (queries, keys), strict=True):
+        known = [tokens[name] for name in kinds if name in tokens]
         # Patches are no labels of a shorter text.
-        usual = TokenList() if labels_of_owner.parts and len(labels_of_owner) > count else labels_of_owner
-        fitting = next((labels for labels in tokens.values() if len(labels) == count), usual)
-        axis_tokens.append(labels_of_owner if len(labels_of_owner) == count else fitting)
+        usual = [tokens[name] for name in kinds if name in tokens and name != "image"]
+        usual = [labels for labels in usual if not labels.parts or len(labels) <= count]
+        fitting = (labels for labels in known or tokens.values() if len(labels) == count)
+        axis_tokens.append(next(fitting, next(iter(usual), TokenList())))
     return axis_tokens[0], axis_tokens[1]
 
 

@@ -62,7 +62,10 @@ def test_elements_of_a_batch_have_different_grids(tmp_path):
     trace.set_tokens([[grids[0]], grids[1]], [0, 1])
     trace.save(tmp_path / "trace")
     loaded = dikkat.Trace.load(tmp_path / "trace")
-    assert [loaded._tokens_of(element)["self"].parts[0] for element in (0, 1)] == grids
+    for recording in (trace, loaded):
+        assert [recording.tokens_of(element)["self"].parts[0] for element in (0, 1)] == grids
+        assert recording.tokens == recording.tokens_of(-2)  # the first of two
+        assert recording.parts == {"self": {0: grids[0]}}
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,36 @@ def test_a_difference_keeps_complete_grids():
     cut = trace_of(random_weights(1, 2, 7, 7))
     cut.tokens = ["a", *(token.text for token in first.tokens["self"][1:6]), "b"]
     assert (first - cut).parts == {"self": {}}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (dikkat.Grid(2, 3), dikkat.Grid(3, 2)),
+        (dikkat.Grid(2, 3), dikkat.Grid(2, 3, order=[5, 2, 0, 1, 4, 3])),
+        (["a", dikkat.Grid(1, 5)], [dikkat.Grid(1, 5), "a"]),
+        (dikkat.Times([1, 2, 3, 4, 5, 6]), dikkat.Times([1, 2, 3, 4, 5, 7])),
+    ],
+)
+def test_a_difference_of_other_parts(parts):
+    traces = [trace_of(random_weights(1, 2, 6, 6, seed=seed)) for seed in (3, 5)]
+    for trace, tokens in zip(traces, parts, strict=True):
+        trace.tokens = tokens
+    for subtract in (lambda: traces[0] - traces[1], lambda: dikkat.compare(*traces)):
+        with pytest.raises(ValueError, match=r"trace - other: got 'self' with .* expected equal rows"):
+            subtract()
+    traces[1].tokens = list("abcdef")
+    assert (traces[0] - traces[1]).parts == {"self": {}}
+
+
+def test_a_difference_of_equal_orders_on_two_images():
+    order, traces = [5, 2, 0, 1, 4, 3], [trace_of(random_weights(1, 2, 6, 6, seed=seed)) for seed in (3, 5)]
+    grids = [
+        dikkat.Grid(2, 3, order=order, image=image) for image in (GREY, GREY.transpose(Image.Transpose.ROTATE_180))
+    ]
+    for trace, grid in zip(traces, grids, strict=True):
+        trace.tokens = grid
+    assert (traces[0] - traces[1]).parts == {"self": {0: grids[0]}}
 
 
 # --- blocks, while recording and on pages

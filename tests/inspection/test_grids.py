@@ -396,6 +396,24 @@ def test_selected_queries_as_many_as_patches(tmp_path):
     assert [label for label, *_ in cross["keys"]][1] == "row 1, column 2"
 
 
+def test_a_page_numbers_positions_as_the_table_does(tmp_path):
+    trace, order = trace_of(torch.eye(6)[None, None]), [5, 2, 0, 1, 4, 3]
+    trace.tokens = dikkat.Grid(2, 3, order=order)
+    trace.to_html(tmp_path / "page.html")
+    (view,) = content_of(tmp_path / "page.html")["views"]
+    table = trace.frame()
+    texts = dict(zip(table["key"].tolist(), table["key_token"], strict=True))
+    for side, axis in enumerate(("queries", "keys")):
+        positions = view["positions"][side]
+        assert positions == np.argsort(order).tolist()
+        assert [texts[position] for position in positions] == [text for text, *_ in view[axis]]
+    trace = dikkat.Trace()
+    record = Inspection(weights=random_weights(1, 1, 2, 6), shape=(1, 1, 2, 6), queries=torch.tensor([5, 3]))
+    trace.add(record, Call("", 0, 0, "self"))
+    trace.to_html(tmp_path / "page.html")
+    assert content_of(tmp_path / "page.html")["views"][0]["positions"] == [[5, 3], [*range(6)]]
+
+
 def test_patches_are_no_labels_of_a_text(tmp_path):
     trace = trace_of(random_weights(1, 2, COUNT, COUNT), random_weights(1, 2, 5, 5))
     trace.tokens = PARTS

@@ -74,14 +74,16 @@ def views_of(
             "element": element,
             "title": "" if kind and is_only_view else calls[0].name,
             "lead": calls[0].lead,
-            "queries": axis_labels(axis_tokens[0], orders[0] if chosen is None else chosen),
-            "keys": axis_labels(axis_tokens[1], orders[1]),
+            "queries": axis_labels(axis_tokens[0], shown[0]),
+            "keys": axis_labels(axis_tokens[1], shown[1]),
+            **_positions_data(shown, (queries, keys)),
             **({"parts": [_layout_data(axis, images) for axis in layouts]} if any(layouts) else {}),
             "layers": [_layer_data(call, max_keys, side, has_rows) for call in calls],
         }
         for (kind, queries, keys, chosen, _), calls in groups.items()
         for layouts in [calls[0].layouts]
         for orders in [[reading_order(*axis).tolist() for axis in zip(layouts, (queries, keys), strict=True)]]
+        for shown in [(orders[0] if chosen is None else [*chosen], orders[1])]
         for is_only_view in [sum(key[0] == kind for key in groups) == 1]
         for count in [queries if chosen is None else max(chosen, default=-1) + 1 if kind == "cross" else keys]
         for axis_tokens in [labels_of(tokens, kind, count, keys)]
@@ -108,6 +110,12 @@ def labels_of(tokens: Mapping[str, TokenList], kind: str, queries: int, keys: in
         fitting = (labels for labels in known or tokens.values() if len(labels) == count)
         axis_tokens.append(next(fitting, next(iter(usual), TokenList())))
     return axis_tokens[0], axis_tokens[1]
+
+
+def _positions_data(shown: Sequence[list[int]], counts: Sequence[int]) -> dict[str, Any]:
+    """Return the positions in the sequence of the queries and keys of a page, if they are not 0, 1, 2, …"""
+    is_usual = all(axis == [*range(count)] for axis, count in zip(shown, counts, strict=True))
+    return {} if is_usual else {"positions": list(shown)}
 
 
 def axis_labels(tokens: list[Token], positions: Sequence[int]) -> list[Token]:

@@ -541,6 +541,18 @@ def test_times_on_a_page(tmp_path):
 # --- patterns, distances, contacts
 
 
+@pytest.mark.parametrize("name", ["class", "class token", "CLS", "cls_token", "[class]", "<class_token>", "classtoken"])
+def test_names_of_a_class_token(name):
+    trace = trace_of(random_weights(1, 1, 7, 7))
+    trace.tokens = ["[CLS]", dikkat.Grid(2, 3)]
+    expected = trace.scores()["class"][0]
+    assert expected >= 0
+    trace.tokens = [name, dikkat.Grid(2, 3)]
+    assert trace.scores()["class"][0] == expected
+    trace.tokens = ["classic", dikkat.Grid(2, 3)]
+    assert np.isnan(trace.scores()["class"][0])
+
+
 def cells_of(rows: int, columns: int) -> np.ndarray:
     return np.array([divmod(cell, columns) for cell in range(rows * columns)])
 

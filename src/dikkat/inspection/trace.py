@@ -343,7 +343,7 @@ class Trace:
         where i and j are patches of the same grid, and p are their centres. Weights of other tokens do not count.
 
         Args:
-            unit: Whether the distance is in patches, or in pixels of the grid's image.
+            unit: Whether the distance is in patches, or in pixels of `Grid.image`, which has at most 2,048 on a side.
             element: The element of the batch. The paper takes the mean over many images.
 
         Returns:

@@ -63,8 +63,8 @@ def reading_order(layouts: Layouts, count: int) -> Tensor:
     """Return all positions, with those of a grid row by row."""
     order = torch.arange(count)
     for first, layout in layouts.items():
-        if isinstance(layout, Grid) and layout.order is not None:
-            order[first : first + len(layout)] = first + torch.tensor(layout.order).argsort()
+        if isinstance(layout, Grid):
+            order[first : first + len(layout)] = layout.in_reading_order(order[first : first + len(layout)])
     return order
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 import dikkat
 from dikkat.inspection.calls import Call
 from dikkat.inspection.request import Inspection
-from dikkat.show import views
+from dikkat.show import blocks, views
 
 GREY = Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4) * 20)
 GRID = dikkat.Grid(2, 3, image=GREY, box=(1, 0, 4, 2))
@@ -62,7 +62,10 @@ def test_elements_of_a_batch_have_different_grids(tmp_path):
     trace.set_tokens([[grids[0]], grids[1]], [0, 1])
     trace.save(tmp_path / "trace")
     loaded = dikkat.Trace.load(tmp_path / "trace")
-    assert [loaded._tokens_of(element)["self"].parts[0] for element in (0, 1)] == grids
+    for recording in (trace, loaded):
+        assert [recording.tokens_of(element)["self"].parts[0] for element in (0, 1)] == grids
+        assert recording.tokens == recording.tokens_of(-2)  # the first of two
+        assert recording.parts == {"self": {0: grids[0]}}
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,36 @@ def test_a_difference_keeps_complete_grids():
     cut = trace_of(random_weights(1, 2, 7, 7))
     cut.tokens = ["a", *(token.text for token in first.tokens["self"][1:6]), "b"]
     assert (first - cut).parts == {"self": {}}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (dikkat.Grid(2, 3), dikkat.Grid(3, 2)),
+        (dikkat.Grid(2, 3), dikkat.Grid(2, 3, order=[5, 2, 0, 1, 4, 3])),
+        (["a", dikkat.Grid(1, 5)], [dikkat.Grid(1, 5), "a"]),
+        (dikkat.Times([1, 2, 3, 4, 5, 6]), dikkat.Times([1, 2, 3, 4, 5, 7])),
+    ],
+)
+def test_a_difference_of_other_parts(parts):
+    traces = [trace_of(random_weights(1, 2, 6, 6, seed=seed)) for seed in (3, 5)]
+    for trace, tokens in zip(traces, parts, strict=True):
+        trace.tokens = tokens
+    for subtract in (lambda: traces[0] - traces[1], lambda: dikkat.compare(*traces)):
+        with pytest.raises(ValueError, match=r"trace - other: got 'self' with .* expected equal rows"):
+            subtract()
+    traces[1].tokens = list("abcdef")
+    assert (traces[0] - traces[1]).parts == {"self": {}}
+
+
+def test_a_difference_of_equal_orders_on_two_images():
+    order, traces = [5, 2, 0, 1, 4, 3], [trace_of(random_weights(1, 2, 6, 6, seed=seed)) for seed in (3, 5)]
+    grids = [
+        dikkat.Grid(2, 3, order=order, image=image) for image in (GREY, GREY.transpose(Image.Transpose.ROTATE_180))
+    ]
+    for trace, grid in zip(traces, grids, strict=True):
+        trace.tokens = grid
+    assert (traces[0] - traces[1]).parts == {"self": {0: grids[0]}}
 
 
 # --- blocks, while recording and on pages
@@ -304,11 +337,14 @@ def test_a_page_of_many_heads_has_larger_blocks_and_the_rows_of_words(tmp_path, 
 def test_a_page_of_a_large_model_has_three_megabytes(tmp_path):
     """24 layers of 16 heads of 1,025 tokens; the weights of a layer are blocks that need no map of all weights."""
     count, trace = 1 + 32 * 32, dikkat.Trace()
-    groups = 1 + 16 * 16
+    groups, cells = 1 + 16 * 16, torch.arange(32) // 2
+    groups_of = torch.cat([torch.tensor([0]), (1 + cells[:, None] * 16 + cells).flatten()])
     for number in range(24):
         blocks = random_weights(1, 16, groups, groups, seed=number).float()
         rows = random_weights(1, 16, 1, count, seed=number).float()
-        trace.add(Inspection(blocks=blocks, outside=rows, shape=(1, 16, count, count)), Call(f"{number}", 0, number))
+        record = Inspection(blocks=blocks, outside=rows, query_groups=groups_of, key_groups=groups_of,
+                            shape=(1, 16, count, count))  # fmt: skip
+        trace.add(record, Call(f"{number}", 0, number))
     trace.tokens = ["[CLS]", dikkat.Grid(32, 32, image=np.random.default_rng(3).random((448, 448, 3)))]
     trace.to_html(tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size <= 3_000_000
@@ -333,6 +369,51 @@ def test_runs_that_continue_a_text_are_one_map(tmp_path):
     np.testing.assert_allclose(shown, weights[0].numpy(), rtol=0.03)
 
 
+def test_labels_of_a_tower_as_long_as_the_text(tmp_path):
+    trace = dikkat.Trace()
+    for number, kind in enumerate(("", "self")):
+        trace.add(Inspection(weights=random_weights(1, 1, 6, 6), shape=(1, 1, 6, 6)), Call(kind, 0, number, kind))
+    trace.tokens = {"self": list("abcdef"), "image": dikkat.Grid(2, 3)}
+    trace.to_html(tmp_path / "page.html")
+    tower, text = content_of(tmp_path / "page.html")["views"]
+    assert ("parts" in tower, "parts" in text) == (True, False)
+    for axis in ("queries", "keys"):
+        assert [label for label, *_ in tower[axis]][3] == "row 2, column 1"
+        assert [label for label, *_ in text[axis]] == list("abcdef")
+
+
+def test_selected_queries_as_many_as_patches(tmp_path):
+    trace, queries = dikkat.Trace(), torch.tensor([1, 2, 3, 4])
+    for kind, keys, first in (("self", 5, 0), ("cross", 4, -1)):
+        record = Inspection(weights=random_weights(1, 1, 4, keys), shape=(1, 1, 4, keys), queries=queries,
+                            positions=(0, first))  # fmt: skip
+        trace.add(record, Call(kind, 0, 0, kind))
+    trace.tokens = {"self": ["<s>", "a", "red", "big", "dog"], "encoder": dikkat.Grid(2, 2)}
+    trace.to_html(tmp_path / "page.html")
+    text, cross = content_of(tmp_path / "page.html")["views"]
+    for view in (text, cross):
+        assert [label for label, *_ in view["queries"]] == ["a", "red", "big", "dog"]
+    assert [label for label, *_ in cross["keys"]][1] == "row 1, column 2"
+
+
+def test_a_page_numbers_positions_as_the_table_does(tmp_path):
+    trace, order = trace_of(torch.eye(6)[None, None]), [5, 2, 0, 1, 4, 3]
+    trace.tokens = dikkat.Grid(2, 3, order=order)
+    trace.to_html(tmp_path / "page.html")
+    (view,) = content_of(tmp_path / "page.html")["views"]
+    table = trace.frame()
+    texts = dict(zip(table["key"].tolist(), table["key_token"], strict=True))
+    for side, axis in enumerate(("queries", "keys")):
+        positions = view["positions"][side]
+        assert positions == np.argsort(order).tolist()
+        assert [texts[position] for position in positions] == [text for text, *_ in view[axis]]
+    trace = dikkat.Trace()
+    record = Inspection(weights=random_weights(1, 1, 2, 6), shape=(1, 1, 2, 6), queries=torch.tensor([5, 3]))
+    trace.add(record, Call("", 0, 0, "self"))
+    trace.to_html(tmp_path / "page.html")
+    assert content_of(tmp_path / "page.html")["views"][0]["positions"] == [[5, 3], [*range(6)]]
+
+
 def test_patches_are_no_labels_of_a_text(tmp_path):
     trace = trace_of(random_weights(1, 2, COUNT, COUNT), random_weights(1, 2, 5, 5))
     trace.tokens = PARTS
@@ -354,13 +435,94 @@ def test_one_call_records_exact_blocks(tmp_path, labels):
     np.testing.assert_allclose(shown, members @ weights @ members.T, rtol=0.03)
 
 
-def test_elements_of_a_batch_on_one_page(tmp_path):
-    x = torch.randn(2, 2, 6, 5, generator=torch.Generator().manual_seed(4))
-    grids = [dikkat.Grid(2, 3, image=GREY), dikkat.Grid(2, 3, image=GREY.transpose(Image.Transpose.ROTATE_180))]
-    dikkat.show.attention(Attention(), x, tokens=grids, element=[0, 1], path=tmp_path / "page.html")
+def read_order(grid: dikkat.Grid) -> np.ndarray:
+    return np.arange(len(grid)) if grid.order is None else np.argsort(grid.order)
+
+
+LAYOUTS_OF_ONE_LENGTH = {
+    "upright": (dikkat.Grid(2, 3, image=GREY), dikkat.Grid(3, 2, image=GREY.transpose(Image.Transpose.ROTATE_180))),
+    "another order": (dikkat.Grid(2, 3), dikkat.Grid(2, 3, order=[5, 2, 0, 1, 4, 3])),
+    "large": (dikkat.Grid(20, 30), dikkat.Grid(30, 20)),
+}
+
+
+@pytest.mark.parametrize("grids", LAYOUTS_OF_ONE_LENGTH.values(), ids=LAYOUTS_OF_ONE_LENGTH)
+def test_elements_of_a_batch_on_one_page(tmp_path, grids):
+    count = len(grids[0])
+    x = torch.randn(2, 2, count, 5, generator=torch.Generator().manual_seed(4))
+    dikkat.show.attention(Attention(), x, tokens=[*grids], element=[0, 1], path=tmp_path / "page.html")
     content = content_of(tmp_path / "page.html")
-    assert [view["parts"][1][0]["image"] for view in content["views"]] == [0, 1]
-    assert len(content["images"]) == 2
+    assert [view["parts"][1][0]["rows"] for view in content["views"]] == [grid.rows for grid in grids]
+    weights = (x.double() @ x.double().mT / 5**0.5).softmax(-1).numpy()
+    for element, (view, grid) in enumerate(zip(content["views"], grids, strict=True)):
+        (layer,), expected = view["layers"], weights[element][:, read_order(grid)][:, :, read_order(grid)]
+        if layer["whole"]:
+            members = block_members([dikkat.Grid(grid.rows, grid.columns)], layer["maps"]["block"])
+        else:
+            members = np.eye(count) if count < 256 else block_members([dikkat.Grid(grid.rows, grid.columns)], 2)
+            expected = np.where(expected >= np.sort(expected)[..., -min(16, count)][..., None], expected, 0)
+        shown = decoded(layer["maps"]["blocks"]).reshape(2, len(members), len(members))
+        np.testing.assert_allclose(shown, members @ expected @ members.T, rtol=0.03, atol=1e-6)
+    is_equal = count < 256 and grids[1].order is None  # each patch is a block
+    assert [layer["whole"] for view in content["views"] for layer in view["layers"]] == [True, is_equal]
+    if grids[0].image is not None:
+        assert [view["parts"][1][0]["image"] for view in content["views"]] == [0, 1]
+        assert len(content["images"]) == 2
+
+
+@pytest.mark.parametrize("grids", LAYOUTS_OF_ONE_LENGTH.values(), ids=LAYOUTS_OF_ONE_LENGTH)
+def test_blocks_are_not_drawn_on_another_grid(tmp_path, grids):
+    model, x = Attention(), torch.randn(1, 2, len(grids[0]), 5, generator=torch.Generator().manual_seed(4))
+    with dikkat.record(model, blocks=grids[0]) as trace:
+        model(x)
+    trace.save(tmp_path / "trace")
+    for recording in (trace, dikkat.Trace.load(tmp_path / "trace")):
+        recording.to_html(tmp_path / "page.html", tokens=grids[0])
+        if len(grids[0]) < 256 and grids[1].order is None:  # each patch is a block
+            recording.to_html(tmp_path / "page.html", tokens=grids[1])
+            continue
+        with pytest.raises(ValueError, match=r"trace\[''\]: got blocks of another layout; expected the tokens"):
+            recording.to_html(tmp_path / "page.html", tokens=grids[1])
+
+
+class Cross(torch.nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, k)
+
+
+@pytest.mark.parametrize("grids", LAYOUTS_OF_ONE_LENGTH.values(), ids=LAYOUTS_OF_ONE_LENGTH)
+def test_a_source_of_the_length_of_the_target(tmp_path, grids):
+    source, target = grids
+    q, k = torch.randn(2, 1, 2, len(source), 5, generator=torch.Generator().manual_seed(4)).unbind()
+    recorded = dikkat.show.attention(Cross(), q, k, tokens=([source], [target]))
+    trace = dikkat.Trace()
+    trace.add(recorded[0], Call("cross", 0, 0, "cross"))
+    trace.tokens = ([source], [target])
+    trace.to_html(tmp_path / "page.html")
+    (view,) = content_of(tmp_path / "page.html")["views"]
+    assert [axis[0]["rows"] for axis in view["parts"]] == [target.rows, source.rows]
+    (layer,), count = view["layers"], len(source)
+    weights = (q.double() @ k.double().mT / 5**0.5).softmax(-1)[0].numpy()
+    expected = weights[:, read_order(target)][:, :, read_order(source)]
+    side = 1 if count < 256 else 2
+    members = [block_members([dikkat.Grid(grid.rows, grid.columns)], side) for grid in (target, source)]
+    if not layer["whole"]:
+        expected = np.where(expected >= np.sort(expected)[..., -min(16, count)][..., None], expected, 0)
+    shown = decoded(layer["maps"]["blocks"]).reshape(2, len(members[0]), len(members[1]))
+    np.testing.assert_allclose(shown, members[0] @ expected @ members[1].T, rtol=0.03, atol=1e-6)
+
+
+def test_more_grids_than_blocks():
+    """A video with a grid for each frame has at least one block for each."""
+    frames = [dikkat.Grid(1, 1)] * 257
+    assert blocks.recorded_side([dict(enumerate(frames))]) == 1
+    tokens = [dikkat.Grid(2, 1)] * 257
+    model, x = Attention(), torch.randn(1, 1, 514, 3, generator=torch.Generator().manual_seed(4))
+    with dikkat.record(model, blocks=tokens) as trace:
+        model(x)
+    weights = (x.double() @ x.double().mT / 3**0.5).softmax(-1)[0, 0].numpy()
+    expected = weights.reshape(257, 2, 257, 2).mean((1, 3))
+    np.testing.assert_allclose(trace[""].blocks[0, 0], expected, atol=1e-6)
 
 
 def test_times_on_a_page(tmp_path):
@@ -377,6 +539,18 @@ def test_times_on_a_page(tmp_path):
 
 
 # --- patterns, distances, contacts
+
+
+@pytest.mark.parametrize("name", ["class", "class token", "CLS", "cls_token", "[class]", "<class_token>", "classtoken"])
+def test_names_of_a_class_token(name):
+    trace = trace_of(random_weights(1, 1, 7, 7))
+    trace.tokens = ["[CLS]", dikkat.Grid(2, 3)]
+    expected = trace.scores()["class"][0]
+    assert expected >= 0
+    trace.tokens = [name, dikkat.Grid(2, 3)]
+    assert trace.scores()["class"][0] == expected
+    trace.tokens = ["classic", dikkat.Grid(2, 3)]
+    assert np.isnan(trace.scores()["class"][0])
 
 
 def cells_of(rows: int, columns: int) -> np.ndarray:

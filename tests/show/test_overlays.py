@@ -121,3 +121,12 @@ def test_a_figure_of_a_trace(tmp_path):
     trace.tokens = list("abcdefg")
     with pytest.raises(ValueError, match="figure: got no grid or times among the keys"):
         trace.figure(0, 1, kind="image")
+
+
+def test_a_row_of_patches_in_another_order():
+    grid = dikkat.Grid(1, 3, image=np.zeros((1, 3)), order=[2, 0, 1])
+    drawn = [
+        show.on_image(weights, grid).axes[0].images[1].get_array()[0, :, 3] for weights in ([1, 2, 3], [[1, 2, 3]])
+    ]
+    for opacities in drawn:
+        np.testing.assert_allclose(opacities, 0.85 * np.sqrt(np.array([2, 3, 1]) / 3), atol=1e-3)

@@ -201,3 +201,29 @@ def test_a_photograph_is_a_jpeg_and_a_drawing_a_png():
     assert parse_png(png_text(noise)) == noise
     with pytest.raises(ValueError, match="images: got a damaged image"):
         parse_png(png_text(noise)[:40])
+
+
+def test_a_box_ends_at_the_edge_of_the_image():
+    for box in ((0, 0, 5, 5), (0, 0, 4, 4.5), (-0.5, 0, 4, 4)):
+        with pytest.raises(ValueError, match=r"box: got .* inside the image of 4 × 4 pixels"):
+            dikkat.Grid(1, 1, image=np.zeros((4, 4)), box=box)
+    large = np.zeros((25, 20_480), np.uint8)
+    with pytest.raises(ValueError, match="inside the image of 20480 × 25 pixels"):
+        dikkat.Grid(1, 1, image=large, box=(0, 0, 20_489, 25))
+    assert dikkat.Grid(1, 1, image=large, box=(10_240, 0, 20_480, 25)).box == (1024, 0, 2048, 2)
+
+
+def test_whole_numbers_of_numpy():
+    grid = dikkat.Grid(np.int64(2), np.int64(3), order=np.array([5, 2, 0, 1, 4, 3]))
+    assert [*map(type, (grid.rows, grid.columns, grid.order[0]))] == [int] * 3
+    with pytest.raises(TypeError, match=r"order: got \[0.9, 1.7\]; expected a list of whole numbers"):
+        dikkat.Grid(1, 2, order=[0.9, 1.7])
+
+
+def test_whole_numbers_as_an_image():
+    grey = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    for image in (Image.fromarray(grey).convert("I"), grey.astype(np.int64)):
+        np.testing.assert_array_equal(np.asarray(dikkat.Grid(1, 1, image=image).image), grey)
+    with pytest.raises(ValueError, match=r"image: got int64 from 0 to 1; expected up to 255"):
+        dikkat.Grid(1, 1, image=np.eye(4, dtype=np.int64))
+    np.testing.assert_array_equal(np.asarray(dikkat.Grid(1, 1, image=np.eye(4, dtype=bool)).image), 255 * np.eye(4))

@@ -82,6 +82,14 @@ def tiles(folder):
     save(folder, "tiles", [view(layers, tokens, tokens, [parts, parts])], [black(120, 80)], layers)
 
 
+def ordered(folder):
+    """Six patches that the model reads in another order."""
+    layers = list(softmax(np.random.default_rng(19).normal(0, 1.3, (1, 1, 6, 6))))
+    parts = [grid(0, 2, 3, 0, (0, 0, 60, 40))]
+    views = [view(layers, cells(2, 3), cells(2, 3), [parts, parts]) | {"positions": [[2, 3, 1, 5, 4, 0]] * 2}]
+    save(folder, "ordered", views, [black(60, 40)], layers)
+
+
 def times(folder):
     """Thirteen times at uneven distances, with their series."""
     values = np.cumsum([0, 1, 1, 2, 1, 1, 3, 1, 1, 1, 2, 1, 1]).tolist()
@@ -106,7 +114,7 @@ def difference(folder):
 @pytest.fixture(scope="session")
 def outcomes(tmp_path_factory):
     def prepare(folder):
-        for make in (vit, pooled, text, tiles, times, difference):
+        for make in (vit, pooled, text, tiles, ordered, times, difference):
             make(folder)
         return [folder]
 

@@ -135,6 +135,24 @@ const scenarios = {
     await close();
   },
 
+  async "the table and the pair have the positions of the sequence"() {
+    const { page, close } = await opened("ordered");
+    const [[weights]] = await weightsOf("ordered");
+    const positions = [2, 3, 1, 5, 4, 0];
+    await picture(page).click({ position: await at(picture(page), [1, 0], [2, 3]) });
+    const [, csv] = await press(page, "CSV");
+    const rows = table(csv);
+    assert.deepEqual(rows.map(([, , query]) => query), Array(6).fill(5));
+    assert.deepEqual(rows.map(([, , , key]) => key), positions);
+    for (const [k, row] of rows.entries()) assert.ok(close_(row[4], weights[3][k]), `${k}`);
+    const [query, key] = [0, 1].map((k) => page.locator("input[type=number]").nth(k));
+    assert.equal(await query.inputValue(), "5");
+    await key.fill("3");
+    await key.press("Tab");
+    assert.match(await textOf(page.locator(".pairs tbody")), new RegExp(shares(weights[3][1])));
+    await close();
+  },
+
   async "sinks are marked, and hidden with the other weights rescaled"() {
     const { page, close } = await opened("vit");
     const weights = (await weightsOf("vit"))[0][0];

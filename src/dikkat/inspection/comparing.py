@@ -13,7 +13,7 @@ from torch import Tensor
 from dikkat.inspection.calls import Call
 from dikkat.inspection.request import Inspection
 from dikkat.inspection.tables import heads_of, make_frame
-from dikkat.show.positions import Token, TokenList
+from dikkat.show.positions import Grid, Times, Token, TokenList
 from dikkat.show.views import labels_of
 
 if TYPE_CHECKING:
@@ -89,22 +89,44 @@ def subtract(runs: Sequence[Calls], tokens: Sequence[TokensByKind]) -> list[tupl
 
 
 def merge_tokens(tokens: TokensByKind, subtracted: TokensByKind, *, aligned: bool) -> dict[str, TokenList]:
-    """Return the tokens of a difference: the aligned tokens, or both texts at a position if they are not equal."""
+    """Return the tokens of a difference: the aligned tokens, or both texts at a position if they are not equal.
+
+    Grids and times remain if both recordings have them at the same positions.
+
+    Raises:
+        ValueError: The recordings have other grids or times at the same positions.
+    """
     merged = dict[str, TokenList]()
     for kind, labels in tokens.items():
         second = subtracted.get(kind, labels)
         if aligned and len(labels) != len(second):
-            merged[kind] = labels.select(_match(_texts_of(labels), _texts_of(second))[0].tolist())
+            pairs = zip((labels, second), _match(_texts_of(labels), _texts_of(second)), strict=True)
+            aligned_labels, aligned_second = (tokens.select(positions.tolist()) for tokens, positions in pairs)
+            merged[kind] = TokenList(aligned_labels, _common_parts(aligned_labels, aligned_second))
         else:
+            parts = _common_parts(labels, second)
+            if second.parts and len(parts) < len(labels.parts):
+                raise ValueError(f"trace - other: got {kind!r} with {labels.parts} and {second.parts}; expected equal "
+                                 "rows, columns, orders and times at the same positions")  # fmt: skip
             texts = _texts_of([*second, *labels[len(second) :]])
             merged[kind] = TokenList(
                 (
                     token if token.text == text else token._replace(text=f"{token.text} / {text}")
                     for token, text in zip(labels, texts, strict=False)
                 ),
-                labels.parts,
+                parts,
             )
     return merged
+
+
+def _common_parts(tokens: TokenList, others: TokenList) -> dict[int, Grid | Times]:
+    """Return the grids and times that others have at the same positions, on any image."""
+    return {first: part for first, part in tokens.parts.items()
+            if first in others.parts and _shape_of(part) == _shape_of(others.parts[first])}  # fmt: skip
+
+
+def _shape_of(part: Grid | Times) -> tuple[Any, ...]:
+    return part.values if isinstance(part, Times) else (part.rows, part.columns, part.cells())
 
 
 def _subtract_call(pair: Calls, tokens: Sequence[TokensByKind]) -> Inspection:

@@ -15,7 +15,7 @@ from dikkat.show.positions import Grid, Token
 PATTERNS = ("previous", "next", "itself", "first", "same", "induction", "separator", "evenly")
 # The patterns of sequences with a grid, which come before the others.
 GRID_PATTERNS = ("nearby", "row", "column", "class", "registers")
-_CLASS, _REGISTER = r"\W*(cls|class[ _]token)\W*", r"\W*(reg|register)[ _]?(token)?[ _]?\d*\W*"
+_CLASS, _REGISTER = r"\W*(cls|class)([ _]?token)?\W*", r"\W*(reg|register)[ _]?(token)?[ _]?\d*\W*"
 
 _CLEAR_SHARE = 0.2  # a share from which a pattern wins even if "evenly" is larger
 

@@ -46,8 +46,8 @@ def with_blocks(record: Inspection, weights: Tensor | None, layouts: Sequence[La
     side = recorded_side(layouts)
     groups = [find_groups(axis, count, side) for axis, count in zip(layouts, (queries, keys), strict=True)]
     if weights is None:
-        sizes = tuple(int(numbers.max()) + 1 for numbers in groups)
-        is_fitting = record.blocks is not None and record.blocks.shape[1:] == sizes
+        recorded = record.query_groups, record.key_groups
+        is_fitting = all(old is not None and old.equal(new) for old, new in zip(recorded, groups, strict=True))
         return record if is_fitting else replace(record, blocks=None, outside=None)
     weights = weights.float()
     blocks = group_means(group_means(weights, groups[1], -1), groups[0], -2)

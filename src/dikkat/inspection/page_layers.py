@@ -36,6 +36,9 @@ def pictures(
         element_record = record.of_batch(element)
         empty = 0 in record.shape  # an empty sequence
         drawn = None if empty else drawable(element_record, tables.layouts_of(call.kind, record, tokens))
+        if drawn is None and record.query_groups is not None and any(tables.layouts_of(call.kind, record, tokens)):
+            raise ValueError(f"trace[{call.name!r}]: got blocks of another layout; expected the tokens of "
+                             "record(blocks=...), or a recording with weights=True or top_k")  # fmt: skip
         if drawn is not None:
             label = call.name if call.layer >= 0 and call.run == recorded[0][0].run else name
             groups.setdefault((call.name, in_run[call.name, call.run]), []).append((call, label, drawn))

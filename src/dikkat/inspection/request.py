@@ -76,6 +76,8 @@ class Inspection:
         blocks: (..., a, b), the mean weights between groups of queries and of keys: each word, and square blocks of the
             patches of each grid. Selected `queries` are not grouped.
         outside: (..., r, m), the weights of the queries that are in no grid, if blocks have several patches.
+        query_groups: (n,) int64, the row of `blocks` of each query.
+        key_groups: (m,) int64, the column of `blocks` of each key.
         change: (..., n), only in a difference of two recordings: half the sum of the absolute differences of a query's
             weights; NaN for padding.
         output: (..., n, d_v), the weighted mean of the values if `inspect` got values.
@@ -100,6 +102,8 @@ class Inspection:
     max_score: Tensor | None = None
     blocks: Tensor | None = None
     outside: Tensor | None = None
+    query_groups: Tensor | None = None
+    key_groups: Tensor | None = None
     change: Tensor | None = None
     output: Tensor | None = None
     hidden: Tensor | None = None

@@ -187,7 +187,8 @@ def _split_masses(request: Request, blocks: BlockGroups | None, masses: Tensor |
         return {"span_mass": masses}
     count = masses.shape[-1] - int(blocks.keys.max()) - 1
     means = group_means(masses[..., count:], blocks.queries, -2)
-    return {"span_mass": masses[..., :count] if request.spans else None, "blocks": means}
+    groups = {"query_groups": blocks.queries.to(masses.device), "key_groups": blocks.keys.to(masses.device)}
+    return {"span_mass": masses[..., :count] if request.spans else None, "blocks": means, **groups}
 
 
 def is_by_product(name: str, problem: Problem) -> bool:

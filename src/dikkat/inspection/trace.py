@@ -60,8 +60,9 @@ class Trace:
 
         Set a list of strings, `Token`, and parts (`dikkat.Grid`, `Words`, `Times`), a part, or two lists (source,
         target), with a token for each query or key. A cell of a grid is a token "row 1, column 3", a time "0.5".
+        If elements of the batch have different tokens, these are the tokens of the first element.
         """
-        return MappingProxyType(self._tokens.get(None, {}))
+        return self.tokens_of(0)
 
     @tokens.setter
     def tokens(self, tokens: Tokens) -> None:
@@ -69,7 +70,10 @@ class Trace:
 
     @property
     def parts(self) -> Mapping[str, Mapping[int, Grid | Times]]:
-        """The grids and times in `tokens`, by kind and by the position of the first query or key."""
+        """The grids and times in `tokens`, by kind and by the position of the first query or key.
+
+        For another element of the batch, `tokens_of(element)["self"].parts` has them.
+        """
         return {kind: dict(labels.parts) for kind, labels in self.tokens.items()}
 
     def set_tokens(self, tokens: Any, element: int | Sequence[int]) -> None:
@@ -86,14 +90,15 @@ class Trace:
         token_lists = [tokens] * len(elements) if is_single or tokens is None else tokens
         if len(token_lists) != len(elements):
             raise ValueError(f"tokens: got {len(token_lists)} lists; expected {len(elements)}, one for each element")
-        return [(number, self._tokens_of(number) if labels is None else self._check_tokens(labels))
+        return [(number, dict(self.tokens_of(number)) if labels is None else self._check_tokens(labels))
                 for number, labels in zip(elements, token_lists, strict=True)]  # fmt: skip
 
-    def _tokens_of(self, element: int) -> dict[str, TokenList]:
+    def tokens_of(self, element: int) -> Mapping[str, TokenList]:
+        """Return the tokens of an element of the batch by kind, with their grids and times as `parts`."""
         shapes = [record.shape for _, record in self._calls if len(record.shape) > 2]
         batch = max((math.prod(shape[:-3]) if len(shape) > 3 else shape[0] for shape in shapes), default=1)
         known = {index % batch: tokens for index, tokens in self._tokens.items() if index is not None}
-        return known.get(element % batch, self._tokens.get(None, {}))
+        return MappingProxyType(known.get(element % batch, self._tokens.get(None, {})))
 
     def _check_tokens(self, tokens: Tokens) -> dict[str, TokenList]:
         checked = tokens_of(tokens)
@@ -217,10 +222,10 @@ class Trace:
         if not isinstance(subtrahend, Trace):
             return NotImplemented
         difference, runs = Trace(), (self._calls, subtrahend._calls)
-        difference._calls = subtract(runs, (self._tokens_of(0), subtrahend._tokens_of(0)))
+        difference._calls = subtract(runs, (self.tokens_of(0), subtrahend.tokens_of(0)))
         aligned = any(first.sizes != second.sizes for (_, first), (_, second) in zip(*runs, strict=True))
         difference._tokens = {
-            element: merge_tokens(tokens, subtrahend._tokens_of(element or 0), aligned=aligned)
+            element: merge_tokens(tokens, subtrahend.tokens_of(element or 0), aligned=aligned)
             for element, tokens in self._tokens.items()
         }
         difference.withheld = _DIFFERENCE
@@ -313,7 +318,7 @@ class Trace:
         """
         if self.withheld == _DIFFERENCE:
             raise ValueError(f"scores: {_DIFFERENCE}. dikkat.compare ranks the heads of two runs")
-        return tables.make_frame(tables.scores_columns(self._calls, element, self._tokens_of(element), patterns))
+        return tables.make_frame(tables.scores_columns(self._calls, element, self.tokens_of(element), patterns))
 
     def frame(self, *, element: int = 0) -> Any:
         """Return a table of all recorded weights except 0.
@@ -328,7 +333,7 @@ class Trace:
         Raises:
             ValueError: Neither `weights` nor `top_k` was recorded, or `element` is out of range.
         """
-        return tables.weights_table(self._calls, element, self._tokens_of(element))
+        return tables.weights_table(self._calls, element, self.tokens_of(element))
 
     def distances(self, *, unit: Literal["patches", "pixels"] = "patches", element: int = 0) -> Any:
         r"""Return a table of the mean attention distance of each head: how far it looks on an image.
@@ -338,7 +343,7 @@ class Trace:
         where i and j are patches of the same grid, and p are their centres. Weights of other tokens do not count.
 
         Args:
-            unit: Whether the distance is in patches, or in pixels of the grid's image.
+            unit: Whether the distance is in patches, or in pixels of `Grid.image`, which has at most 2,048 on a side.
             element: The element of the batch. The paper takes the mean over many images.
 
         Returns:
@@ -351,7 +356,7 @@ class Trace:
         Source:
             Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", section 4.5 and figure 7.
         """
-        return distances_table(self._calls, element, self._tokens_of(element), unit)
+        return distances_table(self._calls, element, self.tokens_of(element), unit)
 
     def contacts(self, *, residues: slice = slice(1, -1)) -> Tensor:
         r"""Return the (B, layers · heads, n, n) symmetric, average-product corrected weights of a protein's residues.
@@ -405,9 +410,9 @@ class Trace:
         call, record = self._layer(layer)
         record.of_head(head)  # raises IndexError
         index = head if head < 0 else tables.heads_of(record).index(head)
-        weights, queries, keys = tables.head_weights(call, record, index, element, self._tokens_of(element))
+        weights, queries, keys = tables.head_weights(call, record, index, element, self.tokens_of(element))
         if kind == "image":
-            layouts = tables.layouts_of(call.kind, record, self._tokens_of(element))[1]
+            layouts = tables.layouts_of(call.kind, record, self.tokens_of(element))[1]
             return draw_layouts(weights, queries, layouts, query)
         return draw_head(weights, queries, keys, kind=kind)
 

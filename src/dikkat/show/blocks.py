@@ -63,15 +63,18 @@ def reading_order(layouts: Layouts, count: int) -> Tensor:
     """Return all positions, with those of a grid row by row."""
     order = torch.arange(count)
     for first, layout in layouts.items():
-        if isinstance(layout, Grid) and layout.order is not None:
-            order[first : first + len(layout)] = first + torch.tensor(layout.order).argsort()
+        if isinstance(layout, Grid):
+            order[first : first + len(layout)] = layout.in_reading_order(order[first : first + len(layout)])
     return order
 
 
 def recorded_side(axes: Sequence[Layouts]) -> int:
-    """Return the side of recorded blocks: the smallest for which each axis has at most `_MAX_BLOCKS` blocks."""
-    side = 1
-    while max(count_blocks(layouts, side) for layouts in axes) > _MAX_BLOCKS:
+    """Return the side of recorded blocks: the smallest for which each axis has at most `_MAX_BLOCKS`.
+
+    An axis with more than 256 grids and times has a block for each.
+    """
+    side, most = 1, max(_MAX_BLOCKS, *map(len, axes))
+    while max(count_blocks(layouts, side) for layouts in axes) > most:
         side += 1
     return side
 

@@ -90,10 +90,10 @@ def draw_panels(rows: Sequence[Sequence[Panel]], titles: Sequence[str]) -> Figur
 def _arrange(array: NDArray[np.float64], layout: Grid | Times) -> NDArray[np.float64]:
     """Return the weights as (rows of panels, panels, positions), with a grid's positions row by row."""
     count, shape = len(layout), array.shape
-    if isinstance(layout, Grid) and shape[-2:] == (layout.rows, layout.columns):
+    if isinstance(layout, Grid) and shape[-1:] == (count,):
+        array = layout.in_reading_order(array)
+    elif isinstance(layout, Grid) and shape[-2:] == (layout.rows, layout.columns):
         array = array.reshape(*shape[:-2], count)
-    elif isinstance(layout, Grid) and layout.order is not None and shape[-1:] == (count,):
-        array = array[..., np.argsort(layout.order)]
     if array.shape[-1:] != (count,) or array.ndim > 3 or 0 in array.shape:
         also = f", or (..., {layout.rows}, {layout.columns})" if isinstance(layout, Grid) else ""
         raise ValueError(f"weights: got shape {shape}; expected ({count},), (k, {count}) or (a, b, {count}){also}")

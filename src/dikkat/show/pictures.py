@@ -21,8 +21,8 @@ _EXPECTED = ("expected a Pillow image, a path, or an array or tensor (rows, colu
              "(1|3|4, rows, columns) of floats from 0 to 1, uint8 or uint16")  # fmt: skip
 
 
-def read_image(source: Any, max_side: int = _MAX_SIDE) -> tuple[Image, float]:
-    """Return an image in mode "L" or "RGB" with transparent pixels in white, and the factor of its size.
+def read_image(source: Any, max_side: int = _MAX_SIDE) -> tuple[Image, tuple[int, int]]:
+    """Return an image in mode "L" or "RGB" with transparent pixels in white, and its original size.
 
     A longer side above `max_side` pixels is scaled down, unless it is 0.
 
@@ -41,20 +41,22 @@ def read_image(source: Any, max_side: int = _MAX_SIDE) -> tuple[Image, float]:
     else:
         image = _from_array(source)
     if image.mode[0] in "IF":  # 16 and 32 bits, which Pillow would clip
-        image = _from_array(np.asarray(image) / (1 if image.mode == "F" else 65535))
+        pixels = np.asarray(image)
+        has_16_bits = image.mode == "I" and pixels.min() >= 0 and 255 < pixels.max() < 2**16
+        image = _from_array(pixels.astype(np.uint16) if has_16_bits else pixels)
     if "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     if image.mode not in ("L", "RGB"):
         image = image.convert("L" if image.mode == "1" else "RGB")
-    factor = min(1, max_side / max(image.size)) if max_side else 1
-    if factor < 1:
-        width, height = (max(1, round(side * factor)) for side in image.size)
+    original = image.size
+    if 0 < max_side < max(original):
+        width, height = (max(1, round(side * max_side / max(original))) for side in original)
         image = image.resize((width, height), reducing_gap=2)
     if image.info or type(image) is not Image.Image:  # such as a place and a camera
         image = image.copy()
         image.info = {}
-    return image, factor
+    return image, original
 
 
 def _open(path: str | os.PathLike[str]) -> Image:
@@ -96,6 +98,9 @@ def _to_bytes(pixels: NDArray[Any]) -> NDArray[np.uint8]:
     if not (low >= 0 and high <= (1 if is_float else 255)):  # also rejects NaN
         raise ValueError(f"image: got {pixels.dtype} from {low:.4g} to {high:.4g}; {_EXPECTED}, before a processor "
                          "normalises them")  # fmt: skip
+    if pixels.dtype.kind in "iu" and high == 1:
+        raise ValueError(f"image: got {pixels.dtype} from {low:.0f} to 1; expected up to 255, floats, or booleans "
+                         "for black and white")  # fmt: skip
     return np.round(pixels * (255.0 if is_float or pixels.dtype == bool else 1)).astype(np.uint8)
 
 

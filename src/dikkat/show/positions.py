@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
@@ -66,10 +67,14 @@ class Grid:
 
     def __post_init__(self) -> None:
         """Check and convert the arguments."""
-        check_size("rows", self.rows)
-        check_size("columns", self.columns)
+        for name in ("rows", "columns"):
+            check_size(name, getattr(self, name))
+            object.__setattr__(self, name, int(getattr(self, name)))
         if self.order is not None:
-            order = tuple(int(cell) for cell in self.order)
+            try:
+                order = tuple(map(operator.index, self.order))
+            except TypeError:
+                raise TypeError(f"order: got {self.order!r}; expected a list of whole numbers") from None
             if sorted(order) != [*range(len(self))]:
                 raise ValueError(f"order: got {len(order)} cells; expected 0 to {len(self) - 1}, once each")
             object.__setattr__(self, "order", order)
@@ -79,20 +84,21 @@ class Grid:
                     f"box: got {self.box} without an image; expected image=..., whose pixels the box counts"
                 )
             return
-        image, factor = read_image(self.image)
+        image, original = read_image(self.image)
         object.__setattr__(self, "image", image)
-        object.__setattr__(self, "box", self._check_box(image.size, factor))
+        object.__setattr__(self, "box", self._check_box(image.size, original))
 
-    def _check_box(self, size: tuple[int, int], factor: float) -> tuple[float, ...]:
+    def _check_box(self, size: tuple[int, int], original: tuple[int, int]) -> tuple[float, ...]:
         """Return the box in pixels of the scaled image."""
         if self.box is None:
             return 0.0, 0.0, float(size[0]), float(size[1])
-        box = tuple(float(edge) * factor for edge in self.box)
-        fits = len(box) == 4 and 0 <= box[0] < box[2] <= size[0] + 1 and 0 <= box[1] < box[3] <= size[1] + 1
+        box, (width, height) = tuple(float(edge) for edge in self.box), original
+        fits = len(box) == 4 and 0 <= box[0] < box[2] <= width + 1e-3 and 0 <= box[1] < box[3] <= height + 1e-3
         if not fits:
             raise ValueError(f"box: got {self.box}; expected (left, top, right, bottom) inside the image of "
-                             f"{size[0] / factor:.0f} × {size[1] / factor:.0f} pixels")  # fmt: skip
-        return box
+                             f"{width} × {height} pixels")  # fmt: skip
+        scales = (size[0] / width, size[1] / height) * 2
+        return tuple(min(edge * scale, size[k % 2]) for k, (edge, scale) in enumerate(zip(box, scales, strict=True)))
 
     def __len__(self) -> int:
         return self.rows * self.columns
@@ -100,6 +106,10 @@ class Grid:
     def __repr__(self) -> str:
         image = "" if self.image is None else f", image={self.image.width} × {self.image.height} pixels"
         return f"Grid({self.rows}, {self.columns}{image})"
+
+    def in_reading_order(self, values: Any) -> Any:
+        """Return the values (..., p) of the positions row by row."""
+        return values if self.order is None else values[..., np.argsort(self.order)]
 
     def cells(self) -> list[tuple[int, int]]:
         """Return the row and the column of each position, from 0."""

@@ -74,34 +74,48 @@ def views_of(
             "element": element,
             "title": "" if kind and is_only_view else calls[0].name,
             "lead": calls[0].lead,
-            "queries": axis_labels(axis_tokens[0], orders[0] if chosen is None else chosen),
-            "keys": axis_labels(axis_tokens[1], orders[1]),
+            "queries": axis_labels(axis_tokens[0], shown[0]),
+            "keys": axis_labels(axis_tokens[1], shown[1]),
+            **_positions_data(shown, (queries, keys)),
             **({"parts": [_layout_data(axis, images) for axis in layouts]} if any(layouts) else {}),
             "layers": [_layer_data(call, max_keys, side, has_rows) for call in calls],
         }
         for (kind, queries, keys, chosen, _), calls in groups.items()
         for layouts in [calls[0].layouts]
         for orders in [[reading_order(*axis).tolist() for axis in zip(layouts, (queries, keys), strict=True)]]
+        for shown in [(orders[0] if chosen is None else [*chosen], orders[1])]
         for is_only_view in [sum(key[0] == kind for key in groups) == 1]
-        for axis_tokens in [labels_of(tokens, kind, keys if chosen is not None and kind != "cross" else queries, keys)]
+        for count in [queries if chosen is None else max(chosen, default=-1) + 1 if kind == "cross" else keys]
+        for axis_tokens in [labels_of(tokens, kind, count, keys)]
     ]
 
 
-# The kinds of the tokens of queries and keys, by kind of attention.
-_LABELLED = {"self": ("self", "self"), "encoder": ("encoder", "encoder"), "cross": ("self", "encoder"),
-             "": ("self", "self")}  # fmt: skip
+# The kinds of the tokens of queries and keys, by kind of attention: the first one of fitting length.
+_TEXT, _SOURCE = ("self", "image"), ("encoder", "image")
+_LABELLED = {"self": (_TEXT, _TEXT), "encoder": (_SOURCE, _SOURCE), "cross": (("self",), _SOURCE),
+             "": (("image", "self"), ("image", "self"))}  # fmt: skip
 
 
 def labels_of(tokens: Mapping[str, TokenList], kind: str, queries: int, keys: int) -> tuple[TokenList, TokenList]:
-    """Return the tokens of queries and keys for a kind of attention, with matching lengths if possible."""
+    """Return the tokens of queries and keys for a kind of attention, with matching lengths if possible.
+
+    Tokens of another kind are labels only if there are none of the kinds of this attention.
+    """
     axis_tokens = []
-    for owner, count in zip(_LABELLED[kind], (queries, keys), strict=True):
-        labels_of_owner = tokens.get(owner, TokenList())
+    for kinds, count in zip(_LABELLED[kind], (queries, keys), strict=True):
+        known = [tokens[name] for name in kinds if name in tokens]
         # Patches are no labels of a shorter text.
-        usual = TokenList() if labels_of_owner.parts and len(labels_of_owner) > count else labels_of_owner
-        fitting = next((labels for labels in tokens.values() if len(labels) == count), usual)
-        axis_tokens.append(labels_of_owner if len(labels_of_owner) == count else fitting)
+        usual = [tokens[name] for name in kinds if name in tokens and name != "image"]
+        usual = [labels for labels in usual if not labels.parts or len(labels) <= count]
+        fitting = (labels for labels in known or tokens.values() if len(labels) == count)
+        axis_tokens.append(next(fitting, next(iter(usual), TokenList())))
     return axis_tokens[0], axis_tokens[1]
+
+
+def _positions_data(shown: Sequence[list[int]], counts: Sequence[int]) -> dict[str, Any]:
+    """Return the positions in the sequence of the queries and keys of a page, if they are not 0, 1, 2, …"""
+    is_usual = all(axis == [*range(count)] for axis, count in zip(shown, counts, strict=True))
+    return {} if is_usual else {"positions": list(shown)}
 
 
 def axis_labels(tokens: list[Token], positions: Sequence[int]) -> list[Token]:

@@ -40,6 +40,8 @@ export interface View {
   readonly lead: Lead | "";
   readonly queries: readonly Token[];
   readonly keys: readonly Token[];
+  /** The positions of queries and keys in the sequence; 0, 1, 2 and so on by default. */
+  readonly positions?: readonly [queries: readonly number[], keys: readonly number[]];
   /** The grids and times among queries and keys. */
   readonly parts?: readonly [queries: readonly Part[], keys: readonly Part[]];
   readonly layers: readonly Layer[];

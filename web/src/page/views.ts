@@ -256,7 +256,7 @@ class Views {
       const [own, other] = side ? [j, i] : [i, j];
       if (own === at && Math.abs(weight) > Math.abs(weights.get(other) ?? 0)) weights.set(other, weight);
     }));
-    const name = (of: Side, token: number): string => `${isolated(written((of ? this.view.keys : this.view.queries)[token]!))} (${token})`;
+    const name = (of: Side, token: number): string => `${isolated(written((of ? this.view.keys : this.view.queries)[token]!))} (${this.position(of, token)})`;
     const most = [...weights].sort(largest).slice(0, 5).map(([token, weight]) => `${name(side ? 0 : 1, token)} ${this.percent(weight)}`);
     return t(side ? "looked-by" : "looked-most", name(side, at), most.join(", ") || "—");
   }
@@ -342,7 +342,7 @@ class Views {
       const quoted = (text: string): string => `"${text.replaceAll('"', '""')}"`;
       const known = this.places ? [...this.places.table()] : [...this.shown].flatMap((k) => this.edges(k).flatMap((row, i) => row.map(([j, weight]) => [k, i, j, weight] as const)));
       const rows = known.map(([k, i, j, weight]) =>
-        [this.numberOf(this.layer), layer.heads[k], i ?? "", j, weight.toPrecision(3), quoted(i === null ? "mean" : queries[i]![0]), quoted(keys[j]![0])].join(","));
+        [this.numberOf(this.layer), layer.heads[k], i === null ? "" : this.position(0, i), this.position(1, j), weight.toPrecision(3), quoted(i === null ? "mean" : queries[i]![0]), quoted(keys[j]![0])].join(","));
       saveText(["layer,head,query,key,weight,query_token,key_token", ...rows].join("\n"), `${name}.csv`, "text/csv");
       return;
     }
@@ -464,11 +464,18 @@ class Views {
     return least ? [Math.ceil(least * 1000) / 1000, true] : [0, false]; // rounded up to the tenth of a percent that is shown
   }
 
+  /** The position of a query or key in the sequence. */
+  private position(side: Side, token: number): number {
+    return this.view.positions?.[side][token] ?? token;
+  }
+
   private picker(side: Side): HTMLInputElement {
-    const last = (side ? this.view.keys : this.view.queries).length - 1;
-    const input = h("input", { type: "number", min: 0, max: last, placeholder: `0–${last}`, change: () => {
-      const token = Math.round(input.valueAsNumber);
-      this.choose(side, Number.isNaN(token) ? null : Math.max(0, Math.min(token, last)));
+    const positions = Array.from((side ? this.view.keys : this.view.queries), (_, token) => this.position(side, token));
+    const [first, last] = [Math.min(...positions), Math.max(...positions)];
+    const input = h("input", { type: "number", min: first, max: last, placeholder: `${first}–${last}`, change: () => {
+      const position = Math.max(first, Math.min(Math.round(input.valueAsNumber), last));
+      const token = positions.indexOf(position); // the position of no selected query has none
+      this.choose(side, token < 0 ? null : token);
     } });
     return input;
   }
@@ -478,7 +485,7 @@ class Views {
     const [query, key] = this.chosen;
     this.pickers.forEach((input, side) => {
       const token = this.chosen[side]!;
-      input.value = String(token ?? "");
+      input.value = token === null ? "" : String(this.position(side as Side, token));
       input.nextElementSibling!.textContent = token === null ? "" : written((side ? keys : queries)[token]!);
     });
     this.pairs.replaceChildren();

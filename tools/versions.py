@@ -25,7 +25,7 @@ def constraints(which: str, extras: Sequence[str]) -> list[str]:
 
     Example:
         >>> [line for line in constraints("lowest", ["show"]) if not line.startswith("torch")]
-        ['numpy==1.23.5', 'numba==0.60', 'filelock==3.12', 'matplotlib==3.9', 'triton==3.7.1']
+        ['numpy==1.23.5', 'numba==0.60', 'filelock==3.12', 'matplotlib==3.9', 'pillow==10.1', 'triton==3.7.1']
     """
     tested = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     if which == "tested":

@@ -1,4 +1,4 @@
-"""Every request of a recording × every choice of what is recorded × every view of that: 1,629 cells.
+"""Every request of a recording × every choice of what is recorded × every view of that: 1,776 cells.
 
 A cell shows what the weights in float64 say (`weights_of`, by the formula), or is refused in the words that `REFUSALS`
 has for it. What a page has no map of, though it was recorded, is named in `EMPTY`.

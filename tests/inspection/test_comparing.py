@@ -351,7 +351,7 @@ def test_missing_keys_of_a_causal_difference_have_no_weight():
     causal = [random_weights(COUNT, COUNT, seed).tril() for seed in (1, 2)]
     first, second = (weights / weights.sum(-1, keepdim=True) for weights in causal)
     difference = shown(first) - shown(second)
-    drawn = drawable(next(difference.calls())[1].of_batch(0))
+    drawn = drawable(next(difference.calls())[1].of_batch(0), ({}, {}))
     assert drawn is not None
     missing = drawn.top_keys < 0
     assert missing.any()

@@ -272,7 +272,7 @@ def test_a_page_with_effects_in_one_call(tmp_path):
     model, words = dikkat.show.example_model(), ["a", "rose", "is", "a", "rose"]
     table = dikkat.effects(model, words, target=3, exact=False)
     trace = dikkat.show.attention(model, words, tokens=words, path=tmp_path / "one.html", effects=table)
-    trace.to_html(tmp_path / "two.html", title="Where the model looks", effects=table)
+    trace.to_html(tmp_path / "two.html", effects=table)
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
     with pytest.raises(ValueError, match="effects: got a table without path; expected a path"):
         dikkat.show.attention(model, words, tokens=words, effects=table)

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 import dikkat
 from dikkat.inspection import Token
+from dikkat.inspection.page_layers import pictures
+from dikkat.show.positions import TokenList
 
 transformers = pytest.importorskip("transformers")
 
@@ -79,7 +81,7 @@ def test_steps_have_the_positions_of_the_whole_text(kind: str, attention: str, c
     assert list(frame["query_token"]) == [f"word {place}" for place in frame["query"]]
     assert list(frame["key_token"]) == [f"word {place}" for place in frame["key"]]
     assert (frame["key"] <= frame["query"]).all()
-    layers = trace._pictures(0, {"self": [Token("")] * count}, None)[1]
+    layers = pictures([*trace.calls()], 0, {"self": TokenList([Token("")] * count)}, None)[1]
     assert [layer.sizes for layer in layers] == [(4, count - 1, count - 1)] * 2
     for layer in layers:  # the whole text is one map
         order = right[layer.number][0, :, :-1, :-1].sort(-1, descending=True)

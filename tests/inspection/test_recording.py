@@ -452,10 +452,10 @@ def test_a_damaged_file_is_no_trace(tmp_path: Path) -> None:
         path.write_bytes(whole[:cut])
         with pytest.raises(ValueError, match="truncated, damaged or not a trace"):
             dikkat.Trace.load(path)
-    newer = whole.replace(b'\\"version\\": 4', b'\\"version\\": 5')
+    newer = whole.replace(b'\\"version\\": 5', b'\\"version\\": 6')
     assert newer != whole
     path.write_bytes(newer)
-    with pytest.raises(ValueError, match=r"version: got 5; expected 4. Use the dikkat that wrote it, or record again"):
+    with pytest.raises(ValueError, match=r"version: got 6; expected 5. Use the dikkat that wrote it, or record again"):
         dikkat.Trace.load(path)
     path.write_bytes(whole.replace(b'"own:1:sums"', b'"own:7:sums"'))
     with pytest.raises(ValueError, match="own:7:sums: got a tensor that belongs to no call"):
@@ -470,7 +470,7 @@ def test_a_damaged_file_is_no_trace(tmp_path: Path) -> None:
 def test_a_trace_that_claims_many_calls_takes_no_memory(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    content = {"format": "dikkat trace", "version": 4, "tokens": []}
+    content = {"format": "dikkat trace", "version": 5, "tokens": []}
     content["calls"] = [["m", 1, -1, "self", "", 0, 0, [3], [0, 0]]] * 50_000
     save_file({"m:0:sums": torch.zeros(3)}, tmp_path / "trace", metadata={"dikkat": json.dumps(content)})
     tracemalloc.start()

@@ -87,7 +87,7 @@ def test_one_text(tmp_path: Path) -> None:
     assert_holds(views["self"], right.attentions, [0, 2])
     trace.save(tmp_path / "trace")
     again = dikkat.Trace.load(tmp_path / "trace")
-    again.to_html(tmp_path / "again.html", title="Where the model looks")
+    again.to_html(tmp_path / "again.html", title="What the model looks at")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
     assert "<iframe srcdoc=" in trace._repr_html_()
 

@@ -252,7 +252,8 @@ def test_a_column_of_numbers_but_for_some_cells_is_not_left_out(table, tmp_path)
         caught.value
     )
     assert caught.value.args[0].endswith(
-        "; correct it, leave it out with --without, or take its cells as categories with --categorical age"
+        "; correct it (write dates as 2020-01-31), leave it out with --without, or take its cells as categories with "
+        "--categorical age"
     )
     assert table("n,age,town\n1,2,Lyon\n2,?,Bursa\n3,4,Bursa\n").usable("age") == (
         ["n"],

@@ -586,7 +586,7 @@ const scenarios = {
     assert.deepEqual(colours, ["orange", "blue", "blue"]);
     assert.deepEqual(await page.locator(".chip").allTextContents(), ["0 · -9.3", "1 · +4", "2 · -0.015"]);
     const chips = await page.locator(".chip").evaluateAll((all) => all.map((each) => each.style.getPropertyValue("--chip")));
-    assert.deepEqual(chips, ["rgb(222 106 16)", "rgb(20 130 200)", "rgb(222 106 16)"]);
+    assert.deepEqual(chips, ["rgb(222 106 16 / 1)", "rgb(20 130 200 / 1)", "rgb(222 106 16 / 1)"]);
     assert.equal(await page.locator(".legend .swatch").count(), 4); // above the lines, and above the maps
     await page.getByRole("button", { name: "layer 0, head 0" }).click();
     assert.doesNotMatch(await lead.textContent(), /is cut/);

@@ -151,7 +151,7 @@ class _Runs:
         self._base, self._scale = 0.0, 0.0  # the target, and the largest estimate
         self._strongest: tuple[Key, int] | None = None  # the head with the largest estimate, and its call
         batches = [len(tensor) for tensor in (*arguments, *inputs.values()) if _has_rows(tensor)]
-        self._elements = batches[0] if batches else 1
+        self._elements, self._can_repeat = batches[0] if batches else 1, bool(batches)
         self._logits: tuple[int, ...] = ()  # the shape of the logits, if the target is an index
 
     def _run(self, times: int = 1) -> Tensor:
@@ -255,7 +255,7 @@ class _Runs:
     def _count_together(self, sizes: dict[Key, int]) -> int:
         """Return how many heads share a run: 1 if a cut head changes the other repetitions of the inputs."""
         size = max(1, _ELEMENTS // self._elements)
-        if size == 1 or self._strongest is None:
+        if size == 1 or not self._can_repeat or self._strongest is None:
             return 1
         key, head = self._strongest
         heads = sizes[key]

@@ -101,6 +101,15 @@ def test_words_and_special_tokens_are_named() -> None:
     assert labels[:4] == ["class token", "register 1", "register 2", "row 1, column 1"]
 
 
+def test_rows_with_separators_are_one_image() -> None:
+    trace = dikkat.show.attention(*built("llava_next")[:2], (picture(), TEXT))
+    labels = [token.text for token in trace.tokens["self"]]
+    assert [label for label in labels if label.startswith("image 2")] == [
+        f"image 2, row {row}, column {column}" for row in range(1, 7) for column in range(1, 9)
+    ]
+    assert not any(label.startswith("image 3") for label in labels)
+
+
 def test_frame_of_a_crop() -> None:
     """Shortest side 35, so 54 × 35 pixels, of which the middle 35 × 35: 101 of 157 columns, from 28 on."""
     processor = CLIPImageProcessorPil(size={"shortest_edge": 35}, crop_size={"height": 35, "width": 35})

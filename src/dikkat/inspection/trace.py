@@ -118,7 +118,8 @@ class Trace:
             if kind == "encoder":
                 counts |= {keys} if call.kind in ("encoder", "cross") or first_key < 0 else set()
             elif kind == "image" or call.kind != "encoder":
-                counts |= {first + queries} if first_key < 0 else {first + queries, first_key + keys}
+                is_other = first_key < 0 and call.kind != "self"  # keys from another sequence
+                counts |= {first + queries} if is_other else {first + queries, max(0, first_key) + keys}
             if call.run > self._calls[0][0].run and counts:  # the last generated token is no query
                 counts.add(max(counts) + 1)
         return counts - {0}

@@ -247,7 +247,8 @@ def test_a_page_has_all_weights_of_a_small_grid(tmp_path, request_of):
     first, second = view["parts"][0]
     assert view["parts"][1] == view["parts"][0]
     assert first == {
-        "kind": "grid", "number": 0, "above": 0, "start": 1, "rows": 2, "columns": 3, "image": 0, "box": [1.0, 0.0, 4.0, 2.0],
+        "kind": "grid", "number": 0, "above": 0, "start": 1, "rows": 2, "columns": 3, "image": 0,
+        "box": [1.0, 0.0, 4.0, 2.0],
     }  # fmt: skip
     assert (second["start"], second["image"], second["box"]) == (8, 0, [0, 0, 4, 3])
     (layer,) = view["layers"]

@@ -69,7 +69,7 @@ def test_elements_of_a_batch_have_different_grids(tmp_path):
     ("tokens", "message"),
     [
         (dikkat.Grid(2, 3), r"got 6 \('self'\): Grid\(2, 3\); expected 10, such as .*\['\[CLS\]', dikkat.Grid\(3, 3"),
-        (["a", dikkat.Grid(4, 4)], r"got 17 .*: 1 words \+ Grid\(4, 4\); expected 10"),
+        (["a", dikkat.Grid(4, 4)], r"got 17 .*: 1 word \+ Grid\(4, 4\); expected 10"),
         ({"encoder": dikkat.Grid(2, 3)}, r"got 6 \('encoder'\); expected none, as no call reads a source"),
     ],
 )

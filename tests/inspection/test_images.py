@@ -165,6 +165,7 @@ def test_arrays_and_paths(tmp_path: Path) -> None:
         ([picture(), picture()], "image: got a list of 2; expected one image"),
         (np.zeros((2, 31, 37, 3)), r"image: got shape \(2, 31, 37, 3\)"),
         ("what is on the table?", "image: got 'what is on the table\\?', which is no file"),
+        ("what is on the table " * 30, "image: got 'what is on the table .*, which is no file"),
         ((picture(), "what is"), "text: got one for ViTModel, which reads only images"),
         (Image.new("RGB", (1, 1)), "image: got 1 × 1 pixels; expected at least"),
         ((picture(), 3), "text: got int"),
@@ -179,6 +180,12 @@ def test_image_without_text_and_foreign_processors() -> None:
     model, processor, _ = built("llava")
     with pytest.raises(ValueError, match=r"text: got none for LlavaForConditionalGeneration.*\(image, text\)"):
         dikkat.show.attention(model, processor, picture())
+    with pytest.raises(ValueError, match=r"text: got none for LlavaForConditionalGeneration"):
+        dikkat.show.attention(model, processor, (picture(), " "))
+    with pytest.raises(ValueError, match="num_beams: got several beams; expected 1"):
+        dikkat.show.attention(model, processor, (picture(), TEXT), max_new_tokens=2, num_beams=2)
+    with pytest.raises(ValueError, match="max_new_tokens: got 0"):
+        dikkat.show.attention(model, processor, (picture(), TEXT), max_new_tokens=0)
     with pytest.raises(TypeError, match="processor: got ViTImageProcessorPil, which reads only images"):
         dikkat.show.attention(model, VIT, (picture(), TEXT))
     with pytest.raises(ValueError, match="processor: got the inputs pixel_values of ViTImageProcessorPil"):

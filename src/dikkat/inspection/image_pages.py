@@ -18,6 +18,7 @@ from dikkat.inspection.recording import record, recording
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.text_inputs import make_tokens
 from dikkat.inspection.trace import Trace
+from dikkat.scores import check_size
 
 
 def locate_image(
@@ -40,6 +41,9 @@ def record_written_words(
 
     The query of a written token is the position before the token. In the trace, it has the position of the token.
     """
+    check_size("max_new_tokens", max_new_tokens)
+    if options.get("num_beams", getattr(getattr(model, "generation_config", None), "num_beams", None)) not in (None, 1):
+        raise ValueError("num_beams: got several beams; expected 1, as each token needs one call of the model")
     check_arguments(model, options)
     read = ImageInputs.read(model, processor, source)
     layers = _text_layers(model) if layers is None else layers

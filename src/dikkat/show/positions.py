@@ -313,7 +313,7 @@ def _check_labels(name: str, labels: Any, types: tuple[type, ...] = (str, Token)
 def describe_counts(tokens: TokenList, expected: int) -> str:
     """Return the tokens of each part, and an example of parts with the expected number of tokens."""
     words = len(tokens) - sum(map(len, tokens.parts.values()))
-    counts = " + ".join([*([f"{words} words"] if words else []), *map(repr, tokens.parts.values())])
+    counts = " + ".join([*([f"{words} word{'s' * (words > 1)}"] if words else []), *map(repr, tokens.parts.values())])
     for extra in (words, *range(min(6, expected))):
         side = math.isqrt(max(0, expected - extra))
         if side and side * side == expected - extra:

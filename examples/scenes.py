@@ -157,11 +157,11 @@ def write_captions(model: Captioner, images: Tensor) -> list[list[str]]:
 
 
 def measure(model: Captioner, count: int = 200, seed: int = 1) -> dict[str, float]:
-    """Return shares of held-out captions that are right, and of colour and shape words whose largest patch is right.
+    """Return shares of correct held-out captions, and of colour and shape words whose largest patch is on the object.
 
     The query of a word is the position that writes it. The weights are the mean of the last layer's heads. A patch is
-    right if its centre is inside the box of the word's object. The words are those of the right captions, so that each
-    word has an object.
+    on an object if its centre is inside the object's box. The words are those of the reference captions, so that each
+    colour and shape has an object.
     """
     images, words, scenes = draw_scenes(count, torch.Generator().manual_seed(seed))
     with torch.no_grad(), dikkat.record(model, layers=CROSS, weights=True) as trace:
@@ -189,11 +189,12 @@ def patches_inside(box: Sequence[float]) -> Tensor:
 
 
 def draw_page(model: Captioner, scene: Scene, path: str | None = None) -> dikkat.Trace:
-    """Return the trace of the cross-attention while the caption is written, and write its page."""
-    words = torch.tensor([[NUMBERS[word] for word in [START, *scene.words[:-1]]]])
+    """Return the trace of the cross-attention while the model writes its caption, and write the page."""
+    caption = write_captions(model, scene.image[None])[0]
+    words = torch.tensor([[NUMBERS[word] for word in [START, *caption[:-1]]]])
     return dikkat.show.attention(
         model, scene.image[None], words, layers=CROSS, path=path, title="A caption and its scene",
-        tokens=([dikkat.Grid(GRID, GRID, image=scene.image)], scene.words),
+        tokens=([dikkat.Grid(GRID, GRID, image=scene.image)], caption),
     )  # fmt: skip
 
 

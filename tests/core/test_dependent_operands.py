@@ -187,4 +187,6 @@ def test_each_implementation_has_first_gradients_that_are_recorded(name: str) ->
 def test_no_other_module_differentiates_in_a_backward() -> None:
     source = Path(dikkat.__file__).parent
     users = {p.stem for p in source.rglob("*.py") if re.search(r"autograd\.grad\(|autograd\.backward\(", p.read_text())}
-    assert users == {"effects", "images", "local_gradients", "relevance"}, "a backward takes its gradients by local_gradients"
+    assert users == {"effects", "images", "local_gradients", "relevance"}, (
+        "a backward takes its gradients by local_gradients"
+    )

@@ -72,7 +72,7 @@ def test_elements_of_a_batch_have_different_grids(tmp_path):
     ("tokens", "message"),
     [
         (dikkat.Grid(2, 3), r"got 6 \('self'\): Grid\(2, 3\); expected 10, such as .*\['\[CLS\]', dikkat.Grid\(3, 3"),
-        (["a", dikkat.Grid(4, 4)], r"got 17 .*: 1 words \+ Grid\(4, 4\); expected 10"),
+        (["a", dikkat.Grid(4, 4)], r"got 17 .*: 1 word \+ Grid\(4, 4\); expected 10"),
         ({"encoder": dikkat.Grid(2, 3)}, r"got 6 \('encoder'\); expected none, as no call reads a source"),
     ],
 )
@@ -280,7 +280,8 @@ def test_a_page_has_all_weights_of_a_small_grid(tmp_path, request_of):
     first, second = view["parts"][0]
     assert view["parts"][1] == view["parts"][0]
     assert first == {
-        "kind": "grid", "start": 1, "rows": 2, "columns": 3, "image": 0, "box": [1.0, 0.0, 4.0, 2.0],
+        "kind": "grid", "number": 0, "above": 0, "start": 1, "rows": 2, "columns": 3, "image": 0,
+        "box": [1.0, 0.0, 4.0, 2.0],
     }  # fmt: skip
     assert (second["start"], second["image"], second["box"]) == (8, 0, [0, 0, 4, 3])
     (layer,) = view["layers"]

@@ -1,5 +1,7 @@
 """Grids on images: the drawn cell is the token that changes with the pixels there, for real processors."""
 
+import json
+import re
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 import dikkat  # noqa: E402
 from dikkat.inspection.image_inputs import ImageInputs  # noqa: E402
+from dikkat.inspection.images import locate_pixels  # noqa: E402
 from stress.image_processors import build  # noqa: E402
 from white_squares import SIZE, check_squares, square_image  # noqa: E402
 
@@ -101,6 +104,15 @@ def test_words_and_special_tokens_are_named() -> None:
     assert labels[:4] == ["class token", "register 1", "register 2", "row 1, column 1"]
 
 
+def test_rows_with_separators_are_one_image() -> None:
+    trace = dikkat.show.attention(*built("llava_next")[:2], (picture(), TEXT))
+    labels = [token.text for token in trace.tokens["self"]]
+    assert [label for label in labels if label.startswith("image 2")] == [
+        f"image 2, row {row}, column {column}" for row in range(1, 7) for column in range(1, 9)
+    ]
+    assert not any(label.startswith("image 3") for label in labels)
+
+
 def test_frame_of_a_crop() -> None:
     """Shortest side 35, so 54 × 35 pixels, of which the middle 35 × 35: 101 of 157 columns, from 28 on."""
     processor = CLIPImageProcessorPil(size={"shortest_edge": 35}, crop_size={"height": 35, "width": 35})
@@ -133,7 +145,9 @@ def test_padding_is_grey() -> None:
 def test_modes_of_images(mode: str) -> None:
     deep = picture().convert("L").convert("I").point(lambda value: value * 257).convert("I;16")
     image = deep if mode == "I;16" else picture().convert(mode)
-    assert dikkat.show.attention(tiny_vit(), VIT, image).parts["self"][1].rows == 5
+    plain = (picture().convert("L") if mode == "I;16" else image).convert("RGB")
+    drawn = dikkat.show.attention(tiny_vit(), VIT, image).parts["self"][1].image
+    assert np.abs(np.asarray(drawn.convert("RGB")).astype(int) - np.asarray(plain)).max() <= 1
 
 
 def test_arrays_and_paths(tmp_path: Path) -> None:
@@ -151,6 +165,7 @@ def test_arrays_and_paths(tmp_path: Path) -> None:
         ([picture(), picture()], "image: got a list of 2; expected one image"),
         (np.zeros((2, 31, 37, 3)), r"image: got shape \(2, 31, 37, 3\)"),
         ("what is on the table?", "image: got 'what is on the table\\?', which is no file"),
+        ("what is on the table " * 30, "image: got 'what is on the table .*, which is no file"),
         ((picture(), "what is"), "text: got a text for ViTModel, which reads only images"),
         (Image.new("RGB", (1, 1)), "image: got 1 × 1 pixels; expected at least"),
         ((picture(), 3), "text: got int"),
@@ -165,6 +180,12 @@ def test_image_without_text_and_foreign_processors() -> None:
     model, processor, _ = built("llava")
     with pytest.raises(ValueError, match=r"text: got none for LlavaForConditionalGeneration.*\(image, text\)"):
         dikkat.show.attention(model, processor, picture())
+    with pytest.raises(ValueError, match=r"text: got none for LlavaForConditionalGeneration"):
+        dikkat.show.attention(model, processor, (picture(), " "))
+    with pytest.raises(ValueError, match="num_beams: got several beams; expected 1"):
+        dikkat.show.attention(model, processor, (picture(), TEXT), max_new_tokens=2, num_beams=2)
+    with pytest.raises(ValueError, match="max_new_tokens: got 0"):
+        dikkat.show.attention(model, processor, (picture(), TEXT), max_new_tokens=0)
     with pytest.raises(TypeError, match="processor: got ViTImageProcessorPil, which reads only images"):
         dikkat.show.attention(model, VIT, (picture(), TEXT))
     with pytest.raises(ValueError, match="processor: got the inputs pixel_values of ViTImageProcessorPil"):
@@ -228,6 +249,45 @@ def test_processors_that_look_at_the_content_raise() -> None:
         dikkat.show.attention(tiny_vit(), Stretching(), dark)
 
 
+def test_processors_that_flip_some_images_raise() -> None:
+    class Flipping(BitImageProcessorPil):
+        """Flips an image whose left half is brighter."""
+
+        def __call__(self, images: Any, **options: Any) -> Any:
+            pixels = np.asarray(images).astype(float)
+            middle = pixels.shape[1] // 2
+            is_flipped = pixels[:, :middle].mean() > pixels[:, -middle:].mean() + 1
+            return VIT(images.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if is_flipped else images, **options)
+
+    half = Image.fromarray(np.where(np.arange(157)[None, :, None] < 60, np.asarray(picture()), 0).astype(np.uint8))
+    with pytest.raises(ValueError, match="the processor changes an image according to its content"):
+        dikkat.show.attention(tiny_vit(), Flipping(), half)
+
+
+class OnDevice(torch.Tensor):
+    """A tensor of another device without float64: only its copy on the CPU can be computed with."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        name = getattr(function, "__name__", "")
+        with torch._C.DisableTorchFunctionSubclass():
+            if name == "cpu":
+                return arguments[0].as_subclass(torch.Tensor)
+            if name in ("is_floating_point", "__get__"):
+                return function(*arguments, **(keywords or {}))
+        raise RuntimeError(f"{name}: the tensor is on another device")
+
+
+def test_pixels_on_another_device() -> None:
+    def encode(image: Any) -> dict[str, Any]:
+        return {"pixel_values": VIT(image, return_tensors="pt")["pixel_values"].as_subclass(OnDevice)}
+
+    x, y = locate_pixels(encode, encode(picture()), picture())["pixel_values"]
+    assert (type(x), x.dtype) == (torch.Tensor, torch.float64)
+    assert float(x[0, 0, 17, 17]) == pytest.approx(157 / 2, abs=1)
+    assert float(y[0, 0, 17, 17]) == pytest.approx(101 / 2, abs=1)
+
+
 @pytest.mark.parametrize("kind", ["llava", "qwen2_vl"])
 def test_written_words(kind: str, tmp_path: Path) -> None:
     model, processor, text = built(kind)
@@ -252,8 +312,11 @@ def test_written_words(kind: str, tmp_path: Path) -> None:
             expected = torch.zeros(1, weights.shape[1], count + 5)
             expected[..., : weights.shape[-1]] = weights[:, :, -1]
             torch.testing.assert_close(record.weights[:, :, step].float(), expected, atol=3e-4, rtol=0)
-    assert (tmp_path / "a.html").stat().st_size > 10_000
-    assert len(trace.scores()) > 0
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    content = json.loads(re.findall(r'<script id="dikkat-content" type="application/json">(.*?)</script>', page)[0])
+    (view,) = content["calls"]["views"]
+    assert [label[0] for label in view["queries"]] == written
+    assert [label[0] for label in view["keys"]][count:] == written
 
 
 def test_square_leaves_the_rest_black() -> None:

@@ -55,5 +55,7 @@ def test_each_word_has_a_map(example, tmp_path):
     captions = example.write_captions(model, torch.stack([scene.image] * 2))
     assert captions[0] == captions[1]
     trace = example.draw_page(model, scene, tmp_path / "page.html")
-    assert trace[-1].shape[-2:] == (len(scene.words), 64)
+    assert captions[0] != scene.words  # after few steps, so that the page's words are the model's
+    assert [token.text for token in trace.tokens["self"]] == captions[0]
+    assert trace[-1].shape[-2:] == (len(captions[0]), 64)
     assert (tmp_path / "page.html").stat().st_size > 100_000

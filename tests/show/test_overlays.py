@@ -113,7 +113,7 @@ def test_a_figure_of_a_trace(tmp_path):
         np.testing.assert_allclose(found, strengths[[1, 0, 3, 2, 4, 5]], atol=1e-6)
     show.save(figure, tmp_path / "figure.png")
     for arguments, error, message in (
-        ({"query": 7}, IndexError, "query: got 7; expected -7 to 6"),
+        ({"query": 7}, IndexError, "query: got 7; expected 0 to 6"),
         ({"query": 0, "kind": "map"}, ValueError, "query: got 0 with kind='map'; expected kind='image'"),
     ):
         with pytest.raises(error, match=message):

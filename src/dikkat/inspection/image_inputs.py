@@ -1,11 +1,11 @@
 """The inputs of a model for an image, or for an image and a text, through its processor."""
 
 import inspect
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ class ImageInputs:
         if isinstance(image, list | tuple):
             kind = type(image).__name__
             raise TypeError(f"image: got a {kind} of {len(image)}; expected one image, or (image, text)")
-        if isinstance(image, str) and not Path(image).exists():
+        if isinstance(image, str) and not os.path.exists(image):  # noqa: PTH110 (False for names that are too long)
             raise FileNotFoundError(f"image: got {image!r:.60}, which is no file; expected an image, or (image, text)")
         if text is not None and not isinstance(text, str):
             raise TypeError(f"text: got {type(text).__name__}; expected (image, text) with a string")
@@ -52,7 +52,8 @@ class ImageInputs:
         reads_text = "input_ids" in names or "decoder_input_ids" in names
         if text is not None and not reads_text:
             raise ValueError(f"text: got a text for {name}, which reads only images; expected an image without a text")
-        if text is None and getattr(model, "main_input_name", "") == "input_ids" and "input_ids" in names:
+        is_empty = text is None or not text.strip()
+        if is_empty and getattr(model, "main_input_name", "") == "input_ids" and "input_ids" in names:
             raise ValueError(f"text: got none for {name}, which reads a text too; expected (image, text)")
         if text is not None and not hasattr(processor, "tokenizer"):
             raise TypeError(f"processor: got {type(processor).__name__}, which reads only images; expected the "

@@ -18,6 +18,7 @@ from dikkat.inspection.recording import record, recording
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.text_inputs import make_tokens
 from dikkat.inspection.trace import Trace
+from dikkat.scores import check_size
 
 
 def locate_image(
@@ -40,6 +41,9 @@ def record_written_words(
 
     The query that predicts a token is at the position before it. In the trace, it has the position of the token.
     """
+    check_size("max_new_tokens", max_new_tokens)
+    if options.get("num_beams", getattr(getattr(model, "generation_config", None), "num_beams", None)) not in (None, 1):
+        raise ValueError("num_beams: got several beams; expected 1, as each token needs one call of the model")
     check_arguments(model, options)
     read = ImageInputs.read(model, processor, source)
     layers = _text_layers(model) if layers is None else layers
@@ -47,13 +51,12 @@ def record_written_words(
     random_state = torch.get_rng_state()
     with recording(model, request, layers, trace=_LastQueries()) as rows:
         output = read.run(model.generate, max_new_tokens=max_new_tokens, return_dict_in_generate=True, **options)
-    prompt, ids = _words_of(read), output.sequences[0]
-    is_decoder = not model.config.is_encoder_decoder
-    written = ids[len(read.inputs["input_ids"][0]) :] if is_decoder and len(ids) > len(prompt) else ids
-    trace = _join_words(rows, len(written))
-    tokens = grids_of(rows, model, read.encode, read.inputs, read.image, random_state, prompt)
-    words = make_tokens(processor.tokenizer, {"input_ids": written[None]})
-    trace.set_tokens({kind: [*labels, *(words if kind == "self" else ())] for kind, labels in tokens.items()}, 0)
+    trace, first_calls, count = _join_words(rows)
+    words = make_tokens(processor.tokenizer, {"input_ids": output.sequences[:1]})
+    prompt = words[:-count] or _words_of(read)
+    tokens = grids_of(first_calls, model, read.encode, read.inputs, read.image, random_state, prompt)
+    tokens.pop("image", None)  # a tower writes no words
+    trace.set_tokens(tokens | {"self": [*tokens.get("self", prompt), *words[-count:]]}, 0)
     return trace
 
 
@@ -65,12 +68,19 @@ class _LastQueries(Trace):
         super().add(replace(inspection, weights=inspection.weights.half(), lse=None), call)
 
 
-def _join_words(rows: Trace, count: int) -> Trace:
-    """Return a record for each module, with the weights of the query of each written token."""
-    by_module, joined = dict[tuple[str, str], list[tuple[Call, Inspection]]](), Trace()
+def _join_words(rows: Trace) -> tuple[Trace, Trace, int]:
+    """Return a record for each module that writes tokens, all modules' first calls, and the number of written tokens.
+
+    A record has the weights of the query of each written token. Encoders and image towers write no tokens.
+    """
+    by_module, joined, first_calls, count = dict[Any, list[tuple[Call, Inspection]]](), Trace(), Trace(), 0
     for call, record_ in rows.calls():
         by_module.setdefault((call.name, call.kind), []).append((call, record_))
     for (name, kind), calls in by_module.items():
+        first_calls.add(calls[0][1], calls[0][0])
+        if kind not in ("self", "cross"):
+            continue
+        count = count or len(calls)
         if len(calls) != count:
             raise ValueError(f"model: got {len(calls)} calls of {name!r} for {count} tokens; expected one for each")
         last_queries = [0 if inspection.queries is None else int(inspection.queries[-1]) for _, inspection in calls]
@@ -79,11 +89,13 @@ def _join_words(rows: Trace, count: int) -> Trace:
         keys = calls[-1][1].sizes[2] if kind == "cross" else positions[-1] + 1
         weights = torch.cat([_widen(inspection, keys) for _, inspection in calls], -2)
         inspection = calls[-1][1]
+        # A query does not attend to the token that it writes. So patterns such as "itself" are not defined: −1 for keys
+        # of another sequence.
         written = Inspection(weights=weights, heads=inspection.heads, queries=torch.tensor(positions),
-                             shape=tuple(weights.shape), positions=(0, min(0, inspection.positions[1])))  # fmt: skip
+                             shape=tuple(weights.shape), positions=(0, -1))  # fmt: skip
         joined.add(written, calls[0][0])
     joined.withheld = "got only the queries of written tokens; expected dikkat.record(model, weights=True)"
-    return joined
+    return joined, first_calls, count
 
 
 def _widen(inspection: Inspection, keys: int) -> Tensor:

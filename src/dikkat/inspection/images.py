@@ -81,7 +81,7 @@ def locate_pixels(encode: Encode, inputs: Mapping[str, Any], image: Any) -> Loca
     for name, values in inputs.items():
         if not isinstance(values, Tensor) or not values.is_floating_point():
             continue
-        tensors = [encoding[name].double() for encoding in encodings]
+        tensors = [encoding[name].cpu().double() for encoding in encodings]  # MPS has no float64
         if any(tensor.shape != values.shape for tensor in tensors):
             raise unknown_positions("the processor returns another size for another image of the same size")
         black, white, *ramps, inverse = tensors
@@ -89,7 +89,7 @@ def locate_pixels(encode: Encode, inputs: Mapping[str, Any], image: Any) -> Loca
         if not is_pixel.any():
             continue
         span = torch.where(is_pixel, white - black, math.nan)
-        if float(((values.double() + inverse - black - white) / span).nanmean().abs()) > 0.02:
+        if float(((values.cpu().double() + inverse - black - white) / span).abs().nanmean()) > 0.02:
             raise unknown_positions("the processor changes an image according to its content")
         x, y = ((ramp - black) / span * size for ramp, size in zip(ramps, image.size, strict=True))
         if values.ndim > 3 and values.shape[-3] in (1, 3, 4):

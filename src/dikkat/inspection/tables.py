@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dikkat.inspection.heads import GRID_PATTERNS, PATTERNS, KnownWeights, compute_scores
 from dikkat.inspection.request import Inspection
-from dikkat.show.blocks import Layouts, fitting_layouts
+from dikkat.show.blocks import Layouts, fitting_layouts, positions_outside
 from dikkat.show.positions import Grid, Token, TokenList
 from dikkat.show.views import axis_labels, labels_of
 
@@ -150,6 +150,42 @@ def head_weights(
     axes = zip(_labels_of_axes(known, call.kind, tokens), (known.queries, torch.arange(known.key_count)), strict=True)
     labels = [axis_labels(axis_tokens, (known.first_key + positions).tolist()) for axis_tokens, positions in axes]
     return weights.numpy(), [token.text for token in labels[0]], [token.text for token in labels[1]]
+
+
+def query_weights(
+    call: Any, record: Inspection, index: int, element: int, layouts: tuple[Layouts, Layouts], query: int | None
+) -> tuple[NDArray[np.float64], int | None]:
+    """Return the weights (m,) of a query, or the mean over all queries without padding, and the query's number.
+
+    Raises:
+        IndexError: The query was not recorded.
+        ValueError: Only the largest weights were recorded.
+    """
+    seen = record.of_batch(element)
+    known = known_weights(seen, call.kind)
+    positions = (known.queries + known.first_key).tolist()
+    if query is not None and query not in positions:
+        is_range = positions == [*range(positions[0], positions[0] + len(positions))]
+        expected = f"{positions[0]} to {positions[-1]}" if is_range else f"one of {', '.join(map(str, positions))}"
+        raise IndexError(f"query: got {query}; expected {expected}")
+    number = None if query is None else positions.index(query)
+    weights = known.weights.new_zeros(len(positions), known.key_count)
+    weights.scatter_add_(1, known.keys[index].clamp(min=0), known.weights[index])
+    if seen.weights is None:
+        exact = torch.zeros(len(positions), dtype=torch.bool)
+        if seen.outside is not None and seen.queries is None:
+            outside = positions_outside(layouts[0], len(positions))
+            weights[outside], exact[outside] = seen.outside[index].double(), True
+        exact |= weights.sum(-1) > 0.999
+        if not exact.all() if number is None else not exact[number]:
+            raise ValueError(f"trace[{call.name!r}]: got only the largest weights; expected a recording with "
+                             "weights=True")  # fmt: skip
+    if number is not None:
+        return weights[number].numpy(), number
+    is_real = torch.ones(len(positions), dtype=torch.bool)
+    if known.is_self:
+        is_real = ~known.hidden[known.queries]
+    return weights[is_real].mean(0).numpy(), None
 
 
 def _labels_of_axes(known: KnownWeights, kind: str, tokens: Mapping[str, TokenList]) -> tuple[list[Token], TokenList]:

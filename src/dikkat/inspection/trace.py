@@ -123,7 +123,8 @@ class Trace:
             if kind == "encoder":
                 counts |= {keys} if call.kind in ("encoder", "cross") or first_key < 0 else set()
             elif kind == "image" or call.kind != "encoder":
-                counts |= {first + queries} if first_key < 0 else {first + queries, first_key + keys}
+                is_other = first_key < 0 and call.kind != "self"  # keys from another sequence
+                counts |= {first + queries} if is_other else {first + queries, max(0, first_key) + keys}
             if call.run > self._calls[0][0].run and counts:  # the last generated token is no query
                 counts.add(max(counts) + 1)
         return counts - {0}
@@ -391,7 +392,7 @@ class Trace:
             head: The head.
             kind: "lines" for two columns of tokens with lines whose opacity is the weight, "map" for a heat map,
                 "image" for the weights of the keys on the image of their `dikkat.Grid`, or below their `Times`.
-            query: With "image", the position of the query; None for the mean over all queries.
+            query: With "image", the position of the query; None for the mean over all queries without padding.
             element: The element of the batch.
 
         Returns:
@@ -400,7 +401,7 @@ class Trace:
         Raises:
             IndexError: The layer, head or query was not recorded.
             ValueError: `kind` is unknown, there are more than 100 tokens for lines, no key is in a grid or time axis,
-                or as in `frame`.
+                only the largest weights are known for an image, or as in `frame`.
             ModuleNotFoundError: matplotlib is not installed.
         """
         from dikkat.show.figures import draw_head, draw_layouts
@@ -412,8 +413,9 @@ class Trace:
         index = head if head < 0 else tables.heads_of(record).index(head)
         weights, queries, keys = tables.head_weights(call, record, index, element, self.tokens_of(element))
         if kind == "image":
-            layouts = tables.layouts_of(call.kind, record, self.tokens_of(element))[1]
-            return draw_layouts(weights, queries, layouts, query)
+            layouts = tables.layouts_of(call.kind, record, self.tokens_of(element))
+            row, number = tables.query_weights(call, record, index, element, layouts, query)
+            return draw_layouts(row, "mean of all queries" if number is None else queries[number], layouts[1])
         return draw_head(weights, queries, keys, kind=kind)
 
     def rollout(self) -> Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dikkat.show.positions import Grid, Times, TokenList
+from dikkat.show.positions import Grid, Times, TokenList, grid_starts
 
 Layouts = Mapping[int, Grid | Times]  # grids and times by the position of their first token
 _MAX_BLOCKS = 256  # the most blocks that a recording keeps for the queries or the keys
@@ -43,11 +43,12 @@ def find_groups(layouts: Layouts, count: int, side: int) -> Tensor:
 
 
 def find_cells(layouts: Layouts, count: int) -> Tensor:
-    """Return the index of the grid, the row and the column of each position, (count, 3); −1 outside of grids."""
+    """Return the index of the lattice, the row and the column of each position, (count, 3); −1 outside of grids."""
     cells = torch.full((count, 3), -1)
-    for number, (first, layout) in enumerate(layouts.items()):
-        if isinstance(layout, Grid):
-            cells[first : first + len(layout)] = torch.tensor([(number, *cell) for cell in layout.cells()])
+    for first, (number, above) in grid_starts(layouts).items():
+        layout = layouts[first]
+        numbered = [(number, above + row, column) for row, column in layout.cells()]
+        cells[first : first + len(layout)] = torch.tensor(numbered)
     return cells
 
 

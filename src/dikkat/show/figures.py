@@ -40,13 +40,10 @@ def draw_head(weights: NDArray[np.float64], queries: Sequence[str], keys: Sequen
     return figure
 
 
-def draw_layouts(weights: NDArray[np.float64], queries: Sequence[str], layouts: Layouts, query: int | None) -> Figure:
-    """Return the figure of `Trace.figure` with kind="image" for weights (n, m)."""
+def draw_layouts(row: NDArray[np.float64], title: str, layouts: Layouts) -> Figure:
+    """Return the figure of `Trace.figure` with kind="image" for the weights (m,) of a query."""
     if not layouts:
         raise ValueError("figure: got no grid or times among the keys; expected trace.tokens = [..., dikkat.Grid(...)]")
-    if query is not None and not -len(weights) <= query < len(weights):
-        raise IndexError(f"query: got {query}; expected {-len(weights)} to {len(weights) - 1}")
-    row = weights.mean(0) if query is None else weights[query]
     panels: dict[int, list[tuple[Grid | Times, NDArray[np.float64]]]] = {}
     for number, (first, layout) in enumerate(layouts.items()):
         values = row[first : first + len(layout)]
@@ -54,7 +51,6 @@ def draw_layouts(weights: NDArray[np.float64], queries: Sequence[str], layouts: 
             values = values[np.argsort(layout.order)]
         image = layout.image if isinstance(layout, Grid) else None
         panels.setdefault(number if image is None else id(image) + len(layouts), []).append((layout, values))
-    title = "mean of all queries" if query is None else queries[query]
     return draw_panels([[*panels.values()]], [title] * len(panels))
 
 

@@ -248,6 +248,34 @@ class TokenList(list[Token]):
         return super().__repr__() if not layouts else f"TokenList of {len(self)} with {{{layouts}}}"
 
 
+def grid_starts(layouts: Mapping[int, Grid | Times]) -> dict[int, tuple[int, int]]:
+    """Return the number of the lattice of each grid and the number of its rows above the grid, by first position.
+
+    A grid is a part of the previous grid's lattice if it has as many columns directly below it on the same image. So
+    the rows of an image are one lattice, even if a separator follows each row.
+    """
+    starts, last, number, row = dict[int, tuple[int, int]](), None, -1, 0
+    for first, grid in layouts.items():
+        if not isinstance(grid, Grid):
+            continue
+        is_below = last is not None and _is_below(last, grid)
+        number, row = (number, row + last.rows) if last is not None and is_below else (number + 1, 0)
+        starts[first], last = (number, row), grid
+    return starts
+
+
+def _is_below(upper: Grid, lower: Grid) -> bool:
+    """Return whether the columns of a grid continue directly below another grid of the same image."""
+    is_same = upper.image is lower.image or upper.image == lower.image
+    if upper.image is None or not is_same or upper.box is None or lower.box is None:
+        return False
+    width, height = (upper.box[2] - upper.box[0]) / upper.columns, (upper.box[3] - upper.box[1]) / upper.rows
+    changes = lower.box[0] - upper.box[0], lower.box[2] - upper.box[2]
+    gaps = lower.box[1] - upper.box[3], (lower.box[3] - lower.box[1]) / lower.rows - height
+    is_aligned = max(map(abs, changes)) < 0.25 * width and max(map(abs, gaps)) < 0.25 * height
+    return is_aligned and upper.columns == lower.columns
+
+
 def tokens_of(tokens: object) -> dict[str, TokenList]:
     """Convert a list, a pair (source, target) or a mapping to tokens by kind: "self", "encoder", "image"."""
     if isinstance(tokens, Mapping):
@@ -273,15 +301,16 @@ def _join_layouts(labels: object) -> TokenList:
         return labels
     entries = [labels] if isinstance(labels, Part) else labels
     sequence = TokenList()
-    grids = sum(isinstance(entry, Grid) for entry in entries) if isinstance(entries, Sequence) else 0
     for entry in _check_labels("tokens", entries, (str, Token, Grid, Words, Times)):
         if isinstance(entry, Grid | Times):
             sequence.parts[len(sequence)] = entry
-        new = entry.labels() if isinstance(entry, Part) else [entry if isinstance(entry, Token) else Token(entry)]
-        if isinstance(entry, Grid) and grids > 1:  # number the images, so that no two cells have the same text
-            number = sum(isinstance(layout, Grid) for layout in sequence.parts.values())
-            new = [Token(f"image {number}, {token.text}") for token in new]
-        sequence += new
+        sequence += entry.labels() if isinstance(entry, Part) else [entry if isinstance(entry, Token) else Token(entry)]
+    starts = grid_starts(sequence.parts)
+    has_several = any(number for number, _ in starts.values())
+    for first, (number, above) in starts.items():  # texts of cells are unique
+        image = f"image {number + 1}, " if has_several else ""
+        for position, (row, column) in enumerate(sequence.parts[first].cells(), first):
+            sequence[position] = Token(f"{image}row {above + row + 1}, column {column + 1}")
     return sequence
 
 
@@ -301,7 +330,7 @@ def _check_labels(name: str, labels: Any, types: tuple[type, ...] = (str, Token)
 def describe_counts(tokens: TokenList, expected: int) -> str:
     """Return the end of an error message: the token count of each part, and an example with the expected count."""
     words = len(tokens) - sum(map(len, tokens.parts.values()))
-    counts = " + ".join([*([f"{words} words"] if words else []), *map(repr, tokens.parts.values())])
+    counts = " + ".join([*([f"{words} word{'s' * (words > 1)}"] if words else []), *map(repr, tokens.parts.values())])
     for extra in (words, *range(min(6, expected))):
         side = math.isqrt(max(0, expected - extra))
         if side and side * side == expected - extra:

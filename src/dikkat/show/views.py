@@ -18,7 +18,7 @@ from dikkat.show.blocks import (
     reading_order,
     recorded_side,
 )
-from dikkat.show.positions import Grid, Times, Token, TokenList
+from dikkat.show.positions import Grid, Times, Token, TokenList, grid_starts
 
 __all__ = ["CELLS", "TOP", "Layer", "labels_of", "views_of"]
 
@@ -225,7 +225,7 @@ def _zip(codes: NDArray[np.uint8]) -> str:
 
 def _layout_data(layouts: Layouts, images: list[Any]) -> list[dict[str, Any]]:
     """Return the grids and times of an axis, and add their images."""
-    data = []
+    data, starts = [], grid_starts(layouts)
     for first, layout in layouts.items():
         if not isinstance(layout, Grid):
             series = None if layout.series is None else [float(f"{value:.5g}") for value in _outline(layout)]
@@ -235,6 +235,7 @@ def _layout_data(layouts: Layouts, images: list[Any]) -> list[dict[str, Any]]:
             images.append(layout.image)
         number = -1 if layout.image is None else images.index(layout.image)
         cells = {"kind": "grid", "start": first, "rows": layout.rows, "columns": layout.columns}
+        cells |= {"number": starts[first][0], "above": starts[first][1]}
         data.append(cells | {"image": number, "box": layout.box or (0, 0, layout.columns, layout.rows)})
     return data
 

@@ -204,10 +204,11 @@ export class Places {
   // --- names
 
   private nameOf(part: Grid): string {
-    const grids = this.parts.flat().filter((each): each is Grid => each.kind === "grid");
-    if (new Set(grids.map(({ start }) => start)).size < 2) return this.images[part.image]?.name ?? "";
-    const own = this.parts.find((each) => each.includes(part)) ?? this.parts[1];
-    return this.images[part.image]?.name || t("place-number", own.filter(({ kind }) => kind === "grid").indexOf(part) + 1);
+    const grids = this.parts.flat().filter((other): other is Grid => other.kind === "grid");
+    if (new Set(grids.map(({ start, number }) => number ?? start)).size < 2) return this.images[part.image]?.name ?? "";
+    const axis = this.parts.find((parts) => parts.includes(part)) ?? this.parts[1];
+    const number = part.number ?? axis.filter(({ kind }) => kind === "grid").indexOf(part);
+    return this.images[part.image]?.name || t("place-number", number + 1);
   }
 
   /** The name of a position in a sentence. */
@@ -216,7 +217,7 @@ export class Places {
     if (part?.kind === "times") return t("place-time", String(part.values[position - part.start]!));
     if (part) {
       const k = position - part.start;
-      return [this.nameOf(part), t("place-cell", Math.floor(k / part.columns) + 1, (k % part.columns) + 1)].filter(Boolean).join(", ");
+      return [this.nameOf(part), t("place-cell", (part.above ?? 0) + Math.floor(k / part.columns) + 1, (k % part.columns) + 1)].filter(Boolean).join(", ");
     }
     return isolated(written(this.tokens[side][position]!));
   }

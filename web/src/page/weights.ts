@@ -9,6 +9,9 @@ export interface Grid {
   readonly columns: number;
   /** The number of the image; −1 for none. */
   readonly image: number;
+  /** The number of the lattice that the grid is a part of, and the lattice's rows above the grid. */
+  readonly number?: number;
+  readonly above?: number;
   /** Left, top, right and bottom edge in pixels of the image. */
   readonly box: readonly [number, number, number, number];
 }

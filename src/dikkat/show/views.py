@@ -113,7 +113,7 @@ def labels_of(tokens: Mapping[str, TokenList], kind: str, queries: int, keys: in
 
 
 def _positions_data(shown: Sequence[list[int]], counts: Sequence[int]) -> dict[str, Any]:
-    """Return the positions in the sequence of the queries and keys of a page, if they are not 0, 1, 2, …"""
+    """Return the positions in the sequence of the queries and keys of a page, if they are not those of a whole text."""
     is_usual = all(axis == [*range(count)] for axis, count in zip(shown, counts, strict=True))
     return {} if is_usual else {"positions": list(shown)}
 

@@ -104,8 +104,8 @@ def merge_tokens(tokens: TokensByKind, subtracted: TokensByKind, *, aligned: boo
             aligned_labels, aligned_second = (tokens.select(positions.tolist()) for tokens, positions in pairs)
             merged[kind] = TokenList(aligned_labels, _common_parts(aligned_labels, aligned_second))
         else:
-            parts = _common_parts(labels, second)
-            if second.parts and len(parts) < len(labels.parts):
+            layouts = _common_parts(labels, second)
+            if second.parts and len(layouts) < len(labels.parts):
                 raise ValueError(f"trace - other: got {kind!r} with {labels.parts} and {second.parts}; expected equal "
                                  "rows, columns, orders and times at the same positions")  # fmt: skip
             texts = _texts_of([*second, *labels[len(second) :]])
@@ -114,19 +114,19 @@ def merge_tokens(tokens: TokensByKind, subtracted: TokensByKind, *, aligned: boo
                     token if token.text == text else token._replace(text=f"{token.text} / {text}")
                     for token, text in zip(labels, texts, strict=False)
                 ),
-                parts,
+                layouts,
             )
     return merged
 
 
-def _common_parts(tokens: TokenList, others: TokenList) -> dict[int, Grid | Times]:
-    """Return the grids and times that others have at the same positions, on any image."""
-    return {first: part for first, part in tokens.parts.items()
-            if first in others.parts and _shape_of(part) == _shape_of(others.parts[first])}  # fmt: skip
+def _common_parts(tokens: TokenList, subtracted: TokenList) -> dict[int, Grid | Times]:
+    """Return the grids and times that the subtracted tokens have at the same positions, on any image."""
+    return {first: layout for first, layout in tokens.parts.items()
+            if first in subtracted.parts and _shape_of(layout) == _shape_of(subtracted.parts[first])}  # fmt: skip
 
 
-def _shape_of(part: Grid | Times) -> tuple[Any, ...]:
-    return part.values if isinstance(part, Times) else (part.rows, part.columns, part.cells())
+def _shape_of(layout: Grid | Times) -> tuple[Any, ...]:
+    return tuple(layout.values) if isinstance(layout, Times) else (layout.rows, layout.columns, layout.cells())
 
 
 def _subtract_call(pair: Calls, tokens: Sequence[TokensByKind]) -> Inspection:

@@ -73,8 +73,8 @@ def recorded_side(axes: Sequence[Layouts]) -> int:
 
     An axis with more than 256 grids and times has a block for each.
     """
-    side, most = 1, max(_MAX_BLOCKS, *map(len, axes))
-    while max(count_blocks(layouts, side) for layouts in axes) > most:
+    side, limit = 1, max(_MAX_BLOCKS, *map(len, axes))
+    while max(count_blocks(layouts, side) for layouts in axes) > limit:
         side += 1
     return side
 

@@ -59,8 +59,21 @@ def reading(tokens: list[Any]) -> list[int]:
     return positions
 
 
+def cells_of(tokens: list[Any]) -> dict[int, tuple[int, int, int]]:
+    """The grid, row and column of each position in a grid."""
+    cells: dict[int, tuple[int, int, int]] = {}
+    position = 0
+    for number, entry in enumerate(tokens):
+        length = 1 if isinstance(entry, str) else len(entry)
+        if isinstance(entry, dikkat.Grid):
+            order = entry.order or range(length)
+            cells |= {position + k: (number, *divmod(cell, entry.columns)) for k, cell in enumerate(order)}
+        position += length
+    return cells
+
+
 @cache
-def recorded(layout: str, request: str) -> tuple[dikkat.Trace, np.ndarray]:
+def recorded(layout: str, request: str, seed: int = 7) -> tuple[dikkat.Trace, np.ndarray]:
     """A trace, and its weights (B, H, n, n) in float64."""
 
     class Model(torch.nn.Module):
@@ -68,21 +81,25 @@ def recorded(layout: str, request: str) -> tuple[dikkat.Trace, np.ndarray]:
             return F.scaled_dot_product_attention(x, x, x)
 
     tokens = LAYOUTS[layout]
-    x = torch.randn(2, HEADS, count_of(tokens), SIZE, generator=torch.Generator().manual_seed(7))
+    x = torch.randn(2, HEADS, count_of(tokens), SIZE, generator=torch.Generator().manual_seed(seed))
     with dikkat.record(model := Model(), **REQUESTS[request](tokens)) as trace:
         model(x)
     trace.tokens = tokens
     return trace, (x.double() @ x.double().mT / SIZE**0.5).softmax(-1).numpy()
 
 
-def maps_of(path: Path) -> list[np.ndarray]:
+def maps_of(path: Path, *, signed: bool = False) -> list[np.ndarray]:
     (content,) = re.findall(r'<script id="dikkat-content" type="application/json">(.*?)</script>', path.read_text())
-    found = []
+    maps = []
     for view in json.loads(content)["calls"]["views"]:
         (layer,) = view["layers"]
         codes = np.frombuffer(gzip.decompress(base64.b64decode(layer["maps"]["blocks"])), np.uint8).astype(float)
-        found.append(np.where(codes, 2 ** ((codes - 255) / 12), 0).reshape(HEADS, len(view["queries"]), -1))
-    return found
+        if signed:
+            weights = np.where(codes > 127, -1, 1) * np.where(codes % 128, 2 ** ((codes % 128 - 127) / 6), 0)
+        else:
+            weights = np.where(codes, 2 ** ((codes - 255) / 12), 0)
+        maps.append(weights.reshape(HEADS, len(view["queries"]), -1))
+    return maps
 
 
 def page(trace: dikkat.Trace, weights: np.ndarray, tokens: list[Any], path: Path) -> None:
@@ -109,9 +126,20 @@ def frame(trace: dikkat.Trace, weights: np.ndarray, tokens: list[Any], path: Pat
 
 
 def scores(trace: dikkat.Trace, weights: np.ndarray, tokens: list[Any], path: Path) -> None:
-    table, has_grid = trace.scores(), any(isinstance(entry, dikkat.Grid) for entry in tokens)
-    assert ("row" in table) == has_grid
-    assert has_grid == ("nearby" in table and bool((table["nearby"] >= 0).all()))
+    """The mean share of the keys in the same row, compared with that of uniform weights."""
+    table, cells = trace.scores(), cells_of(tokens)
+    assert ("row" in table) == bool(cells)
+    if not cells:
+        return
+    count = weights.shape[-1]
+    for name, axis in (("row", 0), ("column", 1)):
+        is_member = np.zeros((count, count), bool)
+        for (i, (grid, *cell)), (j, (other, *key)) in product(cells.items(), cells.items()):
+            is_member[i, j] = i != j and grid == other and cell[axis] == key[axis]
+        uniform = is_member.mean(-1)
+        shares = ((weights[0] * is_member).sum(-1) - uniform) / (1 - uniform)
+        expected = shares[:, is_member.any(-1)].mean(-1).clip(0)
+        np.testing.assert_allclose(table[name], expected, atol=1e-5)
 
 
 def figure(trace: dikkat.Trace, weights: np.ndarray, tokens: list[Any], path: Path) -> None:
@@ -138,7 +166,16 @@ def figure(trace: dikkat.Trace, weights: np.ndarray, tokens: list[Any], path: Pa
 def on_image(trace: dikkat.Trace, weights: np.ndarray, tokens: list[Any], path: Path) -> None:
     for first, layout in trace.parts["self"].items():
         drawn = show.on_image(weights[0, :, 0, first : first + len(layout)], layout)
-        assert len(drawn.axes) >= HEADS
+        if isinstance(layout, dikkat.Grid):
+            values = weights[0, :, 0, reading(tokens)[first : first + len(layout)]].T
+            images = [axes.images[1 if layout.image is not None else 0] for axes in drawn.axes[:HEADS]]
+            for image, head in zip(images, values, strict=True):
+                shown = image.get_array()[..., 3].ravel()
+                np.testing.assert_allclose(shown, 0.85 * np.sqrt(head / values.max()), atol=1e-3)
+        else:
+            heights = [axes.collections[0].get_paths()[0].vertices[:, 1].max() for axes in drawn.axes[:HEADS]]
+            expected = weights[0, :, 0, first : first + len(layout)].max(-1)
+            np.testing.assert_allclose(heights, expected, rtol=1e-5)
 
 
 def distances(trace: dikkat.Trace, weights: np.ndarray, tokens: list[Any], path: Path) -> None:
@@ -148,13 +185,25 @@ def distances(trace: dikkat.Trace, weights: np.ndarray, tokens: list[Any], path:
         return
     table = trace.distances(unit="pixels", element=1)
     assert len(table) == HEADS
-    assert ((table["distance"] > 0) & (table["distance"] < 9)).all()
+    cells, count = cells_of(tokens), weights.shape[-1]
+    is_pair, lengths = np.zeros((count, count), bool), np.zeros((count, count))
+    for (i, (grid, *cell)), (j, (other, *key)) in product(cells.items(), cells.items()):
+        layout = tokens[grid]
+        left, top, right, bottom = layout.box
+        size = np.array([(bottom - top) / layout.rows, (right - left) / layout.columns])
+        is_pair[i, j], lengths[i, j] = grid == other, np.linalg.norm((np.array(cell) - key) * size)
+    shares = (weights[1] * is_pair)[:, is_pair.any(-1)]
+    expected = ((shares * lengths[is_pair.any(-1)]).sum(-1) / shares.sum(-1)).mean(-1)
+    np.testing.assert_allclose(table["distance"], expected, rtol=1e-5)
 
 
 def difference(trace: dikkat.Trace, weights: np.ndarray, tokens: list[Any], path: Path) -> None:
-    (trace - trace).to_html(path / "page.html")
-    assert (trace - trace).parts == trace.parts
-    assert not maps_of(path / "page.html")[0].any()
+    layout = next(name for name, entries in LAYOUTS.items() if entries is tokens)
+    other, other_weights = recorded(layout, "weights", seed=11)
+    (trace - other).to_html(path / "page.html")
+    assert (trace - other).parts == trace.parts
+    expected = (weights - other_weights)[0][:, reading(tokens)][:, :, reading(tokens)]
+    np.testing.assert_allclose(maps_of(path / "page.html", signed=True)[0], expected, rtol=0.06, atol=1e-5)
 
 
 VIEWS: dict[str, Callable[[dikkat.Trace, np.ndarray, list[Any], Path], None]] = {

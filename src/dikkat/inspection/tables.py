@@ -161,8 +161,8 @@ def query_weights(
         IndexError: The query was not recorded.
         ValueError: Only the largest weights were recorded.
     """
-    one = record.of_batch(element)
-    known = known_weights(one, call.kind)
+    batch_record = record.of_batch(element)
+    known = known_weights(batch_record, call.kind)
     positions = (known.queries + known.first_key).tolist()
     if query is not None and query not in positions:
         is_range = positions == [*range(positions[0], positions[0] + len(positions))]
@@ -171,11 +171,11 @@ def query_weights(
     number = None if query is None else positions.index(query)
     weights = known.weights.new_zeros(len(positions), known.key_count)
     weights.scatter_add_(1, known.keys[index].clamp(min=0), known.weights[index])
-    if one.weights is None:
+    if batch_record.weights is None:
         exact = torch.zeros(len(positions), dtype=torch.bool)
-        if one.outside is not None and one.queries is None:
+        if batch_record.outside is not None and batch_record.queries is None:
             outside = positions_outside(layouts[0], len(positions))
-            weights[outside], exact[outside] = one.outside[index].double(), True
+            weights[outside], exact[outside] = batch_record.outside[index].double(), True
         exact |= weights.sum(-1) > 0.999
         if not exact.all() if number is None else not exact[number]:
             raise ValueError(f"trace[{call.name!r}]: got only the largest weights; expected a recording with "

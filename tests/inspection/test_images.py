@@ -125,6 +125,21 @@ def test_frame_of_a_crop() -> None:
     assert abs(lefts[0] - 28) <= 2
 
 
+def test_a_page_has_the_original_with_the_frame_of_a_crop(tmp_path: Path) -> None:
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 35}, crop_size={"height": 35, "width": 35})
+    dikkat.show.attention(tiny_vit(), processor, picture(), tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    content = json.loads(re.findall(r'<script id="dikkat-content" type="application/json">(.*?)</script>', page)[0])
+    (image,) = content["calls"]["images"]
+    original = image["original"]
+    assert (original["width"], original["height"]) == SIZE
+    left, top, right, bottom = original["frame"]
+    assert (top, bottom) == (0, 101)
+    assert abs(left - 28) <= 2
+    assert right - left == image["width"]
+    assert original["source"].startswith("data:image/")
+
+
 def test_padding_is_grey() -> None:
     class Padding(BitImageProcessorPil):
         """Pads to a square, below and on the right."""

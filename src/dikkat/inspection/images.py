@@ -308,7 +308,8 @@ def draw_grids(entries_by_kind: Mapping[str, Sequence[str | Token | Lattice]], i
         if not isinstance(entry, Lattice):
             return entry
         box = np.clip(np.array(entry.box) - [*corner, *corner], 0, limits).tolist()
-        return Grid(entry.rows, entry.columns, image=region, box=box, order=entry.order)
+        original = None if region is image else (image, (*corner, *size))
+        return Grid(entry.rows, entry.columns, image=region, box=box, order=entry.order, original=original)
 
     return {kind: [draw(entry) for entry in entries] for kind, entries in entries_by_kind.items()}
 

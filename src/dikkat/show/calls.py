@@ -12,6 +12,7 @@ from dikkat.show.arrays import as_array
 from dikkat.show.document import document, escaped
 from dikkat.show.heatmaps import scale_of
 from dikkat.show.pictures import data_url
+from dikkat.show.positions import Grid
 from dikkat.show.summaries import mean_entropies
 
 Call = tuple[str, Mapping[str, Tensor]]
@@ -21,6 +22,7 @@ _CALLS = 100  # maximum calls shown
 _CELLS = 2**16  # maximum cells stored of a call's rows or sums; longer sequences are max-pooled
 _MIN_CELLS = 64  # of a row
 _IMAGE_SIDE = 1024  # maximum pixels of a side of an image
+_ORIGINAL_SIDE = 512  # of an original that a page shows next to the region that the model saw
 
 
 def calls_page(
@@ -44,11 +46,21 @@ def calls_page(
     plain = f'<main id="room"><p class="quiet">{summary}</p>\n' + "\n".join(articles) + "\n</main>"
     data = {"count": count, "overall": _overall_map(shown), "calls": content, "views": list(views)}
     if images:
-        data["images"] = [
-            {"source": data_url(image, _IMAGE_SIDE), "width": image.width, "height": image.height, "name": ""}
-            for image in images
-        ]
+        data["images"] = [_describe_image(grid) for grid in images]
     return document(title, plain, calls=data)
+
+
+def _describe_image(grid: Grid) -> dict[str, Any]:
+    """Return the image of a grid, and the original with the frame of the region that the model saw."""
+    image = grid.image
+    described = {"source": data_url(image, _IMAGE_SIDE), "width": image.width, "height": image.height, "name": ""}
+    if grid.original is None:
+        return described
+    original, frame = grid.original
+    limits = original.width, original.height
+    edges = [min(max(edge, 0), limits[k % 2]) for k, edge in enumerate(frame)]
+    source = data_url(original, _ORIGINAL_SIDE)
+    return described | {"original": {"source": source, "width": limits[0], "height": limits[1], "frame": edges}}
 
 
 def _list_tensors(record: Mapping[str, Tensor]) -> str:

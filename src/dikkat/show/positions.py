@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -41,6 +41,8 @@ class Grid:
             grid.
         box: (left, top, right, bottom) in pixels of the image: the region that the patches cover. None for all of it.
         order: The cell of each position, row · columns + column. None for row by row.
+        original: (image, (left, top, right, bottom)): the Pillow image that `image` is a region of, and the region in
+            its pixels, which a page shows. A saved trace does not have it. None for no other image.
 
     Attributes:
         image: A Pillow image in mode "L" or "RGB" with transparent pixels in white, or None. A longer side above 2,048
@@ -64,6 +66,7 @@ class Grid:
     image: Any = None
     box: Sequence[float] | None = None
     order: Sequence[int] | None = None
+    original: tuple[Any, Sequence[float]] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Check and convert the arguments."""

@@ -55,7 +55,7 @@ def views_of(
 ) -> list[dict[str, Any]]:
     """Return a view for each kind and size of attention, in the format of `web/src/page/views.ts`.
 
-    Adds the images of grids to `images`. The page has views of as many `elements`.
+    Adds a grid for each different image to `images`. The page has views of as many `elements`.
     """
     groups: dict[Any, list[Layer]] = {}
     for layer in layers:
@@ -224,16 +224,17 @@ def _zip(codes: NDArray[np.uint8]) -> str:
 
 
 def _layout_data(layouts: Layouts, images: list[Any]) -> list[dict[str, Any]]:
-    """Return the grids and times of an axis, and add their images."""
+    """Return the grids and times of an axis, and add a grid for each new image."""
     data, starts = [], grid_starts(layouts)
     for first, layout in layouts.items():
         if not isinstance(layout, Grid):
             series = None if layout.series is None else [float(f"{value:.5g}") for value in _outline(layout)]
             data.append({"kind": "times", "start": first, "values": layout.values, "series": series})
             continue
-        if layout.image is not None and layout.image not in images:
-            images.append(layout.image)
-        number = -1 if layout.image is None else images.index(layout.image)
+        known_images = [grid.image for grid in images]
+        if layout.image is not None and layout.image not in known_images:
+            images.append(layout)
+        number = -1 if layout.image is None else [*known_images, layout.image].index(layout.image)
         cells = {"kind": "grid", "start": first, "rows": layout.rows, "columns": layout.columns}
         cells |= {"number": starts[first][0], "above": starts[first][1]}
         data.append(cells | {"image": number, "box": layout.box or (0, 0, layout.columns, layout.rows)})

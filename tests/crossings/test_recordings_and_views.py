@@ -65,6 +65,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 }
 
 # What a card of a page has no map of: weights and the largest of them are drawn as lines from token to token.
+UNDRAWN = {"entropy", "heads", "hidden", "queries", "query_groups", "key_groups"}
 EMPTY = {"weights", "top_weights", "top_keys", "argmax", "lse"}
 DRAWN = [{"weights"}, {"top_weights"}, {"overview"}, {"rows"}, {"sums"}, {"entropy"}]
 
@@ -143,6 +144,8 @@ def expected(request: dict[str, Any], choice: dict[str, Any]) -> Expected:
             seen["top_keys"] = F.pad(keys[..., : request["top_k"]], more, value=-1)
         if "blocks" in request:  # of one patch
             seen["blocks"] = weights
+            for of, axis in (("query_groups", -2), ("key_groups", -1)):
+                seen[of] = torch.arange(weights.shape[axis])
         if {"weights", "top_k"} & set(request):
             seen["hidden"] = (weights == 0).all(-2)
         if "sums" in request:
@@ -272,7 +275,14 @@ def assert_page(page: str, right: Expected, words: str = "01234") -> None:
         shown = {maps["kind"]: numbers(maps) for maps in call["maps"]}
         for name, tensor in seen.items():
             assert f"{name} {tuple(tensor.shape)}" in call["recorded"]
-            if name not in EMPTY and name not in ("entropy", "heads", "hidden", "queries"):
+            if name not in EMPTY and name not in (
+                "entropy",
+                "heads",
+                "hidden",
+                "queries",
+                "query_groups",
+                "key_groups",
+            ):
                 of_first = tensor[0][None] if name == "sums" else tensor[0]
                 assert_near(shown.pop(name), of_first)
         assert not shown

@@ -65,7 +65,8 @@ CHOICES: dict[str, dict[str, Any]] = {
 }
 
 # What a card of a page has no map of: weights and the largest of them are drawn as lines from token to token.
-UNDRAWN = {"entropy", "heads", "hidden", "queries", "query_groups", "key_groups"}
+SHARED = {"heads", "queries", "query_groups", "key_groups"}  # by all elements of a batch
+UNDRAWN = {"entropy", "hidden", *SHARED}
 EMPTY = {"weights", "top_weights", "top_keys", "argmax", "lse"}
 DRAWN = [{"weights"}, {"top_weights"}, {"overview"}, {"rows"}, {"sums"}, {"entropy"}]
 
@@ -212,7 +213,7 @@ def iteration(trace: dikkat.Trace, right: Expected, path: Path) -> None:
 
 def element(trace: dikkat.Trace, right: Expected, path: Path) -> None:
     for (name, call), seen in right.items():
-        own = {what: tensor if what in ("heads", "queries") else tensor[1] for what, tensor in seen.items()}
+        own = {what: tensor if what in SHARED else tensor[1] for what, tensor in seen.items()}
         assert_recorded(trace[name, call].of_element(1), own)
 
 
@@ -332,7 +333,7 @@ def page_of_elements(trace: dikkat.Trace, right: Expected, path: Path) -> None:
     content = content_of((path / "page.html").read_text(encoding="utf-8"))
     for element, view in zip([1, 0], content["views"], strict=bool(content["views"])):
         own = {
-            which: {name: each if name in ("heads", "queries") else each[element:] for name, each in seen.items()}
+            which: {name: each if name in SHARED else each[element:] for name, each in seen.items()}
             for which, seen in right.items()
         }
         assert view["element"] == element
@@ -409,7 +410,7 @@ def difference(trace: dikkat.Trace, right: Expected, path: Path) -> None:
     """Of two recordings, the second with the elements of the batch in the other order; and its views."""
     other, changes = dikkat.Trace(), []
     for call, seen in trace.calls():
-        tensors = {name: each.flip(0) for name, each in seen.tensors().items() if name not in ("heads", "queries")}
+        tensors = {name: each.flip(0) for name, each in seen.tensors().items() if name not in SHARED}
         other.add(dataclasses.replace(seen, **tensors), call)
     came = trace - other
     came.save(path / "difference")

@@ -47,7 +47,7 @@ def attention(
 
     The page opens on the most informative head, with lines from each token to the tokens that it attends to. It also
     has the main pattern of each head, all layers and heads as small maps, and the weight of one pair in all heads. The
-    model runs once, on its fast path, without gradients.
+    recorded run uses the model's fast path, without gradients.
 
     Args:
         model: Any model that `dikkat.record` accepts.

@@ -74,6 +74,7 @@ def test_weights_below_a_series(series):
     expected = [0, 1, 4] if len(series) == 3 else np.linspace(0, 4, 100)
     np.testing.assert_allclose(line.get_xdata(), expected)
     low, high = figure.axes[1].get_ylim()
+    assert low < min(series) < max(series) <= high
     assert (min(series) - low) / (high - low) > 0.5 * figure.axes[0].get_ylim()[0] + 0.5  # in the upper half
 
 

@@ -189,6 +189,7 @@ class Observation(Dataflow):
         self._outer: recording_hooks.Observer | None = None  # of a relevance that is computed in a recording
         self._logits: Tensor | None = None  # of the last softmax in a module with sinks
         self._step: int | None = None  # of a recurrence that is changed
+        self._queries_are_heads = False
 
     def update(self) -> None:
         """Receive dikkat's calls if a watcher's selected module is running."""
@@ -250,6 +251,11 @@ class Observation(Dataflow):
         if edits:
             with self._naming_errors():
                 result = edit_result(problem, run_unchanged, edits)
+        elif recordings and self._queries_are_heads:
+            result, inspect = _run_heads(problem, run_unchanged)
+            for recording in recordings:
+                recording.add(inspect, streams, 1, restrictions.keys)
+            recordings = []
         elif recordings and self._outer is None:
             result = recordings[-1].compute(name, problem, streams)
             recordings = recordings if result is None else recordings[:-1]
@@ -281,6 +287,20 @@ class Observation(Dataflow):
         query, key = (self.origin(weights.new_zeros(())) for _ in range(2))
         for recording in self._recordings():
             recording.add(partial(inspect_weights, weights), (query, key, query), *weights.shape[-2:])
+
+    @property
+    def can_group(self) -> bool:
+        """Whether `as_heads` can run a call: changes and relevances need repeated keys."""
+        return not self.changes and self._outer is None
+
+    @contextmanager
+    def as_heads(self) -> Iterator[None]:
+        """Take the queries (B, H', g, d) of a call within the context as one query each of H' · g heads."""
+        self._queries_are_heads = True
+        try:
+            yield
+        finally:
+            self._queries_are_heads = False
 
     @contextmanager
     def as_one_call(self) -> Iterator[None]:
@@ -524,6 +544,15 @@ def _inspection_of(
         return inspect_problem(replace(problem, dropout=0.0, seeds=None), request, edits=edits)
 
     return inspect, streams, problem.restrictions.queries, problem.restrictions.keys
+
+
+def _run_heads(problem: Problem, run: Callable[[], Result]) -> tuple[Result, Callable[[Request], Inspection]]:
+    """Return the result of a call whose queries (B, H', g, d) are heads, and a function that inspects it."""
+    with torch.no_grad():
+        full: Any = run_problem(replace(problem, wants_state=True, wants_weights=True, dropout=0.0, seeds=None))
+    result = run() if problem.records or problem.dropout or problem.wants_weights else Result(full.mean, None, None)
+    weights, lse = full.weights.flatten(1, 2).unsqueeze(2), full.lse.flatten(1, 2).unsqueeze(2)
+    return result, lambda request: inspect_weights(weights, request, lse)
 
 
 def _inspect_fused(inputs: dict[str, Any], edits: Edits, request: Request) -> Inspection:

@@ -26,6 +26,7 @@ from dikkat.cli.options import (
 )
 from dikkat.errors import InputError
 from dikkat.translation import Evaluation, Settings, Translator, evaluate
+from dikkat.translation.data.catalogues import kind_of
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.formats.model_folder import check_writable
 from dikkat.translation.formats.origin import Origin
@@ -168,6 +169,8 @@ def _load_plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resu
 def _has_pairs(path: Path) -> bool:
     if not path.is_file():
         return False
+    if kind_of(path):
+        return True
     with path.open("rb") as file:
         source, tab, _ = file.readline(MAX_CHARACTERS).partition(b"\t")
     return ".csv" in path.suffixes or (bool(tab) and b"=" not in source and bool(source.strip()))

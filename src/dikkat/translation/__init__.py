@@ -45,6 +45,7 @@ with require_extra("translation"):
     )
 
 if TYPE_CHECKING:
+    from dikkat.translation.training.continuing import continue_training
     from dikkat.translation.training.suited import settings_for
     from dikkat.translation.training.train import train
 
@@ -54,13 +55,13 @@ __all__ = [
     "PairCorpus", "Recipe", "Search", "Settings", "SettingsError", "Source", "TokenEvaluation", "Tokenizer",
     "Training", "TrainingDivergedError", "TrainingError", "TrainingFolderError", "TrainingMemoryError",
     "TrainingStorageError", "Translation", "TranslationModel", "Translator", "TsvCorpus", "alignment_error_rate",
-    "as_corpus", "beam_search", "bleu_k", "evaluate", "evaluate_by_length",
+    "as_corpus", "beam_search", "bleu_k", "continue_training", "evaluate", "evaluate_by_length",
     "evaluate_lowercased_tokens", "explain_search", "forced_scores", "gold_links", "greedy", "hold_out",
     "linear_cross_entropy", "named", "read_links", "settings_for", "significance", "split", "train", "without_leaks",
 ]  # fmt: skip
 
 
-_LAZY = {"settings_for": "suited", "train": "train"}
+_LAZY = {"continue_training": "continuing", "settings_for": "suited", "train": "train"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -56,13 +56,20 @@ def json_text(values: object, **layout: Any) -> str:
 
 
 @contextmanager
-def naming_lines(source: str | Path | None, offset: int) -> Iterator[None]:
-    """Replace `sentences[i]` in errors by the line of the source, or by the number of the argument."""
+def naming_lines(source: str | Path | None, lines: int | Sequence[int]) -> Iterator[None]:
+    """Replace `sentences[i]` in errors by the line of the source, or by the number of the argument.
+
+    `lines` is the number of lines before the first sentence, or the line number of each sentence.
+    """
     try:
         yield
     except InputError as error:
-        pattern = r"^sentences\[(\d+)\]"
-        text = re.sub(pattern, lambda match: _position(source, offset + int(match[1]) + 1), str(error))
+
+        def position(match: re.Match[str]) -> str:
+            index = int(match[1])
+            return _position(source, lines + index + 1 if isinstance(lines, int) else lines[index])
+
+        text = re.sub(r"^sentences\[(\d+)\]", position, str(error))
         raise type(error)(text) from error
 
 

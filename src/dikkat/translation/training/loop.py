@@ -182,7 +182,7 @@ class Loop:
         for penalty in _PENALTIES if setting is None else (setting,):
             translations = self.translator.translate(sources, search=Search(length_penalty=penalty))
             written[penalty] = [translation.target for translation in translations]
-        best = max(written, key=lambda penalty: _bleu(written[penalty], references))
+        best = max(written, key=lambda penalty: corpus_bleu(written[penalty], references))
         return best, evaluate(written[best], references, sources)
 
     def _run(self, interrupts: Interrupts) -> None:
@@ -307,7 +307,9 @@ class Loop:
         score = 0.0
         if self.group.rank == 0:
             translations = self.translator.translate([source for source, _ in self.sample])
-            score = _bleu([translation.target for translation in translations], [target for _, target in self.sample])
+            score = corpus_bleu(
+                [translation.target for translation in translations], [target for _, target in self.sample]
+            )
         return self.group.total(score, 1)[0]
 
     def _keep_weights(self, validation: Validation) -> None:
@@ -385,7 +387,8 @@ class Loop:
         )
 
 
-def _bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Return sacreBLEU of translations, from 0 to 100; without four words in a row, of shorter n-grams."""
     from sacrebleu.metrics.bleu import BLEU
 
     words = words_of(references)

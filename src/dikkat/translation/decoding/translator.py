@@ -1,7 +1,7 @@
 """Translators and ensembles: text in, text out, with the attention weights of each word."""
 
 import html
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -15,17 +15,20 @@ from torch import Tensor
 from dikkat.errors import InputError
 from dikkat.extras import require_extra
 from dikkat.storage.files import write_whole
+from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.decoding.hypothesis import Hypothesis, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence
 from dikkat.translation.decoding.search import beam_search
+from dikkat.translation.decoding.term_use import link_terms, use_terms
 from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import undescribed
 from dikkat.translation.settings import Settings
+from dikkat.translation.terms import NO_TERMS, Terms
 from dikkat.translation.text.capitals import SPACES, sentences_of
 from dikkat.translation.text.markup import Element, carry, parse
 from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 Markup = Literal["html"]
 Checked = TypeVar("Checked")
 Marked = tuple[str, str, Element]
+_Translate = Callable[[Sequence[str]], list[list[Translation]]]
 
 _WINDOW_BATCHES = 16  # batches read at once: enough to sort sentences by length, few enough for output to start soon
 _CPU_SIZE = 64  # sentences of a batch on a CPU: they fill its caches
@@ -52,10 +56,13 @@ class _Options(TypedDict, total=False):
     search: Search
     markup: Markup | None
     split: bool
+    terms: Terms | Mapping[str, str]
 
 
 class BaseTranslator(PairScorer):
     """The methods of `Translator` and `Ensemble`."""
+
+    confidence_model: ConfidenceModel | None
 
     def _length_penalty(self) -> float:
         return 1.0
@@ -76,6 +83,7 @@ class BaseTranslator(PairScorer):
         search: Search = DEFAULT,
         markup: Markup | None = None,
         split: bool = True,
+        terms: Terms | Mapping[str, str] = NO_TERMS,
     ) -> Translation | list[Translation]:
         """Translate one sentence, or several.
 
@@ -91,13 +99,16 @@ class BaseTranslator(PairScorer):
                 corresponding words, each once and with the same nesting. Entities are decoded.
             split: Whether to translate the sentences of a text one by one and join them. HTML is never split, nor is a
                 text for a model that was trained on several sentences in at least one line of twenty.
+            terms: Source terms with the translations to use, such as `Terms.read("terms.tsv")` or
+                `{"chuck": "mandrin"}`. Terms that could not be used are in `Translation.unused_terms`.
 
         Returns:
             One translation for each sentence, in order; for a single string its translation.
 
         Raises:
             InputError: A sentence is too long or not Unicode, the batch size is below 1, the model's scores are not
-                finite, tags do not nest, or there are tags and the model has no attention.
+                finite, tags do not nest, a term is not a word, or there are tags or terms and the model has no
+                attention.
             SettingsError: A beam or `top_k` beyond the model's target vocabulary, or a precision that the processor
                 does not support.
             TypeError: A sentence is not a string.
@@ -107,7 +118,9 @@ class BaseTranslator(PairScorer):
             ('Go.', 2)
         """
         lines = [sentences] if isinstance(sentences, str) else sentences
-        translations = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
+        translations = self.translate_n_best(
+            lines, batch_size=batch_size, search=search, markup=markup, split=split, terms=terms
+        )
         return next(translations)[0] if isinstance(sentences, str) else [best for best, *_ in translations]
 
     def translate_lines(
@@ -118,6 +131,7 @@ class BaseTranslator(PairScorer):
         search: Search = DEFAULT,
         markup: Markup | None = None,
         split: bool = True,
+        terms: Terms | Mapping[str, str] = NO_TERMS,
     ) -> Iterator[Translation]:
         """Translate any number of sentences in constant memory.
 
@@ -128,7 +142,9 @@ class BaseTranslator(PairScorer):
         Returns:
             An iterator of one translation for each sentence, in order.
         """
-        translations = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
+        translations = self.translate_n_best(
+            lines, batch_size=batch_size, search=search, markup=markup, split=split, terms=terms
+        )
         return (best for best, *_ in translations)
 
     def translate_n_best(
@@ -139,6 +155,7 @@ class BaseTranslator(PairScorer):
         search: Search = DEFAULT,
         markup: Markup | None = None,
         split: bool = True,
+        terms: Terms | Mapping[str, str] = NO_TERMS,
     ) -> Iterator[list[Translation]]:
         """Translate sentences into `search.n_best` translations each: `Search(beam=5, n_best=3)`, or samples.
 
@@ -155,12 +172,24 @@ class BaseTranslator(PairScorer):
         check_batch_size(batch_size)
         if markup not in (None, *get_args(Markup)):
             raise InputError(f"markup: got {markup!r}; expected one of {', '.join(get_args(Markup))}, or None")
+        terms = self.check_terms(terms)
+        translate = partial(self._translate_window, batch_size=batch_size, search=search, terms=terms)
         size = _WINDOW_BATCHES * batch_size if batch_size > 1 else 1
         if markup is None:
             windows = _read_windows(lines, size, check_sentence)
-            return (group for window in windows for group in self._translate(window, batch_size, search, split=split))
+            return (group for window in windows for group in self._translate(window, translate, split=split))
         windows_ = _read_windows(lines, size, self.marked)
-        return (group for window in windows_ for group in self._translate_marked(window, batch_size, search))
+        return (group for window in windows_ for group in self._translate_marked(window, translate, batch_size, terms))
+
+    def check_terms(self, terms: Terms | Mapping[str, str]) -> Terms:
+        """Return the terms; raise `InputError` if a term is invalid, or the model cannot use terms."""
+        terms = Terms.of(terms)
+        if terms.targets and not self.attends:
+            raise InputError(
+                "terms: got terms, and a model without attention, which does not know where each word comes from; "
+                "expected a model with attention, or no terms"
+            )
+        return terms
 
     def marked(self, sentence: str, name: str) -> Marked:
         """Parse HTML; return it, its text without tags, and the tree of its tags. Errors call it `name`.
@@ -176,8 +205,10 @@ class BaseTranslator(PairScorer):
             )
         return sentence, text, root
 
-    def _translate_marked(self, window: Sequence[Marked], batch_size: int, search: Search) -> list[list[Translation]]:
-        groups = self._translate_window([text for _, text, _ in window], batch_size, search)
+    def _translate_marked(
+        self, window: Sequence[Marked], translate: _Translate, batch_size: int, terms: Terms
+    ) -> list[list[Translation]]:
+        groups = self._assess(translate([text for _, text, _ in window]))
         tagged = [group for (_, _, root), group in zip(window, groups, strict=True) if root.inside]
         pairs = [(translation.source, translation.target) for group in tagged for translation in group]
         unit_weights = iter(self.weights_of_units(pairs, batch_size, whole_spans=True) if pairs else [])
@@ -189,6 +220,7 @@ class BaseTranslator(PairScorer):
             if weights is None:
                 return html.escape(translation.target, quote=False)
             units = [Units.of(text, whole_spans=True) for text in (translation.source, translation.target)]
+            link_terms(weights, terms, translation, units, self.target_tokenizer.forms)
             return carry(root, translation.target, agreed(weights), *units)
 
         return [
@@ -196,20 +228,33 @@ class BaseTranslator(PairScorer):
             for (sentence, _, root), group in zip(window, groups, strict=True)
         ]
 
-    def _translate(
-        self, lines: Sequence[str], batch_size: int, search: Search, *, split: bool
-    ) -> list[list[Translation]]:
+    def _translate(self, lines: Sequence[str], translate: _Translate, *, split: bool) -> list[list[Translation]]:
         if not split or self.source_tokenizer.several:
-            return self._translate_window(lines, batch_size, search)
+            return self._assess(translate(lines))
         texts = [sentences_of(line) for line in lines]
-        results = iter(self._translate_window([s for sentences, _ in texts for s in sentences], batch_size, search))
-        return [
+        results = iter(translate([s for sentences, _ in texts for s in sentences]))
+        return self._assess(
             groups[0] if len(sentences) == 1 else [join_sentences(line, t, spaces) for t in zip(*groups, strict=False)]
             for line, (sentences, spaces) in zip(lines, texts, strict=True)
             for groups in [[next(results) for _ in sentences]]
-        ]
+        )
 
-    def _translate_window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
+    def _assess(self, groups: Iterable[list[Translation]]) -> list[list[Translation]]:
+        """Add the lost and invented numbers of each translation, and its confidence."""
+
+        def assessed(translation: Translation) -> Translation:
+            lost, invented = self.slots.find_wrong(translation.source, translation.target)
+            if lost or invented:
+                translation = replace(translation, lost=lost, invented=invented)
+            if self.confidence_model is None:
+                return translation
+            return replace(translation, confidence=self.confidence_model.of(translation))
+
+        return [[assessed(translation) for translation in group] for group in groups]
+
+    def _translate_window(
+        self, sentences: Sequence[str], batch_size: int, search: Search, terms: Terms
+    ) -> list[list[Translation]]:
         masked = [self.slots.mask(sentence) for sentence in sentences]
         encoded = self.source_tokenizer.encode_all([source.text for source, _ in masked])
         empty = torch.zeros(0, 0, device="cpu")
@@ -225,6 +270,9 @@ class BaseTranslator(PairScorer):
                 results[index] = [
                     self._make_translation(sentences[index], *masked[index], encoded[index], best) for best in group
                 ]
+        if terms.targets:
+            flat = iter(use_terms(self, terms, [best for group in results for best in group], batch_size))
+            results = [[next(flat) for _ in group] for group in results]
         return results
 
     def _search(self, sources: Sequence[list[int]], search: Search) -> list[list[Hypothesis]]:
@@ -289,6 +337,8 @@ class Translator(BaseTranslator):
         target_tokenizer: The tokenizer of the target language.
         origin: The record of the model's training, if known.
         slots: The spans, such as numbers, that translations copy.
+        confidence_model: The model of the confidence of each translation; None after a training without validation
+            pairs.
 
     Example:
         >>> translation, nothing = translator.translate(["Go.", ""])
@@ -304,6 +354,7 @@ class Translator(BaseTranslator):
     target_tokenizer: Tokenizer
     origin: Origin | None = None
     slots: Slots = NO_SLOTS
+    confidence_model: ConfidenceModel | None = None
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
@@ -351,7 +402,8 @@ class Translator(BaseTranslator):
                 )
         models = tuple(other.model for other in translators)
         penalty = fmean(other._length_penalty() for other in translators)
-        return Ensemble(models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty)
+        confidence = ConfidenceModel.mean([translator.confidence_model for translator in translators])
+        return Ensemble(models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty, confidence)
 
     def save(self, folder: str | Path, *, int8: bool = False) -> None:
         """Save a model folder atomically: weights, settings and tokenizers.
@@ -445,7 +497,8 @@ class Translator(BaseTranslator):
 
     def _contents(self) -> model_folder.Contents:
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return model_folder.Contents(self.model, self.settings, *tokenizers, self.origin, self.slots)
+        origin, slots, confidence = self.origin, self.slots, self.confidence_model
+        return model_folder.Contents(self.model, self.settings, *tokenizers, origin, slots, confidence)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)
@@ -465,6 +518,7 @@ class Ensemble(BaseTranslator):
         target_tokenizer: The tokenizer of the target language.
         slots: The spans, such as numbers, that translations copy.
         length_penalty: The mean of the models' length penalties, used by a search without one.
+        confidence_model: The mean of the models' confidence models; None if a model has none.
     """
 
     models: tuple[TranslationModel, ...]
@@ -472,6 +526,7 @@ class Ensemble(BaseTranslator):
     target_tokenizer: Tokenizer
     slots: Slots = NO_SLOTS
     length_penalty: float = 1.0
+    confidence_model: ConfidenceModel | None = None
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return self.models

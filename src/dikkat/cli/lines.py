@@ -86,6 +86,10 @@ def line(number: int, translation: "Translation", *, as_json: bool, numbered: bo
         weights = [[round(weight, 4) for weight in row] for row in translation.weights.tolist()]
         alignment = translation.weights.argmax(1).tolist() if translation.target_tokens else []
         values = {"sentence": number, **vars(translation), "weights": weights, "alignment": alignment}
+        values["sources"] = [
+            [{**source._asdict(), "weight": round(source.weight, 4)} for source in token_sources]
+            for token_sources in translation.sources
+        ]
         return json_text(values)
     target = printable(translation.target.translate(_ONE_LINE_OF_HTML if markup else _ONE_LINE))
     target = target.replace("⟨85⟩", "\x85") if markup else target  # HTML has no reference for it

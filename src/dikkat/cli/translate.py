@@ -46,7 +46,8 @@ def translate(
             "--json",
             help="Print each translation as a line of JSON: source, target, the tokens of both, score, the attention "
             "weights of each target token over the source tokens (weights), the source token with the largest weight "
-            "(alignment), and the unknown words (unknown).",
+            "(alignment), the unknown words (unknown), and for each target token the stored corrections that took part "
+            "in its probability (sources).",
         ),
     ] = False,
     markup: Annotated[

@@ -10,6 +10,7 @@ from dikkat.errors import InputError
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.alignment import Link, links, merge_pieces, posteriors
 from dikkat.translation.decoding.search import forced_scores
+from dikkat.translation.memory.pair_memory import Snapshot
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import Tokenizer
@@ -26,6 +27,9 @@ class PairScorer:
     slots: Slots
 
     def _models(self) -> tuple[TranslationModel, ...]:
+        raise NotImplementedError
+
+    def _memories(self) -> tuple[Snapshot | None, ...]:
         raise NotImplementedError
 
     @property
@@ -67,7 +71,8 @@ class PairScorer:
         scores = [0.0] * len(checked)
         lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
         for batch in batches(lengths, batch_size):
-            results = forced_scores(self._models(), [(sources[index], targets[index]) for index in batch])
+            pairs_of_batch = [(sources[index], targets[index]) for index in batch]
+            results = forced_scores(self._models(), pairs_of_batch, self._memories())
             for index, score in zip(batch, results, strict=True):
                 scores[index] = score
         return scores

@@ -1,10 +1,12 @@
 """Translated sentences with their attention weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from dikkat.translation.memory.sources import Source
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Translation:
         unknown: Words and marks of the source that were in no training sentence.
         repeated: Whether the model wrote the same tokens at least three times in a row, and the source has fewer
             repetitions. The translation ends after their first occurrence; the score includes all.
+        sources: For each target token the stored pairs that took part in its probability, with their weights, largest
+            first. Empty if the translator has no stored pairs, and for an ensemble.
     """
 
     source: str
@@ -34,6 +38,7 @@ class Translation:
     finished: bool = True
     unknown: tuple[str, ...] = ()
     repeated: bool = False
+    sources: list[list[Source]] = field(default_factory=list)
 
     def _repr_html_(self) -> str:
         from dikkat.show.table import table
@@ -49,5 +54,5 @@ def join_sentences(line: str, translations: Sequence[Translation], spaces: Seque
         target_tokens=[token for t in translations for token in t.target_tokens],
         weights=torch.block_diag(*(t.weights for t in translations)), score=sum(t.score for t in translations),
         finished=all(t.finished for t in translations), unknown=tuple(word for t in translations for word in t.unknown),
-        repeated=any(t.repeated for t in translations),
+        repeated=any(t.repeated for t in translations), sources=[token for t in translations for token in t.sources],
     )  # fmt: skip

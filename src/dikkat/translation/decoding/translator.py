@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,9 @@ from dikkat.translation.decoding.search import beam_search
 from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
+from dikkat.translation.memory.correcting import correct
+from dikkat.translation.memory.pair_memory import PairMemory, Snapshot
+from dikkat.translation.memory.sources import list_sources
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import undescribed
 from dikkat.translation.settings import Settings
@@ -201,7 +204,8 @@ class BaseTranslator(PairScorer):
     ) -> list[list[Translation]]:
         if not split or self.source_tokenizer.several:
             return self._translate_window(lines, batch_size, search)
-        texts = [sentences_of(line) for line in lines]
+        corrected = {source for memory in self._memories() if memory is not None for source, _ in memory.texts}
+        texts = [([line], []) if line in corrected else sentences_of(line) for line in lines]
         results = iter(self._translate_window([s for sentences, _ in texts for s in sentences], batch_size, search))
         return [
             groups[0] if len(sentences) == 1 else [join_sentences(line, t, spaces) for t in zip(*groups, strict=False)]
@@ -219,18 +223,22 @@ class BaseTranslator(PairScorer):
             for sentence, (source, target), is_copied in zip(sentences, masked, copied, strict=True)
         ]
         lengths = [0 if is_copied else len(source.ids) for source, is_copied in zip(encoded, copied, strict=True)]
+        memories = self._memories()
         for batch in batches(lengths, batch_size):
-            groups = self._search([encoded[index].ids for index in batch], search)
+            groups = self._search([encoded[index].ids for index in batch], search, memories)
             for index, group in zip(batch, groups, strict=True):
                 results[index] = [
-                    self._make_translation(sentences[index], *masked[index], encoded[index], best) for best in group
+                    self._make_translation(sentences[index], *masked[index], encoded[index], best, memories)
+                    for best in group
                 ]
         return results
 
-    def _search(self, sources: Sequence[list[int]], search: Search) -> list[list[Hypothesis]]:
+    def _search(
+        self, sources: Sequence[list[int]], search: Search, memories: Sequence[Snapshot | None]
+    ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each source. Repetitive or unfinished hypotheses come last."""
         slots = self.source_tokenizer.slots, self.target_tokenizer.slots
-        results = beam_search(self._models(), sources, search, slots)
+        results = beam_search(self._models(), sources, search, slots, memories)
 
         def faults(k: int, hypothesis: Hypothesis) -> tuple[bool, bool]:
             return self._find_end(hypothesis.ids, sources[k]) < len(hypothesis.ids), not hypothesis.finished
@@ -238,7 +246,7 @@ class BaseTranslator(PairScorer):
         faulty = [k for k, group in enumerate(results) if any(any(faults(k, best)) for best in group)]
         if faulty and search.n_best < search.beam and not search.sample:
             wider = _replace(search, n_best=search.beam)
-            retried = beam_search(self._models(), [sources[k] for k in faulty], wider, slots)
+            retried = beam_search(self._models(), [sources[k] for k in faulty], wider, slots, memories)
             results = [dict(zip(faulty, retried, strict=True)).get(k, group) for k, group in enumerate(results)]
         for k in () if search.sample else faulty:
             results[k] = sorted(results[k], key=partial(faults, k))[: search.n_best]
@@ -255,8 +263,9 @@ class BaseTranslator(PairScorer):
         return repetition(ids, self.target_tokenizer.begins_word, allowed)[1]
 
     def _make_translation(
-        self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis
-    ) -> Translation:
+        self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis,
+        memories: Sequence[Snapshot | None],
+    ) -> Translation:  # fmt: skip
         cut = self._find_end(hypothesis.ids, encoded.ids)
         slots, count = self.target_tokenizer.slots, len(target.parts)
         indices = [index for index, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
@@ -275,6 +284,7 @@ class BaseTranslator(PairScorer):
             finished=hypothesis.finished,
             unknown=tuple(sentence[start:end] for start, end in unknown),
             repeated=cut < len(hypothesis.ids),
+            sources=list_sources(memories, hypothesis.nearest, indices),
         )
 
 
@@ -289,6 +299,7 @@ class Translator(BaseTranslator):
         target_tokenizer: The tokenizer of the target language.
         origin: The record of the model's training, if known.
         slots: The spans, such as numbers, that translations copy.
+        memory: The stored pairs, such as corrections, that translations follow.
 
     Example:
         >>> translation, nothing = translator.translate(["Go.", ""])
@@ -304,6 +315,7 @@ class Translator(BaseTranslator):
     target_tokenizer: Tokenizer
     origin: Origin | None = None
     slots: Slots = NO_SLOTS
+    memory: PairMemory = field(default_factory=PairMemory, compare=False)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
@@ -312,7 +324,8 @@ class Translator(BaseTranslator):
         Raises:
             ModelFolderError: A file is missing, damaged or does not fit; the message names it.
         """
-        return cls(*model_folder.load(folder))
+        *parts, memory = model_folder.load(folder)
+        return cls(*parts, memory or PairMemory())
 
     @staticmethod
     def ensemble(translators: Sequence["Translator"]) -> "Ensemble":
@@ -351,7 +364,38 @@ class Translator(BaseTranslator):
                 )
         models = tuple(other.model for other in translators)
         penalty = fmean(other._length_penalty() for other in translators)
-        return Ensemble(models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty)
+        memories = tuple(other.memory for other in translators)
+        return Ensemble(models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty, memories)
+
+    def correct(self, source: str, target: str) -> list[str]:
+        """Store a correction at once: later translations of this sentence are `target`, and similar sentences follow.
+
+        A later correction of the same sentence replaces an earlier one. `save` stores the corrections with the model.
+        Several threads may call this method while others translate.
+
+        Args:
+            source: The sentence.
+            target: Its right translation.
+
+        Returns:
+            Messages: the different earlier correction that is replaced, and words that the model cannot write.
+
+        Raises:
+            InputError: A text is empty, too long or not Unicode, or the sentence has no letters.
+            TypeError: An argument is not a string.
+
+        Example:
+            >>> import copy
+            >>> corrected = copy.deepcopy(translator)
+            >>> corrected.correct("Go.", "Elle voit l'homme.")
+            []
+            >>> corrected.translate("Go.").target
+            "Elle voit l'homme."
+        """
+        check_sentence(source, "source")
+        check_sentence(target, "target")
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return correct(self.memory, self.model, tokenizers, self.slots, source, target)
 
     def save(self, folder: str | Path, *, int8: bool = False) -> None:
         """Save a model folder atomically: weights, settings and tokenizers.
@@ -445,10 +489,13 @@ class Translator(BaseTranslator):
 
     def _contents(self) -> model_folder.Contents:
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return model_folder.Contents(self.model, self.settings, *tokenizers, self.origin, self.slots)
+        return model_folder.Contents(self.model, self.settings, *tokenizers, self.origin, self.slots, self.memory)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)
+
+    def _memories(self) -> tuple[Snapshot | None, ...]:
+        return (self.memory.snapshot,)
 
     def _length_penalty(self) -> float:
         penalty = self.settings.length_penalty
@@ -465,6 +512,7 @@ class Ensemble(BaseTranslator):
         target_tokenizer: The tokenizer of the target language.
         slots: The spans, such as numbers, that translations copy.
         length_penalty: The mean of the models' length penalties, used by a search without one.
+        memories: The stored pairs of each model; the probabilities are merged before they are averaged.
     """
 
     models: tuple[TranslationModel, ...]
@@ -472,6 +520,10 @@ class Ensemble(BaseTranslator):
     target_tokenizer: Tokenizer
     slots: Slots = NO_SLOTS
     length_penalty: float = 1.0
+    memories: tuple[PairMemory, ...] = ()
+
+    def _memories(self) -> tuple[Snapshot | None, ...]:
+        return tuple(memory.snapshot for memory in self.memories)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return self.models

@@ -26,7 +26,8 @@ from translation.taught import PAIRS
 from translation.test_search import MANY, SLOTS, assert_agree, make, plain
 
 STORED = [
-    ([5, 6, 6], [4, 9, 7]), ([7, 4], [10]), ([8, 9, 10, 7], [5, 11, 12]), ([10, 10, 6], [7, 4]), ([9, 4], [12, 8, 6, 4]),
+    ([5, 6, 6], [4, 9, 7]), ([7, 4], [10]), ([8, 9, 10, 7], [5, 11, 12]),
+    ([10, 10, 6], [7, 4]), ([9, 4], [12, 8, 6, 4]),
 ]  # fmt: skip
 
 
@@ -95,6 +96,7 @@ def test_engines_search_the_mixture(search, slots):
 
 
 @pytest.mark.usefixtures("engine")
+@torch.no_grad()
 def test_the_nearest_states_of_each_token_are_returned():
     model = make(seed=3)
     memory = memory_of(model)
@@ -112,7 +114,7 @@ def test_the_nearest_states_of_each_token_are_returned():
                 assert weights[i] == pytest.approx(float(logs[i].exp()), rel=1e-6)
 
 
-def test_many_states_in_several_blocks_in_float32_and_int8():
+def test_many_states_in_several_blocks_in_float32():
     model = make(seed=3).float()
     memory = memory_of(model, nearest=7)
     generator = torch.Generator().manual_seed(0)
@@ -120,25 +122,21 @@ def test_many_states_in_several_blocks_in_float32_and_int8():
     for number in range(211):  # more than two blocks of 256 states
         keys = torch.randn(5, size, generator=generator).half() * 9
         target = torch.randint(4, 13, (4,), generator=generator).tolist()
-        memory.store(StoredPair("s", "t", (4, 5, number), tuple(target), keys, 1.5))
-    for search in (Search(4, n_best=2), Search(4, n_best=2, precision="int8")):
-        found = beam_search(model, MANY, search, memories=[memory.snapshot])
-        with pytest.MonkeyPatch.context() as patch:
-            if search.precision == "float32":
-                patch.setattr(search_module, "find_panels", lambda *_: None)
-            expected = beam_search(model, MANY, Search(4, n_best=2), memories=[memory.snapshot])
-        for group, other in zip(found, expected, strict=True):
-            if search.precision == "float32":
-                assert [one.ids for one in group] == [one.ids for one in other]
-                assert [one.score for one in group] == pytest.approx([one.score for one in other], rel=1e-5)
-            else:
-                assert group[0].score == pytest.approx(other[0].score, rel=0.2)
+        memory.store(StoredPair(f"many {number}", "t", (4, 5, number), tuple(target), keys, 1.5))
+    assert len(memory.snapshot.states.keys) > 2 * 256
+    found = beam_search(model, MANY, Search(4, n_best=2), memories=[memory.snapshot])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_module, "find_panels", lambda *_: None)
+        expected = beam_search(model, MANY, Search(4, n_best=2), memories=[memory.snapshot])
+    for group, other in zip(found, expected, strict=True):
+        assert [one.ids for one in group] == [one.ids for one in other]
+        assert [one.score for one in group] == pytest.approx([one.score for one in other], rel=1e-5)
 
 
 @kit.each("top_k", [None, 3])
 def test_samples_are_drawn_from_the_mixture(top_k):
     model = make(seed=3)
-    memory = memory_of(model, bias=9.0)
+    memory = memory_of(model, width=0.05, bias=9.0)
     search = Search(sample=True, n_best=40, top_k=top_k)
     (found,) = beam_search(model, [[7, 4]], search, memories=[memory.snapshot])
     assert sum(sample.ids == [10] for sample in found) >= 39  # the stored translation, of probability 0.9998
@@ -162,14 +160,6 @@ def test_an_ensemble_averages_the_mixtures():
     for source, hypotheses in zip(MANY, found, strict=True):
         assert_agree(hypotheses, plain([Mixed(models[0], memories[0]), models[1]], source, Search(3)))
         assert hypotheses[0].nearest is None
-
-
-@pytest.mark.usefixtures("engine")
-def test_a_slot_that_a_stored_translation_lacks_is_not_needed():
-    model = make(seed=3)
-    memory, (source, target) = memory_of(model, bias=9.0), STORED[2]
-    ((best,),) = beam_search(model, [source], Search(4), SLOTS, [memory.snapshot])
-    assert best.ids == target
 
 
 # --- corrections
@@ -279,11 +269,9 @@ def test_what_cannot_be_corrected_is_an_error(translator, pair, message):
 
 def test_words_that_cannot_be_written_are_reported(translator):
     corrected = corrected_copy(translator)
-    assert corrected.correct("Go.", "Va Zürich !") == [
-        "words outside the target vocabulary cannot be written: Zürich"
-    ]
+    assert corrected.correct("Go.", "Va Zürich !") == ["words outside the target vocabulary cannot be written: Zürich"]
     assert "Zürich" not in corrected.translate("Go.").target
-    assert UNKNOWN in next(iter(corrected.memory.snapshot.pairs.values())).target_ids
+    assert UNKNOWN in corrected.memory.snapshot.pairs[0].target_ids
 
 
 def test_a_long_source_is_corrected(translator):
@@ -346,7 +334,7 @@ def rewritten(folder, change):
         lambda tensors, metadata: tensors["target_lengths"].fill_(2**30),
         lambda tensors, metadata: tensors["texts"].fill_(255),
         lambda tensors, metadata: tensors.update(texts=torch.tensor(list(b'[["a"]]'), dtype=torch.uint8)),
-        lambda tensors, metadata: tensors.update(texts=torch.tensor(list(b'[["a", "b"]]'), dtype=torch.uint8)),
+        lambda tensors, metadata: tensors.update(texts=torch.tensor(list(b'[["a", "b", true]]'), dtype=torch.uint8)),
     ],
 )
 def test_a_memory_that_does_not_fit_is_an_error(translator, tmp_path, change):

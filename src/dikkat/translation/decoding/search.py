@@ -75,8 +75,7 @@ def beam_search(
             number or another span that is copied. A hypothesis writes only slots of its source, each at most once. A
             hypothesis without all of them ends no search, and ranks below hypotheses with all. Samples ignore slots.
         memories: The stored pairs of each model, whose tokens are merged with the model's probabilities
-            (`PairMemory.snapshot`); None or no sequence: the model's probabilities. A stored source needs only the
-            slots of its stored translation.
+            (`PairMemory.snapshot`); None or no sequence: the model's probabilities.
 
     Returns:
         For each source, in order, `search.n_best` hypotheses, best first by the score of `Search`; hypotheses cut by
@@ -117,12 +116,10 @@ def beam_search(
         slot_bits[token] = 1 << slot
     # Without a word in the vocabulary, the translation of a source without slots must be empty.
     only_slots = len(target_slots.keys() - range(SPECIAL)) == vocabulary - SPECIAL
-    sentences, stored = [], [snapshot for snapshot in memories if snapshot is not None]
+    sentences = []
     for source in sources:
         min_length, max_length = limits(search, len(source))
         slot_set = reduce(or_, (bits_of_source.get(token, 0) for token in source), 0) if bits_of_source else 0
-        for pair in filter(None, (snapshot.pairs.get(tuple(source)) for snapshot in stored if slot_set)):
-            slot_set &= reduce(or_, (int(slot_bits[token]) for token in pair.target_ids), 0)
         may_copy = attends and UNKNOWN in source
         sentences.append(Sentence(source, may_copy, 0 if only_slots else min_length, max_length, slot_set))
     states = [None if snapshot is None else snapshot.states for snapshot in memories] or [None] * len(model_list)

@@ -24,7 +24,7 @@ from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.memory.correcting import correct
-from dikkat.translation.memory.pair_memory import PairMemory, Snapshot
+from dikkat.translation.memory.pair_memory import PairMemory, Snapshot, StoredPair
 from dikkat.translation.memory.sources import list_sources
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import undescribed
@@ -204,8 +204,8 @@ class BaseTranslator(PairScorer):
     ) -> list[list[Translation]]:
         if not split or self.source_tokenizer.several:
             return self._translate_window(lines, batch_size, search)
-        corrected = {source for memory in self._memories() if memory is not None for source, _ in memory.texts}
-        texts = [([line], []) if line in corrected else sentences_of(line) for line in lines]
+        memories = self._memories()
+        texts = [([line], []) if _find_stored(memories, line) else sentences_of(line) for line in lines]
         results = iter(self._translate_window([s for sentences, _ in texts for s in sentences], batch_size, search))
         return [
             groups[0] if len(sentences) == 1 else [join_sentences(line, t, spaces) for t in zip(*groups, strict=False)]
@@ -214,7 +214,11 @@ class BaseTranslator(PairScorer):
         ]
 
     def _translate_window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
-        masked = [self.slots.mask(sentence) for sentence in sentences]
+        memories = self._memories()
+        masked = [
+            self.slots.mask(sentence) if (pair := _find_stored(memories, sentence)) is None else pair.mask(self.slots)
+            for sentence in sentences
+        ]
         encoded = self.source_tokenizer.encode_all([source.text for source, _ in masked])
         empty = torch.zeros(0, 0, device="cpu")
         copied = [self.slots.copies(source.text) for source, _ in masked]
@@ -223,7 +227,6 @@ class BaseTranslator(PairScorer):
             for sentence, (source, target), is_copied in zip(sentences, masked, copied, strict=True)
         ]
         lengths = [0 if is_copied else len(source.ids) for source, is_copied in zip(encoded, copied, strict=True)]
-        memories = self._memories()
         for batch in batches(lengths, batch_size):
             groups = self._search([encoded[index].ids for index in batch], search, memories)
             for index, group in zip(batch, groups, strict=True):
@@ -324,8 +327,8 @@ class Translator(BaseTranslator):
         Raises:
             ModelFolderError: A file is missing, damaged or does not fit; the message names it.
         """
-        *parts, memory = model_folder.load(folder)
-        return cls(*parts, memory or PairMemory())
+        contents = model_folder.load(folder)
+        return cls(*contents[:-1], contents.memory or PairMemory())
 
     @staticmethod
     def ensemble(translators: Sequence["Translator"]) -> "Ensemble":
@@ -530,6 +533,11 @@ class Ensemble(BaseTranslator):
 
     def _length_penalty(self) -> float:
         return self.length_penalty
+
+
+def _find_stored(memories: Sequence[Snapshot | None], sentence: str) -> StoredPair | None:
+    stored = (memory.by_source.get(sentence) for memory in memories if memory is not None)
+    return next(filter(None, stored), None)
 
 
 def _find_copies(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:

@@ -1,6 +1,7 @@
 """Corrections: sentence pairs that a user adds to the memory of a translator."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,11 +15,11 @@ from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.text.tokenizer import Tokenizer
 
-BANDWIDTH = 1.0
+BANDWIDTH = 0.12
 """The bandwidth of corrections: a root mean square difference of the scores of two states, in nats."""
 BIAS = 5.0
 """The log-weight of a correction at its own states, where the model's is 0."""
-_DIMENSIONS = 48
+_DIMENSIONS = 128
 
 
 def correct(
@@ -33,28 +34,45 @@ def correct(
     if not source.strip() or not target.strip():
         side = "target" if source.strip() else "source"
         raise InputError(f"{side}: got an empty text; expected a sentence and its translation. Leave the pair out")
-    masked, parts, slotted = slots.mask_correction(source, target)
-    source_ids, target_ids = (
-        tuple(tokenizer.numbers([text])[0]) for tokenizer, text in zip(tokenizers, (masked.text, slotted), strict=True)
-    )
-    if not source_ids or not target_ids:
-        side = "target" if source_ids else "source"
-        raise InputError(f"{side}: got {source if side == 'source' else target!r}, which has no token of the model")
-    if slots.copies(masked.text):
+    snapshot, pair = memory.snapshot, StoredPair(source, target, (), (), torch.empty(0, device="cpu"), BIAS)
+    pair = _tokenize(pair, tokenizers, slots)
+    old = None if snapshot is None else snapshot.by_ids.get(pair.source_ids)
+    if old is not None and old.source != source and old.target_ids != pair.target_ids:
+        # Equal but for numbers, and translated otherwise: then the numbers are read as text.
+        pair = _tokenize(replace(pair, has_slots=False), tokenizers, slots)
+    if not pair.source_ids or not pair.target_ids:
+        side = "target" if pair.source_ids else "source"
+        raise InputError(f"{side}: got {getattr(pair, side)!r}, which has no token of the model")
+    if slots.copies(slots.mask(source)[0].text):
         raise InputError(f"source: got {source!r}; expected letters, since a text without letters is always copied")
     projection = memory.projection(lambda: score_projection(model.output_table, _DIMENSIONS) / BANDWIDTH)
-    keys = compute_keys(model, projection, [(source_ids, target_ids)])[0]
-    replaced = memory.store(StoredPair(source, target, source_ids, target_ids, keys, BIAS))
-    messages = []
-    if replaced is not None and replaced.target_ids != target_ids:
-        messages.append(f"replaces the earlier correction {replaced.target!r} of {replaced.source!r}")
-    if UNKNOWN in target_ids:
-        words = [slotted[start:end] for start, end in tokenizers[1].unknown(slotted)]
+    keys = compute_keys(model, projection, [(pair.source_ids, pair.target_ids)])[0]
+    return [
+        f"replaces the earlier correction {old.target!r} of {old.source!r}"
+        for old in memory.store(replace(pair, keys=keys))
+        if old.target_ids != pair.target_ids
+    ] + _faults(pair, tokenizers[1], slots)
+
+
+def _tokenize(pair: StoredPair, tokenizers: tuple[Tokenizer, Tokenizer], slots: Slots) -> StoredPair:
+    source_ids, target_ids = (
+        tuple(tokenizer.numbers([masked.text])[0])
+        for tokenizer, masked in zip(tokenizers, pair.mask(slots), strict=True)
+    )
+    return replace(pair, source_ids=source_ids, target_ids=target_ids)
+
+
+def _faults(pair: StoredPair, tokenizer: Tokenizer, slots: Slots) -> list[str]:
+    """Return messages about parts of a correction that the model cannot write."""
+    _, target = pair.mask(slots)
+    messages, limit = [], length_limit(len(pair.source_ids))
+    if UNKNOWN in pair.target_ids:
+        words = [target.text[start:end] for start, end in tokenizer.unknown(target.text)]
         messages.append(f"words outside the target vocabulary cannot be written: {', '.join(words)}")
-    elif (written := parts.write(tokenizers[1].decode(target_ids))) != target:
+    elif (written := target.write(tokenizer.decode(pair.target_ids))) != pair.target:
         messages.append(f"will be written as {written!r}")
-    if len(target_ids) > length_limit(len(source_ids)):
-        messages.append(f"has {len(target_ids)} tokens, more than the limit of {length_limit(len(source_ids))}")
+    if len(pair.target_ids) > limit:
+        messages.append(f"has {len(pair.target_ids)} tokens, more than the limit of {limit}, and will be cut")
     return messages
 
 

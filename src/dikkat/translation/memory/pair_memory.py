@@ -1,8 +1,9 @@
 """The memory of a translator: stored sentence pairs, which later translations follow."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dikkat.translation.memory.states import States
+from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
 from dikkat.translation.text.special_tokens import END
 
 Ids = tuple[int, ...]
@@ -34,6 +36,8 @@ class StoredPair:
         target_ids: The token numbers to write, without the end.
         keys: (T + 1, d) float16, the states before each token and before the end.
         bias: The log-weight of the states; the model's is 0.
+        has_slots: Whether the token numbers are those of the texts with slots for the spans that both have. If not,
+            the spans are text.
     """
 
     source: str
@@ -42,19 +46,35 @@ class StoredPair:
     target_ids: Ids
     keys: Tensor
     bias: float
+    has_slots: bool = True
+
+    def mask(self, slots: Slots) -> tuple[Masked, Masked]:
+        """Return both texts with their slots."""
+        if self.has_slots:
+            return slots.mask(self.source, self.target)
+        return NO_SLOTS.mask(self.source, self.target)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The contents of a memory at one time: the pairs by their source tokens, and all their states."""
+    """The contents of a memory at one time: the pairs in the order of storing, and all their states."""
 
-    pairs: Mapping[Ids, StoredPair]
+    pairs: Sequence[StoredPair]
     states: States
-    texts: list[tuple[str, str]]
+
+    @cached_property
+    def by_source(self) -> Mapping[str, StoredPair]:
+        """The pairs by their sentences."""
+        return {pair.source: pair for pair in self.pairs}
+
+    @cached_property
+    def by_ids(self) -> Mapping[Ids, StoredPair]:
+        """The pairs by the token numbers of their sentences."""
+        return {pair.source_ids: pair for pair in self.pairs}
 
 
 class PairMemory:
-    """Stored sentence pairs, at most one for the same source tokens. The newest pair replaces an older one.
+    """Stored sentence pairs, at most one for the same sentence or the same source tokens. The newest pair is kept.
 
     All methods may be called from several threads. A search uses the pairs that are stored when it starts.
 
@@ -67,7 +87,7 @@ class PairMemory:
     def __init__(self, pairs: Iterable[StoredPair] = (), projection: Tensor | None = None, *, nearest: int = 8) -> None:
         self._lock = Lock()
         self._projection, self._nearest = projection, nearest
-        self._snapshot = self._make_snapshot({pair.source_ids: pair for pair in pairs})
+        self._snapshot = self._make_snapshot(list(pairs))
 
     def __len__(self) -> int:
         return 0 if self._snapshot is None else len(self._snapshot.pairs)
@@ -80,7 +100,7 @@ class PairMemory:
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """The stored sentences and their translations, in the order of storing."""
-        return [] if self._snapshot is None else list(self._snapshot.texts)
+        return [] if self._snapshot is None else [(pair.source, pair.target) for pair in self._snapshot.pairs]
 
     def projection(self, make: Callable[[], Tensor]) -> Tensor:
         """Return the map to queries (d, e), from `make` if no pair is stored."""
@@ -89,18 +109,17 @@ class PairMemory:
                 self._projection = make()
             return self._projection
 
-    def store(self, pair: StoredPair) -> StoredPair | None:
-        """Store a pair; return the pair with the same source tokens that it replaces, if any."""
+    def store(self, pair: StoredPair) -> list[StoredPair]:
+        """Store a pair; return the pairs that it replaces: those of the same sentence, or the same source tokens."""
         with self._lock:
-            pairs = dict(self._snapshot.pairs) if self._snapshot is not None else {}
-            replaced = pairs.pop(pair.source_ids, None)
-            self._snapshot = self._make_snapshot({**pairs, pair.source_ids: pair})
+            pairs = [] if self._snapshot is None else self._snapshot.pairs
+            replaced = [old for old in pairs if old.source == pair.source or old.source_ids == pair.source_ids]
+            self._snapshot = self._make_snapshot([*(old for old in pairs if old not in replaced), pair])
         return replaced
 
-    def _make_snapshot(self, pairs: dict[Ids, StoredPair]) -> Snapshot | None:
-        if not pairs or self._projection is None:
+    def _make_snapshot(self, stored: list[StoredPair]) -> Snapshot | None:
+        if not stored or self._projection is None:
             return None
-        stored = list(pairs.values())
         lengths = torch.tensor([len(pair.keys) for pair in stored], device="cpu")
         tokens = [token for pair in stored for token in (*pair.target_ids, END)]
         states = States(
@@ -111,25 +130,25 @@ class PairMemory:
             torch.arange(len(stored), device="cpu").repeat_interleave(lengths),
             self._nearest,
         )
-        return Snapshot(pairs, states, [(pair.source, pair.target) for pair in stored])
+        return Snapshot(stored, states)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make copies and pickles independent: later corrections of one do not change the other."""
-        pairs = () if self._snapshot is None else tuple(self._snapshot.pairs.values())
+        pairs = () if self._snapshot is None else tuple(self._snapshot.pairs)
         return _restore, (pairs, self._projection, self._nearest)
 
     # --- files
 
     def to_tensors(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Return the tensors and the metadata of a memory file."""
-        pairs = [] if self._snapshot is None else list(self._snapshot.pairs.values())
+        pairs = [] if self._snapshot is None else self._snapshot.pairs
         if not pairs or self._projection is None:
             raise ValueError("memory: got no pairs; expected at least one")
 
         def flat(numbers: Iterable[int]) -> Tensor:
             return torch.tensor(list(numbers), dtype=torch.int32, device="cpu")
 
-        texts = json.dumps([(pair.source, pair.target) for pair in pairs], ensure_ascii=False).encode()
+        texts = json.dumps([(pair.source, pair.target, pair.has_slots) for pair in pairs], ensure_ascii=False).encode()
         tensors = {
             "projection": self._projection.contiguous(),
             "keys": torch.cat([pair.keys for pair in pairs]),
@@ -178,16 +197,15 @@ class PairMemory:
             if tensors[name].shape != shape or not tensors[name].isfinite().all():
                 raise ValueError(f"{name}: got {tuple(tensors[name].shape)}; expected {shape} finite numbers")
         texts = json.loads(tensors["texts"].numpy().tobytes())
-        match texts:
-            case [*items] if all(isinstance(item, list) and list(map(type, item)) == [str, str] for item in items):
-                pass
-            case _:
-                raise ValueError("texts: expected a list of pairs of strings")
+        if not isinstance(texts, list) or not all(
+            isinstance(item, list) and list(map(type, item)) == [str, str, bool] for item in texts
+        ):
+            raise ValueError("texts: expected a list of two strings and a bool for each pair")
         if not len(texts) == len(ids[0]) == len(ids[1]) or not all(ids[0]):
             raise ValueError(f"texts: got {len(texts)} pairs; expected {len(ids[0])} with source tokens")
         pairs = [
-            StoredPair(source, target, source_ids, target_ids, pair_keys.clone(), bias)
-            for (source, target), source_ids, target_ids, pair_keys, bias in zip(
+            StoredPair(source, target, source_ids, target_ids, pair_keys.clone(), bias, has_slots)
+            for (source, target, has_slots), source_ids, target_ids, pair_keys, bias in zip(
                 texts, *ids, keys.split(lengths), biases.tolist(), strict=True
             )
         ]

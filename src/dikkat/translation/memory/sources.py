@@ -37,5 +37,11 @@ def list_sources(
         for pair, share in zip(row_pairs, row_shares, strict=True):
             totals[pair] += share
         largest = sorted(totals.items(), key=lambda item: -item[1])
-        sources.append([Source(*snapshot.texts[pair], weight) for pair, weight in largest if weight >= _LEAST])
+        sources.append(
+            [
+                Source(snapshot.pairs[pair].source, snapshot.pairs[pair].target, weight)
+                for pair, weight in largest
+                if weight >= _LEAST
+            ]
+        )
     return sources

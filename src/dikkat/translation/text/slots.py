@@ -222,19 +222,6 @@ class Slots:
         masked_source = _mask(source, [source[start:end] for start, end in source_slots], source_slots)
         return masked_source, _mask(translation, texts, target_slots)
 
-    def mask_correction(self, source: str, target: str) -> tuple[Masked, Masked, str]:
-        """Replace all spans of a source, as for a translation, and those of them that a given translation has.
-
-        Returns:
-            The results of `mask(source)`, and the translation with slots.
-        """
-        masked, parts = self.mask(source)
-        translation, used = _blank_slots(target), dict[int, Offsets]()
-        for slot, text in enumerate(parts.parts):
-            if (offsets := _find(text, translation, list(used.values()))) is not None:
-                used[slot] = offsets
-        return masked, parts, _insert_slots(translation, used)
-
     def practise(self, source: str, target: str) -> tuple[str, str] | None:
         """Replace spans, and words that both sides have exactly once, by slots in random increasing order.
 

@@ -97,6 +97,10 @@ def line(number: int, translation: "Translation", *, as_json: bool, numbered: bo
         weights = [[round(weight, 4) for weight in row] for row in translation.weights.tolist()]
         alignment = translation.weights.argmax(1).tolist() if translation.target_tokens else []
         values = {"sentence": number, **vars(translation), "weights": weights, "alignment": alignment}
+        values["sources"] = [
+            [{**source._asdict(), "weight": round(source.weight, 4)} for source in token_sources]
+            for token_sources in translation.sources
+        ]
         return json_text({**values, "flags": translation.flags})
     target = _one_line(translation.target, markup=markup)
     return f"{number}\t{translation.score:.3f}\t{target}" if numbered else target

@@ -65,7 +65,8 @@ def translate(
             "--json",
             help="Print each translation as a line of JSON: source, target, the tokens of both, score, the attention "
             "weights of each target token over the source tokens (weights), the source token with the largest weight "
-            "(alignment), the unknown words (unknown), the confidence, and the reasons to check it (flags).",
+            "(alignment), the unknown words (unknown), the confidence, the reasons to check it (flags), and for each "
+            "target token the stored corrections that took part in its probability (sources).",
         ),
     ] = False,
     sort: Annotated[

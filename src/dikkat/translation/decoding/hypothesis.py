@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from dikkat.translation.memory.states import Nearest
+
 _LONGEST = 30  # the most tokens of a sequence whose repetition is counted
 
 
@@ -33,12 +35,15 @@ class Hypothesis:
         weights: (T, S) float32 on the CPU, the attention weights. Rows sum to 1. All are equal if the model has no
             attention.
         finished: Whether the model ended the sentence. If not, the length limit cut it.
+        nearest: The stored states that were merged with the model's probabilities of each token, (T, K) each. None if
+            no pairs are stored, or several models translated together.
     """
 
     ids: list[int]
     score: float
     weights: Tensor
     finished: bool
+    nearest: Nearest | None = None
 
 
 def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: float = math.inf) -> tuple[int, int]:

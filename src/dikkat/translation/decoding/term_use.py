@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import regex
 import torch
@@ -221,8 +222,8 @@ def _find_replaced(line: _Line, term: Occurrence, weights: Tensor) -> Offsets | 
     return start, end - (line.target[end - 1] in _APOSTROPHES and end - start > 1)
 
 
-def _reread(scorer: PairScorer, lines: Sequence[_Line], batch_size: int) -> Iterator[dict[str, object]]:
-    """Yield the tokens, the attention weights and the score of each changed target."""
+def _reread(scorer: PairScorer, lines: Sequence[_Line], batch_size: int) -> Iterator[dict[str, Any]]:
+    """Yield the tokens, the attention weights and the score of each changed target; its tokens have no sources."""
     masked = [scorer.slots.mask(line.translation.source, line.target) for line in lines]
     sources = scorer.source_tokenizer.encode_all([source.text for source, _ in masked])
     targets = scorer.target_tokenizer.encode_all([target.text for _, target in masked])
@@ -239,4 +240,5 @@ def _reread(scorer: PairScorer, lines: Sequence[_Line], batch_size: int) -> Iter
         yield {
             "target": line.target, "source_tokens": source_tokens, "target_tokens": target_tokens,
             "weights": weights[k], "score": scores[k],
+            "sources": [[] for _ in target_tokens] if line.translation.sources else [],
         }  # fmt: skip

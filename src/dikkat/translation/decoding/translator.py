@@ -9,14 +9,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, overload
 
 import torch
-from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.extras import require_extra
 from dikkat.storage.files import write_whole
 from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.decoding.alignment import agreed
-from dikkat.translation.decoding.hypothesis import Hypothesis, repetition
+from dikkat.translation.decoding.hypothesis import Hypothesis, find_copies, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence, read_windows
 from dikkat.translation.decoding.search import beam_search
@@ -34,7 +33,6 @@ from dikkat.translation.terms import NO_TERMS, Terms
 from dikkat.translation.text.capitals import SPACES, sentences_of
 from dikkat.translation.text.markup import Element, carry, parse
 from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
-from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.text.tokenizer import Encoded, Tokenizer
 from dikkat.translation.text.units import Units
 
@@ -322,7 +320,7 @@ class BaseTranslator(PairScorer):
         indices = [index for index, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
         ids = [hypothesis.ids[index] for index in indices]
         weights = hypothesis.weights if len(ids) == len(hypothesis.ids) else hypothesis.weights[indices]
-        copies = _find_copies(encoded, ids, weights)
+        copies = find_copies(encoded, ids, weights)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         text, labels = self.target_tokenizer.text_and_labels(ids, copies)
         return Translation(
@@ -402,24 +400,26 @@ class Translator(BaseTranslator):
         if not translators:
             raise InputError("translators: got none; expected at least one")
         first = translators[0]
-        for index, other in enumerate(translators):
-            if not isinstance(other, Translator):
-                raise TypeError(f"translators[{index}]: got {type(other).__name__}; expected a Translator of one model")
+        for index, translator in enumerate(translators):
+            if not isinstance(translator, Translator):
+                raise TypeError(
+                    f"translators[{index}]: got {type(translator).__name__}; expected a Translator of one model"
+                )
             for name in ("source_tokenizer", "target_tokenizer"):
-                if getattr(other, name).to_json() != getattr(first, name).to_json():
+                if getattr(translator, name).to_json() != getattr(first, name).to_json():
                     raise InputError(
                         f"translators[{index}]: got a {name} that differs from that of translators[0]; expected models "
                         "trained with the same tokenizers"
                     )
-            if other.slots != first.slots:
+            if translator.slots != first.slots:
                 raise InputError(
                     f"translators[{index}]: got slots that differ from those of translators[0]; expected models "
                     "trained with the same slots"
                 )
-        models = tuple(other.model for other in translators)
-        penalty = fmean(other._length_penalty() for other in translators)
+        models = tuple(translator.model for translator in translators)
+        penalty = fmean(translator._length_penalty() for translator in translators)
         confidence = ConfidenceModel.mean([translator.confidence_model for translator in translators])
-        memories = tuple(other.memory for other in translators)
+        memories = tuple(translator.memory for translator in translators)
         return Ensemble(
             models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty, confidence, memories
         )
@@ -590,14 +590,3 @@ class Ensemble(BaseTranslator):
 
     def _length_penalty(self) -> float:
         return self.length_penalty
-
-
-def _find_copies(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
-    words: list[str | None] = [None] * len(ids)
-    if UNKNOWN not in ids or UNKNOWN not in encoded.ids:
-        return words
-    is_known = torch.tensor([token != UNKNOWN for token in encoded.ids], device="cpu")
-    for index, token in enumerate(ids):
-        if token == UNKNOWN:
-            words[index] = encoded.pieces[int(weights[index].masked_fill(is_known, -1.0).argmax())]
-    return words

@@ -16,6 +16,7 @@ from dikkat.errors import InputError
 from dikkat.extras import require_extra
 from dikkat.storage.files import write_whole
 from dikkat.translation.decoding.alignment import agreed
+from dikkat.translation.decoding.correcting import correct
 from dikkat.translation.decoding.hypothesis import Hypothesis, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence
@@ -23,7 +24,6 @@ from dikkat.translation.decoding.search import beam_search
 from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
-from dikkat.translation.memory.correcting import correct
 from dikkat.translation.memory.pair_memory import PairMemory, Snapshot, StoredPair
 from dikkat.translation.memory.sources import list_sources
 from dikkat.translation.network.model import TranslationModel
@@ -367,7 +367,7 @@ class Translator(BaseTranslator):
                 )
         models = tuple(other.model for other in translators)
         penalty = fmean(other._length_penalty() for other in translators)
-        memories = tuple(other.memory for other in translators)
+        memories = tuple(translator.memory for translator in translators)
         return Ensemble(models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty, memories)
 
     def correct(self, source: str, target: str) -> list[str]:

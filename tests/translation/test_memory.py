@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+import sys
 import threading
 
 import numpy as np
@@ -12,12 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import kit
+from dikkat.cli import main
 from dikkat.storage.folders import SUMS, digest
 from dikkat.translation import InputError, ModelFolderError, Search, Translator, beam_search, forced_scores
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module
+from dikkat.translation.decoding.correcting import compute_keys
 from dikkat.translation.formats.model_folder import MEMORY
-from dikkat.translation.memory.correcting import compute_keys
 from dikkat.translation.memory.pair_memory import PairMemory, StoredPair
 from dikkat.translation.memory.states import NEGLIGIBLE, score_projection
 from dikkat.translation.network.model import collate
@@ -360,3 +362,54 @@ def test_a_memory_without_a_checksum_is_an_error(translator, tmp_path):
     (tmp_path / "model" / MEMORY).write_bytes(b"")
     with pytest.raises(ModelFolderError, match=r"has no sum of memory\.safetensors"):
         Translator.load(tmp_path / "model")
+
+
+# --- the command line
+
+
+def run(capsys, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["dikkat", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    captured = capsys.readouterr()
+    return stopped.value.code or 0, captured.out, captured.err
+
+
+def test_the_command_line_corrects(translator, tmp_path, capsys, monkeypatch):
+    model, corrections = tmp_path / "model", tmp_path / "corrections.tsv"
+    translator.save(model, int8=True)
+    before = {path.name: path.read_bytes() for path in model.iterdir() if path.name != SUMS}
+    lines = ["Go.\tVa !", "Go.\tElle voit Marie.", "I lost.\tJ'ai perdu Zürich."]
+    corrections.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    status, out, err = run(capsys, monkeypatch, "correct", model, corrections)
+    assert (status, out) == (0, "")
+    assert f"{corrections}, line 2: replaces the earlier correction 'Va !' of 'Go.'" in err
+    assert f"{corrections}, line 3: words outside the target vocabulary cannot be written: Zürich" in err
+    assert f"{model}: 3 corrections read, 2 stored" in err
+    assert {name: (model / name).read_bytes() for name in before} == before
+    status, out, _ = run(capsys, monkeypatch, "translate", model, "Go.", "--json")
+    values = json.loads(out)
+    assert (status, values["target"]) == (0, "Elle voit Marie.")
+    assert {(s["source"], s["target"]) for sources in values["sources"] for s in sources} == {
+        ("Go.", "Elle voit Marie.")
+    }
+    assert json.loads(run(capsys, monkeypatch, "info", model, "--json")[1])["stored_pairs"] == 2
+    assert run(capsys, monkeypatch, "quantize", model, "--output", tmp_path / "small")[0] == 0
+    assert run(capsys, monkeypatch, "translate", tmp_path / "small", "Go.")[1] == "Elle voit Marie.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Go.\n", "line 1: got no tab"),
+        ("Go.\tVa !\n\tVa !\n", "line 2: source: got an empty text"),
+        ("", "got no lines"),
+    ],
+)
+def test_a_wrong_file_of_corrections_changes_nothing(translator, tmp_path, capsys, monkeypatch, text, message):
+    translator.save(tmp_path / "model")
+    (tmp_path / "wrong.tsv").write_text(text)
+    status, out, err = run(capsys, monkeypatch, "correct", tmp_path / "model", tmp_path / "wrong.tsv")
+    assert (status, out) == (2, "")
+    assert message in err
+    assert len(Translator.load(tmp_path / "model").memory) == 0

@@ -184,7 +184,10 @@ def forced_scores(
     if not pairs:
         return []
     batch = collate(pairs).to(model_list[0].output_bias.device)
-    all_states = [memory and memory.states.to(model.output_bias) for model, memory in zip_longest(model_list, memories)]
+    all_states = [
+        None if memory is None else memory.states.to(model.output_bias)
+        for model, memory in zip_longest(model_list, memories)
+    ]
     features, log_probabilities = (model.features(batch).split(_CHUNK) for model in model_list), []
     for tokens, *chunks in zip(expected(batch).split(_CHUNK), *features, strict=True):
         scores = [

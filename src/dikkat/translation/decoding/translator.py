@@ -15,6 +15,7 @@ from dikkat.extras import require_extra
 from dikkat.storage.files import write_whole
 from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.decoding.alignment import agreed
+from dikkat.translation.decoding.correcting import correct
 from dikkat.translation.decoding.hypothesis import Hypothesis, find_copies, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence, read_windows
@@ -23,7 +24,6 @@ from dikkat.translation.decoding.term_use import link_terms, use_terms
 from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
-from dikkat.translation.memory.correcting import correct
 from dikkat.translation.memory.pair_memory import PairMemory, Snapshot, find_stored
 from dikkat.translation.memory.sources import list_sources
 from dikkat.translation.network.model import TranslationModel

@@ -94,4 +94,5 @@ def score_projection(output_table: Tensor, size: int) -> Tensor:
     centred = table - table.mean(0)
     values, directions = torch.linalg.eigh(centred.t() @ centred / len(table))
     order = values.argsort(descending=True)[:size]
-    return (directions[:, order] * values[order].clamp(min=0).sqrt()).t().float().contiguous()
+    projection: Tensor = (directions[:, order] * values[order].clamp(min=0).sqrt()).t().float().contiguous()
+    return projection

@@ -210,6 +210,6 @@ class Run:
 
     def results(self) -> list[list[Hypothesis]]:
         """Return the best hypotheses of each sentence."""
-        kept = self._call.kept
-        nearest = [kept[name] for name in ("nearest_states", "nearest_weights")] if self._nearest else []
-        return self._beams.hypotheses(kept["weights"] if self._attends else [], nearest)
+        tensors = self._call.kept
+        nearest = [tensors[name] for name in ("nearest_states", "nearest_weights")] if self._nearest else []
+        return self._beams.hypotheses(tensors["weights"] if self._attends else [], nearest)

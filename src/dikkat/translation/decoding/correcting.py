@@ -15,11 +15,11 @@ from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.text.tokenizer import Tokenizer
 
-BANDWIDTH = 0.12
+BANDWIDTH = 0.1
 """The bandwidth of corrections: a root mean square difference of the scores of two states, in nats."""
 BIAS = 5.0
 """The log-weight of a correction at its own states, where the model's is 0."""
-_DIMENSIONS = 128
+_DIMENSIONS = 48
 
 
 def correct(

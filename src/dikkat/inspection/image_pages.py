@@ -14,7 +14,7 @@ from dikkat.inspection.generation import check_arguments
 from dikkat.inspection.image_inputs import ImageInputs, check_images
 from dikkat.inspection.images import find_tokens
 from dikkat.inspection.layer_selection import Layers
-from dikkat.inspection.recording import record, recording
+from dikkat.inspection.recording import recording
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.text_inputs import make_tokens
 from dikkat.inspection.trace import Trace
@@ -43,7 +43,8 @@ def locate_images(
         located = [locate_images(model, processor, image, layers, heads)[:2] for image in check_images(source)]
         return _join_batch([arguments for arguments, _ in located]), [tokens for _, tokens in located], layers
     inputs, random_state = ImageInputs.read(model, processor, source), torch.get_rng_state()
-    with torch.random.fork_rng(), torch.no_grad(), record(model, layers=layers, heads=heads, argmax=True) as trace:
+    request = Request(argmax=True, heads=heads)
+    with torch.random.fork_rng(), torch.no_grad(), recording(model, request, layers) as trace:
         inputs.run(model)
     return {**inputs.arguments}, find_tokens(trace, inputs, random_state, _words_of(inputs)), layers
 
@@ -51,7 +52,7 @@ def locate_images(
 def _join_batch(arguments: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
     """Join the arguments for single images to those of a batch."""
     for name, tensor in arguments[0].items():
-        shapes = [tuple(others[name].shape) for others in arguments]
+        shapes = [tuple(entry[name].shape) for entry in arguments]
         if {*shapes} != {tensor.shape} or len(tensor) != 1:
             sizes = ", ".join(map(str, dict.fromkeys(shapes)))
             raise ValueError(f"image: got {name} of shape {sizes} from the processor; expected one row of one size for "
@@ -100,18 +101,18 @@ class _WordRows(Trace):
         self._queries = dict[str, list[int]]()
         self._is_cross = dict[str, bool]()
 
-    def add(self, inspection: Inspection, call: Call) -> None:
+    def add(self, record: Inspection, call: Call) -> None:
         """Add the last query of a call, at the position of the token that it predicts."""
-        assert inspection.weights is not None
-        assert inspection.queries is not None
-        (first, first_key), row = inspection.positions, inspection.weights[..., 0, :]
+        assert record.weights is not None
+        assert record.queries is not None
+        (first, first_key), row = record.positions, record.weights[..., 0, :]
         if call.name not in self._weights:
-            super().add(replace(inspection, weights=None, lse=None, hidden=None), call)
+            super().add(replace(record, weights=None, lse=None, hidden=None), call)
             most_keys = row.shape[-1] if first_key < 0 else max(0, first_key) + row.shape[-1] + self._most_words
             self._weights[call.name] = torch.zeros(*row.shape[:-1], self._most_words, most_keys, dtype=torch.float16)
             self._queries[call.name] = []
             self._is_cross[call.name] = first_key < 0
-        self._add_row(call.name, row, first + int(inspection.queries[-1]) + 1, first_key)
+        self._add_row(call.name, row, first + int(record.queries[-1]) + 1, first_key)
 
     def add_row(self, name: str, row: Tensor) -> None:
         """Add the weights (B, H, m) of the next query of a module."""
@@ -168,15 +169,15 @@ def _divide(
             for kind, labels in tokens.items()}  # fmt: skip
     neutral_keys = keys | {"self": _same_image_tokens(keys["self"], inputs, second)}
     trace.keep(lambda call: len(keys.get("encoder" if call.kind == "cross" else "self", ())) > 0)
-    for index, (call, record_) in enumerate([*trace.calls()]):
+    for index, (call, record) in enumerate([*trace.calls()]):
         kind = "encoder" if call.kind == "cross" else "self"
         divisor = neutral_records[call.name].weights
-        assert record_.weights is not None
+        assert record.weights is not None
         assert divisor is not None
-        shares = record_.weights[..., keys[kind]].float() / divisor[..., neutral_keys[kind]].clamp(min=_SMALLEST)
+        shares = record.weights[..., keys[kind]].float() / divisor[..., neutral_keys[kind]].clamp(min=_SMALLEST)
         shares /= shares.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-        weights = torch.zeros_like(record_.weights).index_copy_(-1, keys[kind], shares.half())
-        trace.update(index, replace(record_, weights=weights))
+        weights = torch.zeros_like(record.weights).index_copy_(-1, keys[kind], shares.half())
+        trace.update(index, replace(record, weights=weights))
     trace.neutral = neutral
 
 
@@ -186,11 +187,13 @@ def _same_image_tokens(positions: Tensor, inputs: ImageInputs, second: ImageInpu
         return positions
     ids, second_ids = (prompt.arguments["input_ids"][0].cpu() for prompt in (inputs, second))
     image_ids = ids[positions].unique()
-    places, second_places = (torch.isin(prompt, image_ids).nonzero()[:, 0] for prompt in (ids, second_ids))
-    if len(places) != len(second_places):
-        raise ValueError(f"neutral: got {len(second_places)} image tokens; expected {len(places)}, as in the text. "
-                         "Write the image's placeholders in both or in none")  # fmt: skip
-    return second_places[torch.searchsorted(places, positions)]
+    image_tokens, second_tokens = (torch.isin(prompt, image_ids).nonzero()[:, 0] for prompt in (ids, second_ids))
+    if len(image_tokens) != len(second_tokens):
+        raise ValueError(
+            f"neutral: got {len(second_tokens)} image tokens; expected {len(image_tokens)}, as in the text. Write the "
+            "image's placeholders in both or in none"
+        )
+    return second_tokens[torch.searchsorted(image_tokens, positions)]
 
 
 def _text_layers(model: Any) -> list[str] | None:

@@ -339,12 +339,12 @@ def _crop(image: Any, boxes: NDArray[np.float64]) -> tuple[Any, tuple[int, ...]]
     edges = np.array([0, 0, *image.size])
     frame = np.array([*boxes[:, :2].min(0), *boxes[:, 2:].max(0)])
     snapped = np.where(abs(frame - edges) < 0.01 * max(image.size), edges, frame).tolist()
-    left, top, right, bottom = *map(math.floor, snapped[:2]), *map(math.ceil, snapped[2:])
-    if (left, top, right, bottom) == (0, 0, *image.size):
-        return image, (left, top, right, bottom)
-    region = Image.new("RGB", (right - left, bottom - top), (128, 128, 128))
-    region.paste(image, (-left, -top))
-    return region, (left, top, right, bottom)
+    corner, end = tuple(map(math.floor, snapped[:2])), tuple(map(math.ceil, snapped[2:]))
+    if (*corner, *end) == (0, 0, *image.size):
+        return image, (*corner, *end)
+    region = Image.new("RGB", (end[0] - corner[0], end[1] - corner[1]), (128, 128, 128))
+    region.paste(image, (-corner[0], -corner[1]))
+    return region, (*corner, *end)
 
 
 def find_tokens(

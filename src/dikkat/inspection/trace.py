@@ -127,18 +127,18 @@ class Trace:
                 counts.add(max(counts) + 1)
         return counts - {0}
 
-    def add(self, seen: Inspection, call: Call) -> None:
+    def add(self, record: Inspection, call: Call) -> None:
         """Add copies of a call's tensors on the CPU."""
-        copies: dict[str, Any] = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
-        self._calls.append((call, replace(seen, **copies)))
+        copies: dict[str, Any] = {field: tensor.detach().cpu().clone() for field, tensor in record.tensors().items()}
+        self._calls.append((call, replace(record, **copies)))
 
     def update(self, index: int, record: Inspection) -> None:
         """Replace the record of a call."""
         self._calls[index] = self._calls[index][0], record
 
-    def keep(self, wanted: Callable[[Call], bool]) -> None:
-        """Remove all calls for which `wanted` returns False."""
-        self._calls = [(call, record) for call, record in self._calls if wanted(call)]
+    def keep(self, is_selected: Callable[[Call], bool]) -> None:
+        """Remove all calls for which `is_selected` returns False."""
+        self._calls = [(call, record) for call, record in self._calls if is_selected(call)]
 
     def set_kinds(self, kinds: Iterable[str]) -> None:
         """Set the kind of each call."""

@@ -117,8 +117,8 @@ class Grid:
         """Return the width and height of a cell in pixels of the image that you passed; None without an image."""
         if self.box is None:
             return None
-        left, top, right, bottom = self.box
-        return (right - left) / self.columns * self.pixel_size[0], (bottom - top) / self.rows * self.pixel_size[1]
+        width, height = (self.box[axis + 2] - self.box[axis] for axis in (0, 1))
+        return width / self.columns * self.pixel_size[0], height / self.rows * self.pixel_size[1]
 
     def in_reading_order(self, values: Any) -> Any:
         """Return the values (..., p) of the positions row by row."""

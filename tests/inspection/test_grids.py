@@ -631,6 +631,16 @@ def test_distances_of_known_weights():
     np.testing.assert_allclose(trace.distances()["distance"], [(4 * 3 + 2 + 1 + 0) / 7, 0])
 
 
+def test_distances_in_pixels_of_an_image_that_is_scaled_down(tmp_path):
+    """Two patches of 3,001 × 41 pixels, and a head that looks at the other patch."""
+    trace = trace_of(torch.eye(2, dtype=torch.float64).flip(0)[None, None])
+    trace.tokens = dikkat.Grid(1, 2, image=Image.new("L", (6002, 41)))
+    trace.save(tmp_path / "a.safetensors")
+    for saved in (trace, dikkat.inspection.Trace.load(tmp_path / "a.safetensors")):
+        assert saved.parts["self"][0].image.width == 2048
+        np.testing.assert_allclose(saved.distances(unit="pixels")["distance"], [3001])
+
+
 def test_distances_that_are_none():
     trace = trace_of(random_weights(1, 1, 6, 6))
     with pytest.raises(ValueError, match="distances: got no self-attention over a grid; expected tokens="):

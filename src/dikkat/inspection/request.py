@@ -202,7 +202,7 @@ class Request:
     pool: Pool = "mean"
     spans: "Spans | Mapping[str, Span] | None" = None
     max_score: bool = False
-    blocks: "Sequence[TokenList] | Tokens | None" = None
+    blocks: Tokens | None = None
     heads: int | Sequence[int] | None = None
     queries: int | Sequence[int] | slice | None = None
     longest: float = 0
@@ -226,9 +226,9 @@ class Request:
             _indices(name, getattr(self, name))
         if self.spans is not None and not isinstance(self.spans, Spans):
             object.__setattr__(self, "spans", Spans(span_positions(self.spans)))
-        if self.blocks is not None and not isinstance(self.blocks, _Sequences):
-            sequences = _Sequences(tokens_of(self.blocks).values())
-            if not any(labels.parts for labels in sequences):
+        if self.blocks is not None:
+            sequences = tokens_of(self.blocks)
+            if not any(labels.parts for labels in sequences.values()):
                 raise ValueError("blocks: got tokens without dikkat.Grid or Times; expected at least one of them")
             object.__setattr__(self, "blocks", sequences)
 
@@ -273,7 +273,8 @@ class Request:
         """Return the groups of all queries and keys of a call; None if no block was requested or no tokens fit."""
         if self.blocks is None or self.first_key:
             return None
-        sequences, is_grouped = cast(_Sequences, self.blocks), self.queries is None and not self.first_query
+        sequences = [*cast(Mapping[str, TokenList], self.blocks).values()]
+        is_grouped = self.queries is None and not self.first_query
         query_layouts = matching_tokens(sequences, queries, 0).parts if is_grouped else {}
         key_layouts = matching_tokens(sequences, keys, self.first_query).parts
         if not query_layouts and not key_layouts:
@@ -301,10 +302,6 @@ class Request:
         heads = lead[-1] if len(lead) > 1 else 1
         query_indices = _index_tensor("queries", self.queries, queries, device, self.longest)
         return _index_tensor("heads", self.heads, heads, device), query_indices
-
-
-class _Sequences(tuple[TokenList, ...]):
-    """The tokens of all kinds of sequences."""
 
 
 class BlockGroups(NamedTuple):

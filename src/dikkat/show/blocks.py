@@ -85,21 +85,18 @@ def count_blocks(layouts: Layouts, side: int) -> int:
     return sum(-(-layout.rows // side) * -(-layout.columns // side) for layout in layouts.values())
 
 
-def group_means(values: Tensor, groups: Tensor, dim: int) -> Tensor:
-    """Return the means of the values in each group along a dimension."""
-    sizes = groups.bincount()
-    shape = [*values.shape]
-    shape[dim] = len(sizes)
+def group_means(values: Tensor, groups: Tensor, dim: int, sizes: Tensor | None = None) -> Tensor:
+    """Return the means of the values in each group along a dimension, weighted by `sizes` if these are passed."""
+    shape, totals = [*values.shape], groups.bincount(sizes)
+    shape[dim] = len(totals)
+    if sizes is not None:
+        values = (values.movedim(dim, -1) * sizes.to(values)).movedim(-1, dim)
     sums = values.new_zeros(shape).index_add_(dim, groups.to(values.device), values)
-    return sums / sizes.to(values).reshape([-1 if axis == dim % values.ndim else 1 for axis in range(values.ndim)])
+    return (sums.movedim(dim, -1) / totals.to(values)).movedim(-1, dim)
 
 
 def merge_blocks(blocks: Tensor, fine: Tensor, coarse: Tensor, dim: int) -> Tensor:
     """Combine means of fine groups into means of the coarse groups that contain them, along a dimension."""
-    sizes, merged = fine.bincount(), torch.zeros(int(fine.max()) + 1, dtype=torch.int64)
-    merged[fine] = coarse
-    shape = [-1 if axis == dim % blocks.ndim else 1 for axis in range(blocks.ndim)]
-    totals = blocks * sizes.to(blocks).reshape(shape)
-    output = [*blocks.shape]
-    output[dim] = int(coarse.max()) + 1
-    return blocks.new_zeros(output).index_add_(dim, merged, totals) / coarse.bincount().to(blocks).reshape(shape)
+    groups = torch.zeros(int(fine.max()) + 1, dtype=torch.int64)
+    groups[fine] = coarse
+    return group_means(blocks, groups, dim, fine.bincount())

@@ -18,6 +18,7 @@ const LEGEND = [0, 0.25, 0.5, 0.75, 1]; // shares of the band with a number
 const BAND = 48; // steps of the colours in a saved drawing
 const WIDE = 720; // of a drawing that is saved
 const THUMB = 64; // most points of a small map
+const ORIGINAL = 11; // rem of the most height of an original
 
 interface Listeners {
   /** Called for the spot that is pointed at. */
@@ -82,7 +83,7 @@ export class Places {
     this.same = kind !== "cross" && queries.length === keys.length && JSON.stringify(this.parts[0]) === JSON.stringify(this.parts[1]);
     const { outside } = this.axes[0];
     const last = outside.filter((position) => !queries[position]![1]).at(-1) ?? outside.at(-1);
-    const isText = outside.length > FEW;
+    const isText = outside.length > (kind === "cross" ? 0 : FEW);
     this.first = isText || this.parts[0].some((part) => part.kind === "times") ? [0, queries.length - 1] : outside.length ? [0, outside[0]!] : null;
     if (isText) {
       this.first = [0, last!];
@@ -196,8 +197,9 @@ export class Places {
         const share = (part: number, all: number): string => `${(100 * part) / all}%`;
         Object.assign(frame.style, { left: share(left, width), top: share(top, height), width: share(right - left, width), height: share(bottom - top, height) });
       }
-      return h("figure", { class: "original" }, h("div", {}, h("img", { src: source, alt: t(image.original ? "place-original" : "place-plain"), width, height }), frame),
-        h("figcaption", { class: "quiet" }, t(image.original ? "place-original" : "place-plain")));
+      const picture = h("div", {}, h("img", { src: source, alt: t(image.original ? "place-original" : "place-plain"), width, height }), frame);
+      picture.style.setProperty("--wide", `${ORIGINAL * Math.min(2, width / height)}rem`);
+      return h("figure", { class: "original" }, picture, h("figcaption", { class: "quiet" }, t(image.original ? "place-original" : "place-plain")));
     });
   }
 

@@ -65,7 +65,10 @@ def on_image(weights: Weights, grid: Grid | Times, *, titles: Sequence[str] | No
 
 
 def draw_panels(rows: Sequence[Sequence[Panel]], titles: Sequence[str]) -> Figure:
-    """Draw rows of panels, of which the last may be shorter. A panel is one time axis, or all grids that share an image, with their weights."""
+    """Draw rows of panels, of which the last may be shorter.
+
+    A panel is one time axis, or all grids that share an image, with their weights.
+    """
     sizes = [[_panel_size(panel[0][0]) for panel in row] for row in rows]
     size = (sum(width for width, _ in sizes[0]) + 0.8, sum(row[0][1] + 0.3 for row in sizes))
     figure, columns = figure_class()(figsize=size, layout="constrained"), len(rows[0])

@@ -32,9 +32,11 @@ from dikkat.inspection.torch_attention import (
     FUSED,
     call_multi_head,
     group_heads,
+    inspect_fused,
     inspect_weights,
     multi_head_arguments,
     problem_of_fused,
+    run_heads,
     weights_of_one_query,
 )
 
@@ -283,7 +285,7 @@ class Observation(Dataflow):
             with self._naming_errors():
                 result = edit_result(problem, run_unchanged, edits)
         elif recordings and self._queries_are_heads:
-            result, inspect = _run_heads(problem, run_unchanged)
+            result, inspect = run_heads(problem, run_unchanged)
             for recording in recordings:
                 recording.add(inspect, streams, 1, restrictions.keys)
             recordings = []
@@ -376,7 +378,7 @@ class Observation(Dataflow):
         else:
             result = function(*arguments, **keywords)
         for recording in self._recordings():
-            recording.add(partial(_inspect_fused, inputs, edits), streams, queries, keys)
+            recording.add(partial(inspect_fused, inputs, edits), streams, queries, keys)
         return result
 
     def _edited(self, inputs: dict[str, Any], edits: Edits, run: Callable[[], Tensor] | None = None) -> Result:
@@ -402,7 +404,7 @@ class Observation(Dataflow):
             inputs = dict(zip(FUSED, (query, key, value, *options), strict=False))
             edits = self._edits(streams, query.shape[-2], key.shape[-2])
             for recording in self._recordings():
-                inspect = partial(_inspect_fused, inputs, edits)
+                inspect = partial(inspect_fused, inputs, edits)
                 recording.add(inspect, streams, query.shape[-2], key.shape[-2])
             if not changes:
                 return query
@@ -581,20 +583,6 @@ def _inspection_of(
         return inspect_problem(replace(problem, dropout=0.0, seeds=None), request, edits=edits)
 
     return inspect, streams, problem.restrictions.queries, problem.restrictions.keys
-
-
-def _run_heads(problem: Problem, run: Callable[[], Result]) -> tuple[Result, Callable[[Request], Inspection]]:
-    """Return the result of a call whose queries (B, H', g, d) are heads, and a function that inspects it."""
-    with torch.no_grad():
-        full: Any = run_problem(replace(problem, wants_state=True, wants_weights=True, dropout=0.0, seeds=None))
-    result = run() if problem.records or problem.dropout or problem.wants_weights else Result(full.mean, None, None)
-    weights, lse = full.weights.flatten(1, 2).unsqueeze(2), full.lse.flatten(1, 2).unsqueeze(2)
-    return result, lambda request: inspect_weights(weights, request, lse)
-
-
-def _inspect_fused(inputs: dict[str, Any], edits: Edits, request: Request) -> Inspection:
-    edits = [bound for bound in edits if bound.edit.is_shown]
-    return inspect_problem(problem_of_fused(**inputs), request, edits=edits)
 
 
 def _gets_no_hooks(module: nn.Module) -> bool:

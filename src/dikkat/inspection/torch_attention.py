@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat._core import validation
-from dikkat._core.problem import Problem
+from dikkat._core.dispatch import run_problem
+from dikkat._core.problem import Problem, Result
+from dikkat.inspection.edits import Edits
 from dikkat.inspection.origins import Origin, Streams
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.row_blocks import hidden_by_bias
-from dikkat.inspection.single_call import summarise_weights
+from dikkat.inspection.single_call import inspect_problem, summarise_weights
 from dikkat.scores import Dot
 
 FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # arguments by position
@@ -117,3 +119,18 @@ def group_heads(streams: Streams, *arguments: Any, **keywords: Any) -> dict[str,
 def _has_one_position(origin: Origin) -> bool:
     rows = origin.query_positions
     return rows is not None and rows.ndim == 2 and rows.shape[1] > 1 and bool((rows == rows[:, :1]).all())
+
+
+def run_heads(problem: Problem, run: Callable[[], Result]) -> tuple[Result, Callable[[Request], Inspection]]:
+    """Return the result of a call whose queries (B, H', g, d) are heads, and a function that inspects it."""
+    with torch.no_grad():
+        full: Any = run_problem(replace(problem, wants_state=True, wants_weights=True, dropout=0.0, seeds=None))
+    result = run() if problem.records or problem.dropout or problem.wants_weights else Result(full.mean, None, None)
+    weights, lse = full.weights.flatten(1, 2).unsqueeze(2), full.lse.flatten(1, 2).unsqueeze(2)
+    return result, lambda request: inspect_weights(weights, request, lse)
+
+
+def inspect_fused(inputs: dict[str, Any], edits: Edits, request: Request) -> Inspection:
+    """Return the requested summaries of a call of `scaled_dot_product_attention` with these arguments."""
+    edits = [bound for bound in edits if bound.edit.is_shown]
+    return inspect_problem(problem_of_fused(**inputs), request, edits=edits)

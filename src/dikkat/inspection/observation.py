@@ -24,7 +24,7 @@ from dikkat._engine.pytorch_state import is_in_backward, is_transformed, uncompi
 from dikkat.inspection.calls import OWN_SOFTMAX
 from dikkat.inspection.dataflow import Dataflow
 from dikkat.inspection.edits import BoundEdit, Edits, Gate, Mass, edit_result, edit_weights
-from dikkat.inspection.layer_selection import LayerChoice, Numbering, uncompiled_name
+from dikkat.inspection.layer_selection import LayerChoice, Numbering, gets_no_hooks, uncompiled_name
 from dikkat.inspection.origins import Streams
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import inspect_problem
@@ -141,10 +141,10 @@ class Watcher:
                 self.start_run()
 
         with ExitStack() as stack:
-            if not _gets_no_hooks(model):
+            if not gets_no_hooks(model):
                 stack.callback(model.register_forward_pre_hook(count_run).remove)
             for name, module in self._modules.items():
-                if not _gets_no_hooks(module):
+                if not gets_no_hooks(module):
                     for handle in self._hooks(name, module):
                         stack.callback(handle.remove)
             yield
@@ -583,15 +583,6 @@ def _inspection_of(
         return inspect_problem(replace(problem, dropout=0.0, seeds=None), request, edits=edits)
 
     return inspect, streams, problem.restrictions.queries, problem.restrictions.keys
-
-
-def _gets_no_hooks(module: nn.Module) -> bool:
-    """Return whether a module gets no hooks: a TorchScript module or one of PyTorch's leaf layers.
-
-    Recurrences and scores run in compiled code only if their layers have no hooks.
-    """
-    is_leaf = type(module).__module__.startswith("torch.nn.modules.") and not module._modules
-    return is_leaf or isinstance(module, torch.jit.ScriptModule)
 
 
 def _cached_length(module: nn.Module, arguments: tuple[Any, ...]) -> int | None:

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _BLOCK_SIZE = 1 << 16  # bytes, at most, of a read from standard input
 _ONE_LINE = str.maketrans("\t\n\r", "   ")  # a byte-pair model could write these
+COLUMNS = ("line", "confidence", "flags", "source", "target")
 _ONE_LINE_OF_HTML = {ord(letter): f"&#{ord(letter)};" for letter in "\t\n\r\u2028\u2029"}
 
 
@@ -56,13 +57,20 @@ def json_text(values: object, **layout: Any) -> str:
 
 
 @contextmanager
-def naming_lines(source: str | Path | None, offset: int) -> Iterator[None]:
-    """Replace `sentences[i]` in errors by the line of the source, or by the number of the argument."""
+def naming_lines(source: str | Path | None, lines: int | Sequence[int]) -> Iterator[None]:
+    """Replace `sentences[i]` in errors by the line of the source, or by the number of the argument.
+
+    `lines` is the number of lines before the first sentence, or the line number of each sentence.
+    """
     try:
         yield
     except InputError as error:
-        pattern = r"^sentences\[(\d+)\]"
-        text = re.sub(pattern, lambda match: _position(source, offset + int(match[1]) + 1), str(error))
+
+        def position(match: re.Match[str]) -> str:
+            index = int(match[1])
+            return _position(source, lines + index + 1 if isinstance(lines, int) else lines[index])
+
+        text = re.sub(r"^sentences\[(\d+)\]", position, str(error))
         raise type(error)(text) from error
 
 
@@ -72,6 +80,9 @@ def warn_about(translation: "Translation", source: str | Path | None, number: in
     problems = [f"unknown words: {', '.join(words)}"] * bool(words)
     problems += ["the translation repeated itself and was cut"] * translation.repeated
     problems += ["the translation did not end and was cut"] * (not translation.finished)
+    problems += [f"lost: {', '.join(dict.fromkeys(translation.lost))}"] * bool(translation.lost)
+    problems += [f"invented numbers: {', '.join(dict.fromkeys(translation.invented))}"] * bool(translation.invented)
+    problems += [f"unused terms: {', '.join(dict.fromkeys(translation.unused_terms))}"] * bool(translation.unused_terms)
     if problems:
         complain(f"{_position(source, number)}: {'; '.join(problems)}")
 
@@ -90,10 +101,21 @@ def line(number: int, translation: "Translation", *, as_json: bool, numbered: bo
             [{**source._asdict(), "weight": round(source.weight, 4)} for source in token_sources]
             for token_sources in translation.sources
         ]
-        return json_text(values)
-    target = printable(translation.target.translate(_ONE_LINE_OF_HTML if markup else _ONE_LINE))
-    target = target.replace("⟨85⟩", "\x85") if markup else target  # HTML has no reference for it
+        return json_text({**values, "flags": translation.flags})
+    target = _one_line(translation.target, markup=markup)
     return f"{number}\t{translation.score:.3f}\t{target}" if numbered else target
+
+
+def row(number: int, translation: "Translation", *, markup: bool = False) -> str:
+    """Return a translation as a row of a table with the columns `COLUMNS`, separated by tabs."""
+    confidence = "" if translation.confidence is None else f"{translation.confidence:.3f}"
+    sides = (_one_line(text, markup=markup) for text in (translation.source, translation.target))
+    return "\t".join((str(number), confidence, ", ".join(translation.flags), *sides))
+
+
+def _one_line(text: str, *, markup: bool) -> str:
+    text = printable(text.translate(_ONE_LINE_OF_HTML if markup else _ONE_LINE))
+    return text.replace("⟨85⟩", "\x85") if markup else text  # HTML has no reference for it
 
 
 def line_count(file: Path | None) -> int | None:

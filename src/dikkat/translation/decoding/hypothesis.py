@@ -5,9 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from dikkat.translation.memory.states import Nearest
+from dikkat.translation.text.special_tokens import UNKNOWN
+from dikkat.translation.text.tokenizer import Encoded
 
 _LONGEST = 30  # the most tokens of a sequence whose repetition is counted
 
@@ -71,3 +74,15 @@ def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: 
             if allowed < times and first < start and any(begins_word(token) for token in ids[first : first + size]):
                 start, end = first, first + size
     return repeats, end
+
+
+def find_copies(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
+    """Return for each unknown target token the unknown source word with the largest weight; None for other tokens."""
+    words: list[str | None] = [None] * len(ids)
+    if UNKNOWN not in ids or UNKNOWN not in encoded.ids:
+        return words
+    is_known = torch.tensor([token != UNKNOWN for token in encoded.ids], device="cpu")
+    for index, token in enumerate(ids):
+        if token == UNKNOWN:
+            words[index] = encoded.pieces[int(weights[index].masked_fill(is_known, -1.0).argmax())]
+    return words

@@ -1,7 +1,9 @@
 """Methods for sentence pairs: the probabilities of given translations, and the links between their words."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from numbers import Integral
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import Tokenizer
 from dikkat.translation.text.units import Units
+
+Checked = TypeVar("Checked")
 
 _FULL_BATCH_TOKENS = 100  # batches of sentences with more source tokens are smaller, to bound memory
 
@@ -177,3 +181,20 @@ def check_batch_size(batch_size: int) -> None:
     """Raise `InputError` unless the batch size is a whole number of at least 1."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
         raise InputError(f"batch_size: got {batch_size!r}; expected a whole number of at least 1")
+
+
+def read_windows(sentences: Iterable[str], size: int, check: Callable[[str, str], Checked]) -> Iterator[list[Checked]]:
+    """Yield lists of at most `size` checked sentences. Sentences before an error are yielded before it is raised."""
+    checked = (check(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
+    while True:
+        window: list[Checked] = []
+        try:
+            for sentence in islice(checked, size):
+                window.append(sentence)
+        except Exception:
+            if window:
+                yield window
+            raise
+        if not window:
+            return
+        yield window

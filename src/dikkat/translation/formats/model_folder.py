@@ -19,6 +19,7 @@ from dikkat.storage.folders import SUMS, check_free, digest, parse_sums, recover
 from dikkat.storage.headers import check_header, header
 from dikkat.storage.int8 import Rows, dequantized, quantized
 from dikkat.storage.tensors import describe, joined, misfits
+from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.memory import pair_memory
@@ -91,6 +92,7 @@ class Contents(NamedTuple):
     target: Tokenizer
     origin: Origin | None = None
     slots: Slots = NO_SLOTS
+    confidence: ConfidenceModel | None = None
     memory: PairMemory | None = None
 
 
@@ -160,6 +162,8 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
         settings["origin"] = contents.origin.to_dict()
     if contents.slots.most or contents.slots.shapes:
         settings["slots"] = contents.slots.to_dict()
+    if contents.confidence is not None:
+        settings["confidence"] = contents.confidence.to_dict()
     weights_data = dump_tensors(weights, metadata={"format": "pt"})
     return {
         WEIGHTS: weights_data,
@@ -182,7 +186,7 @@ def load(folder: str | Path) -> Contents:
         folder = old  # a save is, or was interrupted, between its two renames
     if not folder.is_dir():
         raise ModelFolderError(f"{folder}: model folder not found. `dikkat train --output {folder}` makes one")
-    settings, origin, slots, sums, int8 = _load_settings(folder)
+    settings, origin, slots, confidence, sums, int8 = _load_settings(folder)
     source, target = (_load_tokenizer(folder / name, sums) for name in (SOURCE, TARGET))
     try:
         model = _skeleton(settings, source, target)
@@ -196,7 +200,8 @@ def load(folder: str | Path) -> Contents:
         tensors = _from_int8(tensors)
     model.load_state_dict(tensors, assign=True)
     memory = _load_memory(folder / MEMORY, model, (len(source), len(target)), sums) if MEMORY in sums else None
-    return Contents(model.eval().requires_grad_(not int8), settings, source, target, origin, slots, memory)
+    model = model.eval().requires_grad_(not int8)
+    return Contents(model, settings, source, target, origin, slots, confidence, memory)
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:
@@ -248,7 +253,7 @@ def _from_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 # --- reading
 
 
-def _load_settings(folder: Path) -> tuple[Settings, Origin | None, Slots, dict[str, str], bool]:
+def _load_settings(folder: Path) -> tuple[Settings, Origin | None, Slots, ConfidenceModel | None, dict[str, str], bool]:
     path = folder / SETTINGS
     data = _read_bytes(path, _LARGEST_TEXT)
     try:
@@ -259,7 +264,7 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, Slots, dict[s
         check_header(content, FORMAT, (VERSION, _INT8_VERSION), "train again")
     except ValueError as error:
         raise ModelFolderError(f"{path}: {error}") from error
-    if unknown := sorted(content.keys() - {"format", "version", "settings", "origin", "slots"}):
+    if unknown := sorted(content.keys() - {"format", "version", "settings", "origin", "slots", "confidence"}):
         raise ModelFolderError(f"{path}: got unknown key {reprlib.repr(unknown[0])}. Save the model again")
     sums = _load_sums(folder / SUMS)
     _check_sum(path, data, sums)
@@ -270,7 +275,8 @@ def _load_settings(folder: Path) -> tuple[Settings, Origin | None, Slots, dict[s
         origin = Origin.from_dict(content["origin"]) if "origin" in content else None
         settings, int8 = Settings.from_dict(content["settings"]), content["version"] == _INT8_VERSION
         slots = Slots.from_dict(content["slots"]) if "slots" in content else NO_SLOTS
-        return settings, origin, slots, sums, int8
+        confidence = ConfidenceModel.from_dict(content["confidence"]) if "confidence" in content else None
+        return settings, origin, slots, confidence, sums, int8
     except (SettingsError, ModelFolderError, ValueError) as error:
         raise ModelFolderError(f"{path}: {error}") from error
 

@@ -222,3 +222,9 @@ def _split(tokens: Tensor, lengths: Tensor, side: str, size: int) -> list[Ids]:
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < size:
         raise ValueError(f"{side}_tokens: expected 0 to {size - 1}, numbers of the model's vocabulary")
     return [tuple(row.tolist()) for row in tokens.split(lengths.tolist())]
+
+
+def find_stored(memories: Sequence[Snapshot | None], sentence: str) -> StoredPair | None:
+    """Return the stored pair of a sentence, if a memory has one."""
+    stored = (memory.by_source.get(sentence) for memory in memories if memory is not None)
+    return next(filter(None, stored), None)

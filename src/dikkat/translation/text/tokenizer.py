@@ -4,7 +4,8 @@ import json
 import reprlib
 import unicodedata
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -17,6 +18,7 @@ from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.text.capitals import ELIDED, INSIDE, LETTER, SLOT, SPACES, WORD, Capitals
+from dikkat.translation.text.forms import Forms
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD, SLOTS, UNKNOWN
 
 Kind = Literal["word", "bpe"]
@@ -97,7 +99,7 @@ class Tokenizer:
         self._capitals = _read_capitals(decoder)
         self._label_cache: dict[int, str] = {}
         self._nearest: dict[str, int] = {}  # the most frequent piece of each bare form
-        self._known_pieces: Container[str] = _read_known_pieces(decoder)  # bare forms in the training text
+        self._known_pieces: Collection[str] = _read_known_pieces(decoder)  # bare forms in the training text
         if self.kind == "word":
             for token, number in sorted(inner.get_vocab().items(), key=itemgetter(1)):
                 self._nearest.setdefault(_bare_form(token), number)
@@ -145,6 +147,37 @@ class Tokenizer:
         )
         return cls(inner)
 
+    def extended(self, sentences: Sequence[str]) -> "Tokenizer":
+        """Return a tokenizer that knows the words of more sentences; numbers of tokens stay.
+
+        A word tokenizer gets a token, at the end, for each piece that it reads as `<unk>`. A byte-pair tokenizer has no
+        such pieces: only `unknown` no longer lists their words.
+
+        Raises:
+            ModelFolderError: More than `MOST_TOKENS` tokens.
+
+        Example:
+            >>> tokenizer = Tokenizer.train(["Il est calme."], "word", min_freq=1, vocabulary_size=100)
+            >>> extended = tokenizer.extended(["Elle est calme."])
+            >>> len(tokenizer), len(extended), extended.decode(extended.encode("elle est calme.").ids)
+            (8, 9, 'Elle est calme.')
+        """
+        content, composed = json.loads(self.to_json()), [_normalised(sentence)[0] for sentence in sentences]
+        if self.kind == "bpe":
+            pieces = sorted({*_read_known_pieces(content["decoder"]), *_frequent_pieces(composed)})
+            content["decoder"]["decoders"][1]["pattern"]["String"] = _CARRIER + " ".join(pieces)
+        else:
+            vocabulary, normalizer, splitter = (
+                content["model"]["vocab"],
+                self._inner.normalizer,
+                self._inner.pre_tokenizer,
+            )
+            for text in self._capitals.exchanged(composed):
+                for piece, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)):
+                    if _bare_form(piece) not in self._nearest:
+                        vocabulary.setdefault(piece, len(vocabulary))
+        return Tokenizer.from_json(json.dumps(content).encode(), "the extended tokenizer")
+
     def __len__(self) -> int:
         return self._inner.get_vocab_size()
 
@@ -171,6 +204,15 @@ class Tokenizer:
     def several(self) -> bool:
         """Whether lines of the training text often have several sentences."""
         return self._capitals.several
+
+    @cached_property
+    def forms(self) -> Forms:
+        """The inflected forms of words in the training text: of all words, or the 50,000 most frequent ones."""
+        return Forms(piece for piece in self._known_pieces if piece and all(map(str.isalpha, piece)))
+
+    def knows(self, piece: str) -> bool:
+        """Return whether the training text has a word or a mark, in any case."""
+        return _bare_form(piece) in self._known_pieces
 
     def unknown(self, sentence: str) -> list[tuple[int, int]]:
         """Return the offsets of words and punctuation that the training text does not have, except numbers."""

@@ -19,6 +19,7 @@ INPUTS = {
     "corpus": "a folder with Multi30k's train, val and test_2016_flickr, .en.gz and .fr.gz",
     "model": "the folder of a translator that a Multi30k recipe trained",
     "seeds": "a folder with one translator for each seed, trained with default options, and val.tsv",
+    "corpora": "a folder with a translator NAME, NAME.train.tsv and NAME.val.tsv for each corpus",
     "commit": "a commit to compare with",
 }
 
@@ -63,6 +64,8 @@ BENCHES = (
     Bench("translation.translating", "BLEU of int8, time of a new process", ("--model", "{model}", *_DATA)),
     Bench("translation.multi30k", "scores of a translator of Multi30k", ("{model}",)),
     Bench("translation.own", "scores of translators trained with default options", ("{seeds}",)),
+    Bench("translation.confidence", "calibration of the confidence of translators", ("{corpora}",)),
+    Bench("translation.terms", "use of terms by translators: their number, their forms, BLEU", ("{corpora}",)),
     Bench("translation.page", "pages in a browser: a translator, sentences, a map, an image", ("{model}", *_DATA)),
     Bench("translation.serving", "a server under load", ("--model", "{model}", *_DATA)),
     Bench("against", "the README's rows, compared with another commit", ("{commit}",)),

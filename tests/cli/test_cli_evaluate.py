@@ -184,7 +184,17 @@ def test_a_report_has_the_faults_of_each_sentence_and_a_page_of_the_worst(run, m
     shown = run("evaluate", model, *options)[1]
     assert re.search(r"^never +1 ", shown, re.MULTILINE)
     assert re.search(r"^not copied +\d", shown, re.MULTILINE)
-    assert shown.endswith(f"report: {folder}/report.json\npage: {folder}/worst.html\n")
+    assert shown.endswith(
+        f"report: {folder}/report.json\npage: {folder}/worst.html\nreliability diagram: {folder}/reliability.png\n"
+    )
+    wanted = [each.confidence for each in Translator.load(model).translate(["I lost.", "Go Paris 12."])]
+    assert [each["confidence"] for each in stored["sentences"]] == pytest.approx(wanted)
+    assert stored["sentences"][1]["flags"][0] == "unknown words"
+    found, is_right = stored["confidence"], [each["chrf"] >= 80 for each in stored["sentences"]]
+    assert found["right"] == sum(is_right) / 2
+    assert found["sentences"] == sum(each["sentences"] for each in found["bins"]) == 2
+    assert f"Calibration error: {found['error']:.3f}. AUC: " in shown
+    assert (folder / "reliability.png").read_bytes().startswith(b"\x89PNG")
     refused(run("evaluate", model, "--corpus", pairs, "--training", pairs), "--training needs --report")
 
 
@@ -197,7 +207,10 @@ def test_a_report_leaves_out_what_nobody_can_know(run, model, pairs, tmp_path, s
         faults = [*unseen, "not_copied", "doubled", *(["dropped"] if score == "additive" else [])]
         assert list(json.loads(out)["faults"]) == faults
         stored = json.loads((tmp_path / "r" / "report.json").read_text(encoding="utf-8"))
-        assert list(stored["sentences"][0]) == ["source", "target", "reference", "chrf", *faults]
+        fields = ["source", "target", "reference", "chrf", "confidence", "flags", *faults]
+        assert list(stored["sentences"][0]) == fields
+        assert "confidence" not in stored
+        assert not (tmp_path / "r" / "reliability.png").exists()
 
 
 def test_files_of_translations_are_scored_without_a_model(run, tmp_path):

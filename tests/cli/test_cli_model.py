@@ -124,4 +124,5 @@ def test_info_has_settings_sizes_and_where_the_model_comes_from(run, model, tmp_
     assert (rows["corpus"], rows["hidden_size"], rows["bidirectional"]) == (FEW, "8", "yes")
     status, out, _ = run("info", model, "--json")  # made by the library, which knows of no corpus's name
     assert status == 0
-    assert set(json.loads(out)) == {"parameters", "source_tokens", "target_tokens", "settings"}
+    assert set(json.loads(out)) == {"parameters", "source_tokens", "target_tokens", "confidence", "settings"}
+    assert json.loads(out)["confidence"].startswith("calibrated on 8 validation pairs, ")

@@ -1,9 +1,11 @@
+import dataclasses
 import gzip
 import io
 import json
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import torch
 from command import made, refused
 from dikkat.cli import lines
 from dikkat.translation import InputError, Search, Translation, Translator
+from translation.taught import untrained
 
 
 def test_translate_arguments_file_and_standard_input(run, model, tmp_path):
@@ -52,6 +55,11 @@ def test_translations_as_lines_of_json(run, model):
             "score": other.score,
             "finished": other.finished,
             "repeated": False,
+            "lost": [],
+            "invented": [],
+            "confidence": other.confidence,
+            "unused_terms": [],
+            "flags": list(other.flags),
             "alignment": [max(range(len(row)), key=row.__getitem__) for row in other.weights.tolist()],
         }
 
@@ -60,6 +68,66 @@ def test_a_translation_is_one_line_whatever_the_model_writes():
     found = Translation("a", "b\nc\td\u00a0!", ["a"], ["b"], torch.ones(1, 1), -1.0)
     assert lines.line(7, found, as_json=False, numbered=False) == "b c d\u00a0!"
     assert lines.line(7, found, as_json=False, numbered=True) == "7\t-1.000\tb c d\u00a0!"
+
+
+HEADINGS = "line\tconfidence\tflags\tsource\ttarget\n"
+
+
+def test_lines_to_check_come_first(run, model, tmp_path):
+    sentences = ["I lost.", "The astronaut calm\u2028man.", "", "Where is the man?"]
+    (tmp_path / "lines").write_text("\n".join(sentences), encoding="utf-8")
+    wanted = Translator.load(model).translate(sentences)
+    rows = [
+        f"{number}\t{each.confidence:.3f}\t{', '.join(each.flags)}\t{each.source}\t{each.target}\n".replace(
+            "\u2028", "⟨2028⟩"
+        )
+        for number, each in enumerate(wanted, 1)
+    ]
+    assert wanted[1].flags == ("unknown words",)
+    out, _ = made(run("translate", model, "--file", tmp_path / "lines", "--sort", "line"))
+    assert out == HEADINGS + "".join(rows)
+    order = sorted(range(4), key=lambda k: wanted[k].confidence)
+    out, err = made(run("translate", model, "--file", tmp_path / "lines", "--sort", "confidence"))
+    assert out == HEADINGS + "".join(rows[k] for k in order)
+    assert "line 2: unknown words: astronaut" in err
+    out, _ = made(run("translate", model, "--file", tmp_path / "lines", "--sort", "confidence", "--json"))
+    assert [json.loads(line)["sentence"] for line in out.splitlines()] == [k + 1 for k in order]
+    out, _ = made(run("translate", model, "--file", tmp_path / "lines", "--sort", "confidence", "--n-best", 2))
+    numbers = [int(line.split("\t")[0]) for line in out.splitlines()[1:]]
+    assert list(dict.fromkeys(numbers)) == [k + 1 for k in order]
+    assert numbers.count(1) == 2
+
+
+def test_a_model_without_confidence_cannot_sort(run, model, tmp_path):
+    translator = Translator.load(model)
+    dataclasses.replace(translator, confidence_model=None).save(tmp_path / "model")
+    refused(run("translate", tmp_path / "model", "Go.", "--sort", "confidence"), "--sort: got confidence, but ")
+    out, _ = made(run("translate", tmp_path / "model", "Go.", "--sort", "line"))
+    assert out == f"{HEADINGS}1\t\t\tGo.\tVa !\n"
+    assert run("translate", model, "Go.", "--sort", "length")[0] == 2
+
+
+def test_terms_of_a_file(run, model, tmp_path):
+    (tmp_path / "terms.tsv").write_text("man\tami\nman\tgars\n", encoding="utf-8")
+    options = ["--terms", tmp_path / "terms.tsv", "The man is calm.", "Go."]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        out, err = made(run("translate", model, *options))
+    assert out == "L'gars est calme.\nVa !\n"
+    assert "terms.tsv: got two translations of 'man', 'ami' and 'gars'; dikkat uses the last one" in err
+    (tmp_path / "terms.tsv").write_text("man\tgars\n", encoding="utf-8")
+    out, _ = made(run("translate", model, "--ensemble", model, *options))
+    assert out == "L'gars est calme.\nVa !\n"
+    _, err = made(run("translate", model, *options[:2], "--no-split", "man " * 51))
+    assert "sentence 1: " in err
+    assert "unused terms: man" in err
+    (tmp_path / "terms.tsv").write_text("man\n", encoding="utf-8")
+    refused(run("translate", model, *options), "terms.tsv, line 1: got 'man'")
+    refused(run("translate", model, "--terms", tmp_path / "none", "Go."), "none: No such file")
+    other = tmp_path / "other"
+    untrained(Translator.load(model), score="none").save(other)
+    (tmp_path / "terms.tsv").write_text("man\tami\n", encoding="utf-8")
+    refused(run("translate", other, *options), "terms: got terms, and a model without attention")
 
 
 def test_search_options_reach_the_search(run, model, pairs, monkeypatch):

@@ -172,6 +172,10 @@ REFUSED = [
     (settings(tied_embeddings="three"), "tied_embeddings: got 'three' with .* expected one vocabulary"),
     (settings(dropout=2), r"settings\.json: dropout: got 2"),
     (settings(colour=2), "colour: unknown setting"),
+    (
+        content("settings.json", lambda known: known["confidence"].update(constant="0")),
+        "confidence: expected weights of",
+    ),
     (settings(hidden_size=65536), r"expected float32 \(98304, "),
     (content("settings.json", lambda known: known.update(settings=None)), '"settings" is missing'),
     (content("settings.json", lambda known: known.update(format="other")), "got 'other'; expected 'dikkat translator'"),

@@ -54,6 +54,8 @@ def test_translations_are_the_library_s(client, translator, options):
             assert found["source_tokens"] == expected.source_tokens
             assert found["target_tokens"] == expected.target_tokens
             assert found["finished"] is expected.finished
+            assert found["confidence"] == pytest.approx(expected.confidence, abs=1e-4)
+            assert found["flags"] == list(expected.flags)
             assert found["score"] == pytest.approx(expected.score, abs=1e-4)
             torch.testing.assert_close(
                 torch.tensor(found["attention"]).reshape(expected.weights.shape), expected.weights, atol=1e-5, rtol=0
@@ -89,6 +91,21 @@ def test_tags_for_a_model_without_attention_are_one_requests_own_error(translato
         refused = client.post("/api/batch", json={"texts": ["Go.", "<b>Go</b>."], "markup": "html"})
         assert "text: got tags; expected text without tags" in told(refused, 422)
         assert client.post("/api/batch", json={"texts": ["Go."], "markup": "html"}).status_code == 200
+
+
+def test_terms_of_a_request(client, translator):
+    texts = ["The man is calm.", "Go."]
+    answer = client.post("/api/batch", json={"texts": texts, "terms": {"man": "ami"}}).json()
+    assert [each["translations"][0]["target"] for each in answer["results"]] == ["L'ami est calme.", "Va !"]
+    many = client.post("/api/translate", json={"text": "man " * 51, "terms": {"man": "ami"}, "split": False}).json()
+    assert many["translations"][0]["unused_terms"] == ["man"]
+    for terms, message in (({"man": ""}, "terms, term 1: got ''"), ({"man": 7}, "terms.man"), (["man"], "terms")):
+        assert message in told(client.post("/api/translate", json={"text": "Go.", "terms": terms}), 422)
+    too_many = {f"word{number}": "mot" for number in range(1_001)}
+    assert "terms: " in told(client.post("/api/translate", json={"text": "Go.", "terms": too_many}), 422)
+    with opened(untrained(translator, score="none")) as blind:
+        refused = blind.post("/api/translate", json={"text": "Go.", "terms": {"man": "ami"}})
+        assert "terms: got terms, and a model without attention" in told(refused, 422)
 
 
 def test_what_there_is(client, translator):

@@ -135,7 +135,7 @@ def test_scores_that_are_no_numbers_are_an_error_on_a_grid() -> None:
     model.output_bias.data[7] = torch.nan
     search = Search(beam=2)
     with pytest.raises(InputError, match="NaN"):
-        grid.search_grid([model], [Sentence([5, 6], False, *limits(search, 2))], search, NO_SLOTS)
+        grid.search_grid([model], [Sentence([5, 6], False, *limits(search, 2))], search, NO_SLOTS, [None])
 
 
 def test_a_search_on_another_device_takes_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:

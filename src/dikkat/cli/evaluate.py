@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,12 +28,16 @@ from dikkat.cli.tables import show_table
 from dikkat.cli.translate import join
 from dikkat.errors import InputError
 from dikkat.translation import Search, Translation, Translator, evaluate, evaluate_lowercased_tokens, phrasebook
+from dikkat.translation.confidence import RIGHT, calibration
 from dikkat.translation.data.corpus import Pair, read_lines
 from dikkat.translation.data.source import Source
 from dikkat.translation.decoding.alignment import GoldLinks, alignment_error_rate, check_links, gold_links, read_links
 from dikkat.translation.decoding.evaluation import check_language
 from dikkat.translation.decoding.translator import BaseTranslator
 from dikkat.translation.formats.origin import Origin
+
+if TYPE_CHECKING:
+    from dikkat.translation.decoding.report import Judged
 
 _COMPARED = "Comparison"
 _REPORT = "Report"
@@ -91,8 +95,9 @@ def evaluate_model(
     report: Annotated[
         Path | None,
         option(
-            "Folder for an error report: report.json, with the faults of each sentence, and worst.html, a page of the "
-            "worst sentences and their attention. Also prints the counts of faults.",
+            "Folder for an error report: report.json, with the faults of each sentence; worst.html, a page of the "
+            "worst sentences and their attention; and reliability.png, the share of right translations by confidence. "
+            "Also prints the counts of faults and the calibration error of the confidence.",
             "FOLDER",
             panel=_REPORT,
         ),
@@ -184,6 +189,8 @@ def evaluate_model(
     _print_scores(results)
     if report:
         print(f"report: {report / 'report.json'}\npage: {report / 'worst.html'}")
+        if "confidence" in results:
+            print(f"reliability diagram: {report / 'reliability.png'}")
     if model:
         suggest(f"dikkat show {shlex.quote(str(model))} {shlex.quote(pairs[0][0])}, to see its attention")
 
@@ -266,7 +273,9 @@ def _write_report(
         targets = [translation.target for translation in translations]
         by_rarity = evaluate_by_rarity(sources, targets, references, word_counts)
         results["by_rarity"] = [asdict(bucket) for bucket in by_rarity]
-    fields = "source", "target", "reference", "chrf", *faults
+    if all(judgement.confidence is not None for judgement in judgements):
+        results["confidence"] = _write_calibration(judgements, folder / "reliability.png")
+    fields = "source", "target", "reference", "chrf", "confidence", "flags", *faults
     sentences = [{name: getattr(judgement, name) for name in fields} for judgement in judgements]
     text = json.dumps({**results, "sentences": sentences}, ensure_ascii=False, indent=1)
     write_whole(folder / "report.json", text)
@@ -274,6 +283,20 @@ def _write_report(
     title, scores = "The worst translations", [judgement.chrf for judgement in worst]
     save_page(folder / "worst.html", worst, title=title, scores=scores, score_name="chrF")
     return results
+
+
+def _write_calibration(judgements: "Sequence[Judged]", path: Path) -> dict[str, Any]:
+    """Draw a reliability diagram; return the calibration of the judgements' confidences."""
+    from dikkat.show import save
+    from dikkat.show.reliability import draw_reliability
+
+    is_right = [judgement.chrf >= RIGHT for judgement in judgements]
+    result = calibration([judgement.confidence or 0.0 for judgement in judgements], is_right)
+    bins = result.bins
+    title = f"calibration error {result.error:.3f}"
+    columns = [b.confidence for b in bins], [b.right for b in bins], [b.sentences for b in bins]
+    save(draw_reliability(*columns, title=title), path)
+    return asdict(result)
 
 
 def _compute_scores(targets_by_system: list[list[str]], pairs: list[Pair], *, by_length: bool) -> dict[str, Any]:
@@ -325,6 +348,20 @@ def _print_scores(report: dict[str, Any]) -> None:
     if faults := report.get("faults"):
         print()
         show_table(["faults", "words"], [[name.replace("_", " "), f"{count:,}"] for name, count in faults.items()])
+    if confidence := report.get("confidence"):
+        print()
+        rows = [
+            [
+                f"{b['lower']:.1f} to {b['upper']:.1f}",
+                f"{b['sentences']:,}",
+                f"{b['confidence']:.2f}",
+                f"{b['right']:.2f}",
+            ]
+            for b in confidence["bins"]
+        ]
+        show_table(["confidence", "sentences", "mean confidence", "share right"], rows)
+        auc = "undefined" if confidence["auc"] is None else f"{confidence['auc']:.3f}"
+        print(f"right: a chrF of at least {RIGHT:g}. Calibration error: {confidence['error']:.3f}. AUC: {auc}.")
     if "alignment_error_rate" in report:
         print(f"\nalignment error rate: {report['alignment_error_rate']:.3f}")
     print()

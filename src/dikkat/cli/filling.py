@@ -10,13 +10,13 @@ from dikkat.storage.files import check_replaceable, write_whole
 from dikkat.translation.formats.catalogues import Gap, read_catalogue
 
 if TYPE_CHECKING:
-    from dikkat.translation import Search
+    from dikkat.translation import Search, Terms
     from dikkat.translation.decoding.translator import BaseTranslator, Markup
 
 
 def fill(
     translator: "BaseTranslator", file: Path, output: Path | None, *, replace_fuzzy: bool, search: "Search",
-    batch_size: int, markup: "Markup | None", split: bool,
+    batch_size: int, markup: "Markup | None", split: bool, terms: "Terms",
 ) -> None:  # fmt: skip
     """Write a PO or XLIFF file with translations of its gaps, and print their number on standard error."""
     if output is None:
@@ -33,7 +33,12 @@ def fill(
             numbers = _first_lines(gaps)
             with lines.naming_lines(file, list(numbers.values())):
                 best = translator.translate_lines(
-                    numbers, batch_size=batch_size, search=search, markup="html" if tagged else markup, split=split
+                    numbers,
+                    batch_size=batch_size,
+                    search=search,
+                    markup="html" if tagged else markup,
+                    split=split,
+                    terms=terms,
                 )
                 for (sentence, number), translation in zip(numbers.items(), best, strict=True):
                     targets[sentence] = translation.target

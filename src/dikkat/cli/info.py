@@ -24,9 +24,14 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
         "source_tokens": len(translator.source_tokenizer),
         "target_tokens": len(translator.target_tokenizer),
     }
+    if translator.memory:
+        facts["stored_pairs"] = len(translator.memory)
     if shapes := translator.slots.shapes:
         used = {name: shape for name, shape in shapes.items() if shape.written is not None}
         facts["slots"] = ", ".join(f"{name} ({shape.times:,} of {shape.of:,})" for name, shape in used.items())
+    if model_of_confidence := translator.confidence_model:
+        right, pairs = model_of_confidence.right, model_of_confidence.pairs
+        facts["confidence"] = f"calibrated on {pairs:,} validation pairs, {right:,} of which were right"
     settings = translator.settings.to_dict()
     if as_json:
         print(json_text({**facts, "settings": settings}, indent=2))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _BLOCK_SIZE = 1 << 16  # bytes, at most, of a read from standard input
 _ONE_LINE = str.maketrans("\t\n\r", "   ")  # a byte-pair model could write these
+COLUMNS = ("line", "confidence", "flags", "source", "target")
 _ONE_LINE_OF_HTML = {ord(letter): f"&#{ord(letter)};" for letter in "\t\n\r\u2028\u2029"}
 
 
@@ -79,6 +80,9 @@ def warn_about(translation: "Translation", source: str | Path | None, number: in
     problems = [f"unknown words: {', '.join(words)}"] * bool(words)
     problems += ["the translation repeated itself and was cut"] * translation.repeated
     problems += ["the translation did not end and was cut"] * (not translation.finished)
+    problems += [f"lost: {', '.join(dict.fromkeys(translation.lost))}"] * bool(translation.lost)
+    problems += [f"invented numbers: {', '.join(dict.fromkeys(translation.invented))}"] * bool(translation.invented)
+    problems += [f"unused terms: {', '.join(dict.fromkeys(translation.unused_terms))}"] * bool(translation.unused_terms)
     if problems:
         complain(f"{_position(source, number)}: {'; '.join(problems)}")
 
@@ -93,10 +97,25 @@ def line(number: int, translation: "Translation", *, as_json: bool, numbered: bo
         weights = [[round(weight, 4) for weight in row] for row in translation.weights.tolist()]
         alignment = translation.weights.argmax(1).tolist() if translation.target_tokens else []
         values = {"sentence": number, **vars(translation), "weights": weights, "alignment": alignment}
-        return json_text(values)
-    target = printable(translation.target.translate(_ONE_LINE_OF_HTML if markup else _ONE_LINE))
-    target = target.replace("⟨85⟩", "\x85") if markup else target  # HTML has no reference for it
+        values["sources"] = [
+            [{**source._asdict(), "weight": round(source.weight, 4)} for source in token_sources]
+            for token_sources in translation.sources
+        ]
+        return json_text({**values, "flags": translation.flags})
+    target = _one_line(translation.target, markup=markup)
     return f"{number}\t{translation.score:.3f}\t{target}" if numbered else target
+
+
+def row(number: int, translation: "Translation", *, markup: bool = False) -> str:
+    """Return a translation as a row of a table with the columns `COLUMNS`, separated by tabs."""
+    confidence = "" if translation.confidence is None else f"{translation.confidence:.3f}"
+    sides = (_one_line(text, markup=markup) for text in (translation.source, translation.target))
+    return "\t".join((str(number), confidence, ", ".join(translation.flags), *sides))
+
+
+def _one_line(text: str, *, markup: bool) -> str:
+    text = printable(text.translate(_ONE_LINE_OF_HTML if markup else _ONE_LINE))
+    return text.replace("⟨85⟩", "\x85") if markup else text  # HTML has no reference for it
 
 
 def line_count(file: Path | None) -> int | None:

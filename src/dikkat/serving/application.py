@@ -162,7 +162,9 @@ class Served:
         if body.markup:
             for text in texts:  # here, as an error in a batch would fail the requests of other clients
                 translator.marked(text, "text")
-        return await _unless_disconnected(request, self._queue.translate(translator, body.options(), texts))
+        options = body.options()
+        translator.check_terms(options["terms"])
+        return await _unless_disconnected(request, self._queue.translate(translator, options, texts))
 
     async def page(self, request: Request, model: str | None = None) -> Response:
         """Return the page of `dikkat export --html`, which translates in the browser."""

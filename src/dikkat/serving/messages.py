@@ -7,7 +7,9 @@ from pydantic_core import PydanticCustomError
 
 from dikkat.translation import Search, Translation
 from dikkat.translation.decoding.options import SearchPrecision
+from dikkat.translation.decoding.translation import FLAGS
 from dikkat.translation.decoding.translator import Markup
+from dikkat.translation.terms import Terms
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -42,11 +44,12 @@ class SearchRequest(_Message):
     attention: bool = Field(False, description="Whether to return the attention weights.")
     markup: Markup | None = Field(None, description="html: texts and translations are HTML with equally nested tags.")
     split: bool = Field(True, description="Whether to translate each sentence of a text separately, except in HTML.")
+    terms: dict[str, str] = Field({}, max_length=1_000, description="Source terms with the translations to use.")
 
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments for `translate_n_best`."""
         search = Search(self.beam, self.n_best, self.length_penalty, precision=self.precision)
-        return {"search": search, "markup": self.markup, "split": self.split}
+        return {"search": search, "markup": self.markup, "split": self.split, "terms": Terms.of(self.terms)}
 
 
 class TranslateRequest(SearchRequest):
@@ -71,6 +74,13 @@ class Translated(BaseModel):
     target_tokens: list[str]
     unknown: list[str] = Field([], description="Words and marks of the source that the model does not know.")
     repeated: bool = Field(description="Whether the translation was cut because the model repeated itself.")
+    lost: list[str] = Field([], description="Numbers, addresses and placeholders that the translation lacks.")
+    invented: list[str] = Field([], description="Groups of digits in the translation that the source does not have.")
+    unused_terms: list[str] = Field([], description="Source terms whose translation could not be used.")
+    confidence: float | None = Field(
+        None, description="Probability that the translation is right; null for a model without validation pairs."
+    )
+    flags: list[str] = Field([], description=f"Reasons to check the translation: {', '.join(FLAGS)}.")
     attention: list[list[float]] | None = Field(
         None, description="For each target token, the weights of the source tokens, which sum to 1."
     )

@@ -7,6 +7,7 @@ from dikkat.errors import InputError
 from dikkat.extras import require_extra
 
 with require_extra("translation"):
+    from dikkat.translation.confidence import Calibration, ConfidenceModel, calibration
     from dikkat.translation.data.catalogues import CatalogueCorpus
     from dikkat.translation.data.corpus import AlignedCorpus, Corpus, DatasetCorpus, PairCorpus, TsvCorpus, as_corpus
     from dikkat.translation.data.named_corpora import NamedCorpus, named
@@ -35,6 +36,7 @@ with require_extra("translation"):
     from dikkat.translation.network.loss import linear_cross_entropy
     from dikkat.translation.network.model import TranslationModel
     from dikkat.translation.settings import Settings
+    from dikkat.translation.terms import Terms
     from dikkat.translation.text.tokenizer import Tokenizer
     from dikkat.translation.training.results import (
         Training,
@@ -50,14 +52,15 @@ if TYPE_CHECKING:
     from dikkat.translation.training.train import train
 
 __all__ = [
-    "AlignedCorpus", "BaseTranslator", "Bucket", "CatalogueCorpus", "Corpus", "CorpusError", "DatasetCorpus",
-    "Difference", "Ensemble", "Evaluation", "GoldLinks", "Hypothesis", "InputError", "ModelFolderError", "NamedCorpus",
-    "PairCorpus", "Recipe", "Search", "Settings", "SettingsError", "Source", "TokenEvaluation", "Tokenizer",
-    "Training", "TrainingDivergedError", "TrainingError", "TrainingFolderError", "TrainingMemoryError",
-    "TrainingStorageError", "Translation", "TranslationModel", "Translator", "TsvCorpus", "alignment_error_rate",
-    "as_corpus", "beam_search", "bleu_k", "continue_training", "evaluate", "evaluate_by_length",
-    "evaluate_lowercased_tokens", "explain_search", "forced_scores", "gold_links", "greedy", "hold_out",
-    "linear_cross_entropy", "named", "read_links", "settings_for", "significance", "split", "train", "without_leaks",
+    "AlignedCorpus", "BaseTranslator", "Bucket", "Calibration", "CatalogueCorpus", "ConfidenceModel", "Corpus",
+    "CorpusError", "DatasetCorpus", "Difference", "Ensemble", "Evaluation", "GoldLinks", "Hypothesis", "InputError",
+    "ModelFolderError", "NamedCorpus", "PairCorpus", "Recipe", "Search", "Settings", "SettingsError", "Source", "Terms",
+    "TokenEvaluation", "Tokenizer", "Training", "TrainingDivergedError", "TrainingError", "TrainingFolderError",
+    "TrainingMemoryError", "TrainingStorageError", "Translation", "TranslationModel", "Translator", "TsvCorpus",
+    "alignment_error_rate", "as_corpus", "beam_search", "bleu_k", "calibration", "continue_training", "evaluate",
+    "evaluate_by_length", "evaluate_lowercased_tokens", "explain_search", "forced_scores", "gold_links", "greedy",
+    "hold_out", "linear_cross_entropy", "named", "read_links", "settings_for", "significance", "split", "train",
+    "without_leaks",
 ]  # fmt: skip
 
 

@@ -1,10 +1,24 @@
 """Translated sentences with their attention weights."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from dikkat.translation.memory.sources import Source
+
+_FLAGS: dict[str, Callable[["Translation"], object]] = {
+    "unknown words": lambda translation: any(any(map(str.isalnum, word)) for word in translation.unknown),
+    "repeated": lambda translation: translation.repeated,
+    "cut": lambda translation: not translation.finished,
+    "lost numbers": lambda translation: any(map(_has_digit, translation.lost)),
+    "lost placeholders": lambda translation: not all(map(_has_digit, translation.lost)),
+    "invented numbers": lambda translation: translation.invented,
+    "unused terms": lambda translation: translation.unused_terms,
+}
+FLAGS = tuple(_FLAGS)
+"""The names of the reasons to check a translation."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +37,14 @@ class Translation:
         unknown: Words and marks of the source that were in no training sentence.
         repeated: Whether the model wrote the same tokens at least three times in a row, and the source has fewer
             repetitions. The translation ends after their first occurrence; the score includes all.
+        lost: Numbers, addresses and placeholders of the source that the translation lacks, in the form in which the
+            training pairs write them.
+        invented: Groups of digits in the translation that the source has in no form.
+        confidence: The probability that the translation is right: that its chrF with a human translation is at least
+            80. It is calibrated on validation pairs; None if the model was trained without them.
+        unused_terms: The source terms whose translation could not be used.
+        sources: For each target token the stored pairs that took part in its probability, with their weights, largest
+            first. Empty if the translator has no stored pairs, and for an ensemble.
     """
 
     source: str
@@ -34,6 +56,21 @@ class Translation:
     finished: bool = True
     unknown: tuple[str, ...] = ()
     repeated: bool = False
+    lost: tuple[str, ...] = ()
+    invented: tuple[str, ...] = ()
+    confidence: float | None = None
+    unused_terms: tuple[str, ...] = ()
+    sources: list[list[Source]] = field(default_factory=list)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The reasons to check the translation, some of `FLAGS`: other attributes have the details.
+
+        Example:
+            >>> "unknown words" in translator.translate("Zorglub lost.").flags
+            True
+        """
+        return tuple(name for name, applies in _FLAGS.items() if applies(self))
 
     def _repr_html_(self) -> str:
         from dikkat.show.table import table
@@ -49,5 +86,10 @@ def join_sentences(line: str, translations: Sequence[Translation], spaces: Seque
         target_tokens=[token for t in translations for token in t.target_tokens],
         weights=torch.block_diag(*(t.weights for t in translations)), score=sum(t.score for t in translations),
         finished=all(t.finished for t in translations), unknown=tuple(word for t in translations for word in t.unknown),
-        repeated=any(t.repeated for t in translations),
+        repeated=any(t.repeated for t in translations), sources=[token for t in translations for token in t.sources],
+        unused_terms=tuple(term for t in translations for term in t.unused_terms),
     )  # fmt: skip
+
+
+def _has_digit(text: str) -> bool:
+    return any(map(str.isdigit, text))

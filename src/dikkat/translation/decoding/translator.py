@@ -1,35 +1,38 @@
 """Translators and ensembles: text in, text out, with the attention weights of each word."""
 
 import html
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, overload
 
 import torch
-from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.extras import require_extra
 from dikkat.storage.files import write_whole
+from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.decoding.alignment import agreed
-from dikkat.translation.decoding.hypothesis import Hypothesis, repetition
+from dikkat.translation.decoding.correcting import correct
+from dikkat.translation.decoding.hypothesis import Hypothesis, find_copies, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
-from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence
+from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence, read_windows
 from dikkat.translation.decoding.search import beam_search
+from dikkat.translation.decoding.term_use import link_terms, use_terms
 from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
+from dikkat.translation.memory.pair_memory import PairMemory, Snapshot, find_stored
+from dikkat.translation.memory.sources import list_sources
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import undescribed
 from dikkat.translation.settings import Settings
+from dikkat.translation.terms import NO_TERMS, Terms
 from dikkat.translation.text.capitals import SPACES, sentences_of
 from dikkat.translation.text.markup import Element, carry, parse
 from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
-from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.text.tokenizer import Encoded, Tokenizer
 from dikkat.translation.text.units import Units
 
@@ -37,8 +40,8 @@ if TYPE_CHECKING:
     from dikkat.show.notebook import TranslatorWidget
 
 Markup = Literal["html"]
-Checked = TypeVar("Checked")
 Marked = tuple[str, str, Element]
+_Translate = Callable[[Sequence[str]], list[list[Translation]]]
 
 _WINDOW_BATCHES = 16  # batches read at once: enough to sort sentences by length, few enough for output to start soon
 _CPU_SIZE = 64  # sentences of a batch on a CPU: they fill its caches
@@ -52,10 +55,13 @@ class _Options(TypedDict, total=False):
     search: Search
     markup: Markup | None
     split: bool
+    terms: Terms | Mapping[str, str]
 
 
 class BaseTranslator(PairScorer):
     """The methods of `Translator` and `Ensemble`."""
+
+    confidence_model: ConfidenceModel | None
 
     def _length_penalty(self) -> float:
         return 1.0
@@ -76,6 +82,7 @@ class BaseTranslator(PairScorer):
         search: Search = DEFAULT,
         markup: Markup | None = None,
         split: bool = True,
+        terms: Terms | Mapping[str, str] = NO_TERMS,
     ) -> Translation | list[Translation]:
         """Translate one sentence, or several.
 
@@ -91,13 +98,16 @@ class BaseTranslator(PairScorer):
                 corresponding words, each once and with the same nesting. Entities are decoded.
             split: Whether to translate the sentences of a text one by one and join them. HTML is never split, nor is a
                 text for a model that was trained on several sentences in at least one line of twenty.
+            terms: Source terms with the translations to use, such as `Terms.read("terms.tsv")` or
+                `{"chuck": "mandrin"}`. Terms that could not be used are in `Translation.unused_terms`.
 
         Returns:
             One translation for each sentence, in order; for a single string its translation.
 
         Raises:
             InputError: A sentence is too long or not Unicode, the batch size is below 1, the model's scores are not
-                finite, tags do not nest, or there are tags and the model has no attention.
+                finite, tags do not nest, a term is not a word, or there are tags or terms and the model has no
+                attention.
             SettingsError: A beam or `top_k` beyond the model's target vocabulary, or a precision that the processor
                 does not support.
             TypeError: A sentence is not a string.
@@ -107,7 +117,9 @@ class BaseTranslator(PairScorer):
             ('Go.', 2)
         """
         lines = [sentences] if isinstance(sentences, str) else sentences
-        translations = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
+        translations = self.translate_n_best(
+            lines, batch_size=batch_size, search=search, markup=markup, split=split, terms=terms
+        )
         return next(translations)[0] if isinstance(sentences, str) else [best for best, *_ in translations]
 
     def translate_lines(
@@ -118,6 +130,7 @@ class BaseTranslator(PairScorer):
         search: Search = DEFAULT,
         markup: Markup | None = None,
         split: bool = True,
+        terms: Terms | Mapping[str, str] = NO_TERMS,
     ) -> Iterator[Translation]:
         """Translate any number of sentences in constant memory.
 
@@ -128,7 +141,9 @@ class BaseTranslator(PairScorer):
         Returns:
             An iterator of one translation for each sentence, in order.
         """
-        translations = self.translate_n_best(lines, batch_size=batch_size, search=search, markup=markup, split=split)
+        translations = self.translate_n_best(
+            lines, batch_size=batch_size, search=search, markup=markup, split=split, terms=terms
+        )
         return (best for best, *_ in translations)
 
     def translate_n_best(
@@ -139,6 +154,7 @@ class BaseTranslator(PairScorer):
         search: Search = DEFAULT,
         markup: Markup | None = None,
         split: bool = True,
+        terms: Terms | Mapping[str, str] = NO_TERMS,
     ) -> Iterator[list[Translation]]:
         """Translate sentences into `search.n_best` translations each: `Search(beam=5, n_best=3)`, or samples.
 
@@ -155,12 +171,24 @@ class BaseTranslator(PairScorer):
         check_batch_size(batch_size)
         if markup not in (None, *get_args(Markup)):
             raise InputError(f"markup: got {markup!r}; expected one of {', '.join(get_args(Markup))}, or None")
+        terms = self.check_terms(terms)
+        translate = partial(self._translate_window, batch_size=batch_size, search=search, terms=terms)
         size = _WINDOW_BATCHES * batch_size if batch_size > 1 else 1
         if markup is None:
-            windows = _read_windows(lines, size, check_sentence)
-            return (group for window in windows for group in self._translate(window, batch_size, search, split=split))
-        windows_ = _read_windows(lines, size, self.marked)
-        return (group for window in windows_ for group in self._translate_marked(window, batch_size, search))
+            windows = read_windows(lines, size, check_sentence)
+            return (group for window in windows for group in self._translate(window, translate, split=split))
+        windows_ = read_windows(lines, size, self.marked)
+        return (group for window in windows_ for group in self._translate_marked(window, translate, batch_size, terms))
+
+    def check_terms(self, terms: Terms | Mapping[str, str]) -> Terms:
+        """Return the terms; raise `InputError` if a term is invalid, or the model cannot use terms."""
+        terms = Terms.of(terms)
+        if terms.targets and not self.attends:
+            raise InputError(
+                "terms: got terms, and a model without attention, which does not know where each word comes from; "
+                "expected a model with attention, or no terms"
+            )
+        return terms
 
     def marked(self, sentence: str, name: str) -> Marked:
         """Parse HTML; return it, its text without tags, and the tree of its tags. Errors call it `name`.
@@ -176,8 +204,10 @@ class BaseTranslator(PairScorer):
             )
         return sentence, text, root
 
-    def _translate_marked(self, window: Sequence[Marked], batch_size: int, search: Search) -> list[list[Translation]]:
-        groups = self._translate_window([text for _, text, _ in window], batch_size, search)
+    def _translate_marked(
+        self, window: Sequence[Marked], translate: _Translate, batch_size: int, terms: Terms
+    ) -> list[list[Translation]]:
+        groups = self._assess(translate([text for _, text, _ in window]))
         tagged = [group for (_, _, root), group in zip(window, groups, strict=True) if root.inside]
         pairs = [(translation.source, translation.target) for group in tagged for translation in group]
         unit_weights = iter(self.weights_of_units(pairs, batch_size, whole_spans=True) if pairs else [])
@@ -189,6 +219,7 @@ class BaseTranslator(PairScorer):
             if weights is None:
                 return html.escape(translation.target, quote=False)
             units = [Units.of(text, whole_spans=True) for text in (translation.source, translation.target)]
+            link_terms(weights, terms, translation, units, self.target_tokenizer.forms)
             return carry(root, translation.target, agreed(weights), *units)
 
         return [
@@ -196,21 +227,39 @@ class BaseTranslator(PairScorer):
             for (sentence, _, root), group in zip(window, groups, strict=True)
         ]
 
-    def _translate(
-        self, lines: Sequence[str], batch_size: int, search: Search, *, split: bool
-    ) -> list[list[Translation]]:
+    def _translate(self, lines: Sequence[str], translate: _Translate, *, split: bool) -> list[list[Translation]]:
         if not split or self.source_tokenizer.several:
-            return self._translate_window(lines, batch_size, search)
-        texts = [sentences_of(line) for line in lines]
-        results = iter(self._translate_window([s for sentences, _ in texts for s in sentences], batch_size, search))
-        return [
+            return self._assess(translate(lines))
+        memories = self._memories()
+        texts = [([line], []) if find_stored(memories, line) else sentences_of(line) for line in lines]
+        results = iter(translate([s for sentences, _ in texts for s in sentences]))
+        return self._assess(
             groups[0] if len(sentences) == 1 else [join_sentences(line, t, spaces) for t in zip(*groups, strict=False)]
             for line, (sentences, spaces) in zip(lines, texts, strict=True)
             for groups in [[next(results) for _ in sentences]]
-        ]
+        )
 
-    def _translate_window(self, sentences: Sequence[str], batch_size: int, search: Search) -> list[list[Translation]]:
-        masked = [self.slots.mask(sentence) for sentence in sentences]
+    def _assess(self, groups: Iterable[list[Translation]]) -> list[list[Translation]]:
+        """Add the lost and invented numbers of each translation, and its confidence."""
+
+        def assessed(translation: Translation) -> Translation:
+            lost, invented = self.slots.find_wrong(translation.source, translation.target)
+            if lost or invented:
+                translation = replace(translation, lost=lost, invented=invented)
+            if self.confidence_model is None:
+                return translation
+            return replace(translation, confidence=self.confidence_model.of(translation))
+
+        return [[assessed(translation) for translation in group] for group in groups]
+
+    def _translate_window(
+        self, sentences: Sequence[str], batch_size: int, search: Search, terms: Terms
+    ) -> list[list[Translation]]:
+        memories = self._memories()
+        masked = [
+            self.slots.mask(sentence) if (pair := find_stored(memories, sentence)) is None else pair.mask(self.slots)
+            for sentence in sentences
+        ]
         encoded = self.source_tokenizer.encode_all([source.text for source, _ in masked])
         empty = torch.zeros(0, 0, device="cpu")
         copied = [self.slots.copies(source.text) for source, _ in masked]
@@ -220,17 +269,25 @@ class BaseTranslator(PairScorer):
         ]
         lengths = [0 if is_copied else len(source.ids) for source, is_copied in zip(encoded, copied, strict=True)]
         for batch in batches(lengths, batch_size):
-            groups = self._search([encoded[index].ids for index in batch], search)
+            groups = self._search([encoded[index].ids for index in batch], search, memories)
             for index, group in zip(batch, groups, strict=True):
                 results[index] = [
-                    self._make_translation(sentences[index], *masked[index], encoded[index], best) for best in group
+                    self._make_translation(sentences[index], *masked[index], encoded[index], best, memories)
+                    for best in group
                 ]
+        if terms.targets:  # a correction is right as it is
+            free = [k for k, sentence in enumerate(sentences) if find_stored(memories, sentence) is None]
+            changed = iter(use_terms(self, terms, [best for k in free for best in results[k]], batch_size))
+            for k in free:
+                results[k] = [next(changed) for _ in results[k]]
         return results
 
-    def _search(self, sources: Sequence[list[int]], search: Search) -> list[list[Hypothesis]]:
+    def _search(
+        self, sources: Sequence[list[int]], search: Search, memories: Sequence[Snapshot | None]
+    ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each source. Repetitive or unfinished hypotheses come last."""
         slots = self.source_tokenizer.slots, self.target_tokenizer.slots
-        results = beam_search(self._models(), sources, search, slots)
+        results = beam_search(self._models(), sources, search, slots, memories)
 
         def faults(k: int, hypothesis: Hypothesis) -> tuple[bool, bool]:
             return self._find_end(hypothesis.ids, sources[k]) < len(hypothesis.ids), not hypothesis.finished
@@ -238,7 +295,7 @@ class BaseTranslator(PairScorer):
         faulty = [k for k, group in enumerate(results) if any(any(faults(k, best)) for best in group)]
         if faulty and search.n_best < search.beam and not search.sample:
             wider = _replace(search, n_best=search.beam)
-            retried = beam_search(self._models(), [sources[k] for k in faulty], wider, slots)
+            retried = beam_search(self._models(), [sources[k] for k in faulty], wider, slots, memories)
             results = [dict(zip(faulty, retried, strict=True)).get(k, group) for k, group in enumerate(results)]
         for k in () if search.sample else faulty:
             results[k] = sorted(results[k], key=partial(faults, k))[: search.n_best]
@@ -255,14 +312,15 @@ class BaseTranslator(PairScorer):
         return repetition(ids, self.target_tokenizer.begins_word, allowed)[1]
 
     def _make_translation(
-        self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis
-    ) -> Translation:
+        self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis,
+        memories: Sequence[Snapshot | None],
+    ) -> Translation:  # fmt: skip
         cut = self._find_end(hypothesis.ids, encoded.ids)
         slots, count = self.target_tokenizer.slots, len(target.parts)
         indices = [index for index, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
         ids = [hypothesis.ids[index] for index in indices]
         weights = hypothesis.weights if len(ids) == len(hypothesis.ids) else hypothesis.weights[indices]
-        copies = _find_copies(encoded, ids, weights)
+        copies = find_copies(encoded, ids, weights)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         text, labels = self.target_tokenizer.text_and_labels(ids, copies)
         return Translation(
@@ -275,6 +333,7 @@ class BaseTranslator(PairScorer):
             finished=hypothesis.finished,
             unknown=tuple(sentence[start:end] for start, end in unknown),
             repeated=cut < len(hypothesis.ids),
+            sources=list_sources(memories, hypothesis.nearest, indices),
         )
 
 
@@ -289,6 +348,9 @@ class Translator(BaseTranslator):
         target_tokenizer: The tokenizer of the target language.
         origin: The record of the model's training, if known.
         slots: The spans, such as numbers, that translations copy.
+        confidence_model: The model of the confidence of each translation; None after a training without validation
+            pairs.
+        memory: The stored pairs, such as corrections, that translations follow.
 
     Example:
         >>> translation, nothing = translator.translate(["Go.", ""])
@@ -304,6 +366,8 @@ class Translator(BaseTranslator):
     target_tokenizer: Tokenizer
     origin: Origin | None = None
     slots: Slots = NO_SLOTS
+    confidence_model: ConfidenceModel | None = None
+    memory: PairMemory = field(default_factory=PairMemory, compare=False)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
@@ -312,7 +376,8 @@ class Translator(BaseTranslator):
         Raises:
             ModelFolderError: A file is missing, damaged or does not fit; the message names it.
         """
-        return cls(*model_folder.load(folder))
+        contents = model_folder.load(folder)
+        return cls(*contents[:-1], contents.memory or PairMemory())
 
     @staticmethod
     def ensemble(translators: Sequence["Translator"]) -> "Ensemble":
@@ -335,23 +400,59 @@ class Translator(BaseTranslator):
         if not translators:
             raise InputError("translators: got none; expected at least one")
         first = translators[0]
-        for index, other in enumerate(translators):
-            if not isinstance(other, Translator):
-                raise TypeError(f"translators[{index}]: got {type(other).__name__}; expected a Translator of one model")
+        for index, translator in enumerate(translators):
+            if not isinstance(translator, Translator):
+                raise TypeError(
+                    f"translators[{index}]: got {type(translator).__name__}; expected a Translator of one model"
+                )
             for name in ("source_tokenizer", "target_tokenizer"):
-                if getattr(other, name).to_json() != getattr(first, name).to_json():
+                if getattr(translator, name).to_json() != getattr(first, name).to_json():
                     raise InputError(
                         f"translators[{index}]: got a {name} that differs from that of translators[0]; expected models "
                         "trained with the same tokenizers"
                     )
-            if other.slots != first.slots:
+            if translator.slots != first.slots:
                 raise InputError(
                     f"translators[{index}]: got slots that differ from those of translators[0]; expected models "
                     "trained with the same slots"
                 )
-        models = tuple(other.model for other in translators)
-        penalty = fmean(other._length_penalty() for other in translators)
-        return Ensemble(models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty)
+        models = tuple(translator.model for translator in translators)
+        penalty = fmean(translator._length_penalty() for translator in translators)
+        confidence = ConfidenceModel.mean([translator.confidence_model for translator in translators])
+        memories = tuple(translator.memory for translator in translators)
+        return Ensemble(
+            models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty, confidence, memories
+        )
+
+    def correct(self, source: str, target: str) -> list[str]:
+        """Store a correction at once: later translations of this sentence are `target`, and similar sentences follow.
+
+        A later correction of the same sentence replaces an earlier one. `save` stores the corrections with the model.
+        Several threads may call this method while others translate.
+
+        Args:
+            source: The sentence.
+            target: Its right translation.
+
+        Returns:
+            Messages: the different earlier correction that is replaced, and words that the model cannot write.
+
+        Raises:
+            InputError: A text is empty, too long or not Unicode, or the sentence has no letters.
+            TypeError: An argument is not a string.
+
+        Example:
+            >>> import copy
+            >>> corrected = copy.deepcopy(translator)
+            >>> corrected.correct("Go.", "Elle voit l'homme.")
+            []
+            >>> corrected.translate("Go.").target
+            "Elle voit l'homme."
+        """
+        check_sentence(source, "source")
+        check_sentence(target, "target")
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return correct(self.memory, self.model, tokenizers, self.slots, source, target)
 
     def save(self, folder: str | Path, *, int8: bool = False) -> None:
         """Save a model folder atomically: weights, settings and tokenizers.
@@ -445,10 +546,14 @@ class Translator(BaseTranslator):
 
     def _contents(self) -> model_folder.Contents:
         tokenizers = self.source_tokenizer, self.target_tokenizer
-        return model_folder.Contents(self.model, self.settings, *tokenizers, self.origin, self.slots)
+        origin, slots, confidence = self.origin, self.slots, self.confidence_model
+        return model_folder.Contents(self.model, self.settings, *tokenizers, origin, slots, confidence, self.memory)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)
+
+    def _memories(self) -> tuple[Snapshot | None, ...]:
+        return (self.memory.snapshot,)
 
     def _length_penalty(self) -> float:
         penalty = self.settings.length_penalty
@@ -465,6 +570,8 @@ class Ensemble(BaseTranslator):
         target_tokenizer: The tokenizer of the target language.
         slots: The spans, such as numbers, that translations copy.
         length_penalty: The mean of the models' length penalties, used by a search without one.
+        confidence_model: The mean of the models' confidence models; None if a model has none.
+        memories: The stored pairs of each model; the probabilities are merged before they are averaged.
     """
 
     models: tuple[TranslationModel, ...]
@@ -472,37 +579,14 @@ class Ensemble(BaseTranslator):
     target_tokenizer: Tokenizer
     slots: Slots = NO_SLOTS
     length_penalty: float = 1.0
+    confidence_model: ConfidenceModel | None = None
+    memories: tuple[PairMemory, ...] = ()
+
+    def _memories(self) -> tuple[Snapshot | None, ...]:
+        return tuple(memory.snapshot for memory in self.memories)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return self.models
 
     def _length_penalty(self) -> float:
         return self.length_penalty
-
-
-def _find_copies(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
-    words: list[str | None] = [None] * len(ids)
-    if UNKNOWN not in ids or UNKNOWN not in encoded.ids:
-        return words
-    is_known = torch.tensor([token != UNKNOWN for token in encoded.ids], device="cpu")
-    for index, token in enumerate(ids):
-        if token == UNKNOWN:
-            words[index] = encoded.pieces[int(weights[index].masked_fill(is_known, -1.0).argmax())]
-    return words
-
-
-def _read_windows(sentences: Iterable[str], size: int, check: Callable[[str, str], Checked]) -> Iterator[list[Checked]]:
-    """Yield lists of at most `size` checked sentences. Sentences before an error are yielded before it is raised."""
-    checked = (check(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
-    while True:
-        window: list[Checked] = []
-        try:
-            for sentence in islice(checked, size):
-                window.append(sentence)
-        except Exception:
-            if window:
-                yield window
-            raise
-        if not window:
-            return
-        yield window

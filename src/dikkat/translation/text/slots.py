@@ -264,6 +264,32 @@ class Slots:
             return None
         return "".join(item if isinstance(item, str) else span.groups[item] for item in written)
 
+    def find_wrong(self, source: str, target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Compare the numbers, addresses and placeholders of a source with its translation.
+
+        Spans whose form the training pairs do not agree on are never lost.
+
+        Returns:
+            The spans in the form of the training pairs that the translation lacks in this form and in the source's,
+            and the translation's groups of digits that the source has in no form.
+
+        Example:
+            >>> Slots().find_wrong("{name} left at 9.", "{name} ist um 8 gegangen.")
+            (('9',), ('8',))
+        """
+        used, lost, read = list[Offsets](), list[str](), Counter(_DIGITS.findall(source))
+        for span in _find_spans(_blank_slots(source)):
+            written = self._written(span)
+            if written is None:
+                continue
+            read |= Counter(_DIGITS.findall(written))
+            offsets = _find(written, target, used) or _find(source[span.start : span.end], target, used)
+            if offsets is None:
+                lost.append(written)
+            else:
+                used.append(offsets)
+        return tuple(lost), tuple((Counter(_DIGITS.findall(target)) - read).elements())
+
     def copies(self, text: str) -> bool:
         """Return whether a text with slots has neither letters nor numbers of a learnt shape."""
         names = (name for span in _find_spans(text) for name in (span.shape, *span.coarse))
@@ -355,7 +381,7 @@ def _find_templates(span: _Span, target: str, used: list[Offsets]) -> list[tuple
             len(text) <= _MAX_SEPARATOR for text in separators
         ):
             continue
-        if _is_whole(target, offsets) and not _overlaps(offsets, used):
+        if _is_whole(target, offsets) and not overlaps(offsets, used):
             used.append(offsets)
             return [
                 (order[0], *(item for pair in zip(separators, order[1:], strict=True) for item in pair))
@@ -377,7 +403,7 @@ def _find(text: str, target: str, used: Sequence[Offsets]) -> Offsets | None:
     start = target.find(text)
     while start >= 0:
         offsets = start, start + len(text)
-        if _is_whole(target, offsets) and not _overlaps(offsets, used):
+        if _is_whole(target, offsets) and not overlaps(offsets, used):
             return offsets
         start = target.find(text, start + 1)
     return None
@@ -391,7 +417,13 @@ def _is_whole(text: str, offsets: Offsets) -> bool:
     )
 
 
-def _overlaps(offsets: Offsets, used: Sequence[Offsets]) -> bool:
+def find_spans(text: str) -> list[Offsets]:
+    """Return the offsets of numbers, addresses and placeholders in a text."""
+    return [match.span() for match in SPAN.finditer(text)]
+
+
+def overlaps(offsets: Offsets, used: Sequence[Offsets]) -> bool:
+    """Return whether a span shares a character with one of the used spans."""
     return any(offsets[0] < end and start < offsets[1] for start, end in used)
 
 

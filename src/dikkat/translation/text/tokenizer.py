@@ -4,7 +4,8 @@ import json
 import reprlib
 import unicodedata
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -17,6 +18,7 @@ from dikkat.errors import InputError
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.text.capitals import ELIDED, INSIDE, LETTER, SLOT, SPACES, WORD, Capitals
+from dikkat.translation.text.forms import Forms
 from dikkat.translation.text.special_tokens import BEGIN, END, PAD, SLOTS, UNKNOWN
 
 Kind = Literal["word", "bpe"]
@@ -97,7 +99,7 @@ class Tokenizer:
         self._capitals = _read_capitals(decoder)
         self._label_cache: dict[int, str] = {}
         self._nearest: dict[str, int] = {}  # the most frequent piece of each bare form
-        self._known_pieces: Container[str] = _read_known_pieces(decoder)  # bare forms in the training text
+        self._known_pieces: Collection[str] = _read_known_pieces(decoder)  # bare forms in the training text
         if self.kind == "word":
             for token, number in sorted(inner.get_vocab().items(), key=itemgetter(1)):
                 self._nearest.setdefault(_bare_form(token), number)
@@ -202,6 +204,15 @@ class Tokenizer:
     def several(self) -> bool:
         """Whether lines of the training text often have several sentences."""
         return self._capitals.several
+
+    @cached_property
+    def forms(self) -> Forms:
+        """The inflected forms of words in the training text: of all words, or the 50,000 most frequent ones."""
+        return Forms(piece for piece in self._known_pieces if piece and all(map(str.isalpha, piece)))
+
+    def knows(self, piece: str) -> bool:
+        """Return whether the training text has a word or a mark, in any case."""
+        return _bare_form(piece) in self._known_pieces
 
     def unknown(self, sentence: str) -> list[tuple[int, int]]:
         """Return the offsets of words and punctuation that the training text does not have, except numbers."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dikkat.storage.tensors import describe, joined, misfits
+from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Pair
 from dikkat.translation.decoding.evaluation import Evaluation, evaluate, words_of
@@ -162,28 +163,35 @@ class Loop:
             self.model.load_state_dict(mean_of(self._weights(step) for step in best))
 
     def score_translator(self) -> None:
-        """Score the translations of `scoring_pairs`; choose the length penalty by BLEU if the settings have none."""
-        penalty = 0.0
+        """Score the translations of `scoring_pairs`; choose the length penalty by BLEU if the settings have none.
+
+        The first process's translator gets a confidence model of these translations.
+        """
+        penalty, confidence = 0.0, None
         if self.group.rank == 0:
             try:
-                penalty, self.scores = self._best_penalty()
+                penalty, self.scores, confidence = self._best_penalty()
             except KeyboardInterrupt:
                 self.interrupted = True
         penalty, stopped = self.group.total(penalty, self.interrupted)
         self.interrupted = stopped > 0
         if penalty:
             settings = replace(self.settings, length_penalty=penalty)
-            self.translator = replace(self.translator, settings=settings)
+            self.translator = replace(self.translator, settings=settings, confidence_model=confidence)
 
-    def _best_penalty(self) -> tuple[float, Evaluation]:
+    def _best_penalty(self) -> tuple[float, Evaluation, ConfidenceModel]:
         setting = self.settings.length_penalty
         sources, references = zip(*self.scoring_pairs, strict=True)
-        written: dict[float, list[str]] = {}
-        for penalty in _PENALTIES if setting is None else (setting,):
-            translations = self.translator.translate(sources, search=Search(length_penalty=penalty))
-            written[penalty] = [translation.target for translation in translations]
+        translations = {
+            penalty: self.translator.translate(sources, search=Search(length_penalty=penalty))
+            for penalty in (_PENALTIES if setting is None else (setting,))
+        }
+        written = {
+            penalty: [translation.target for translation in results] for penalty, results in translations.items()
+        }
         best = max(written, key=lambda penalty: corpus_bleu(written[penalty], references))
-        return best, evaluate(written[best], references, sources)
+        confidence = ConfidenceModel.fit(translations[best], references)
+        return best, evaluate(written[best], references, sources), confidence
 
     def _run(self, interrupts: Interrupts) -> None:
         state, settings, world = self.state, self.settings, self.group.world

@@ -1,0 +1,244 @@
+"""Terms in translations: replaces the words that come from a source term by the term's translation."""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import regex
+import torch
+from torch import Tensor
+
+from dikkat.translation.data.corpus import MAX_CHARACTERS
+from dikkat.translation.decoding.alignment import forced_weights
+from dikkat.translation.decoding.pairs import PairScorer, batches
+from dikkat.translation.decoding.search import forced_scores
+from dikkat.translation.decoding.translation import Translation
+from dikkat.translation.terms import Occurrence, Terms
+from dikkat.translation.text.forms import Forms
+from dikkat.translation.text.slots import find_spans, overlaps
+from dikkat.translation.text.tokenizer import Offsets, Tokenizer
+from dikkat.translation.text.units import Units
+
+_LINKED = 0.5  # share of the largest weight on a term from which a word may be its translation
+_TOGETHER = 0.7  # weight on a term from which a neighbouring word is replaced too
+_SHORT = 3  # letters, at most, of words that are not replaced together with a longer neighbour
+_UNLINKED = 0.2  # weight on a term below which no word is replaced, and the term is inserted
+_LONGEST_FORM = 6  # times the characters of a term, at most, that a form of it has
+_MOST_TERMS = 50  # of a sentence
+_APOSTROPHES = "'’"
+_ELIDED = regex.compile(r"(\p{L}{1,6})(['’])\Z")
+_MAY_ELIDE = regex.compile(r"(?<!\p{L})(\p{L}{0,5})[aeiou]\s\Z")
+_VOWELS = "aeiou"
+
+Choice = Generator[list[str], int, None]
+"""Yields candidates for a target text, and gets the index of the likeliest one."""
+
+
+@dataclass
+class _Line:
+    """A translation in which terms are used, with the spans of used terms in the target."""
+
+    translation: Translation
+    target: str
+    pending: list[Occurrence]
+    used: list[Offsets] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+
+    def replace(self, span: Offsets, text: str) -> None:
+        """Replace a span by a used term."""
+        start, end = span
+        shift = len(text) - (end - start)
+        self.used = [(a + shift, b + shift) if a >= end else (a, b) for a, b in self.used]
+        self.target = f"{self.target[:start]}{text}{self.target[end:]}"
+
+
+def use_terms(
+    scorer: PairScorer, terms: Terms, translations: Sequence[Translation], batch_size: int
+) -> list[Translation]:
+    """Return the translations with the terms of their sources.
+
+    If a translation has no form of a term, the words that come from the source term by `weights_of_units` are replaced.
+    If there are none, the term is inserted. The term's words get the forms of the target vocabulary that make the
+    line likeliest. The tokens, attention weights and the score are those of the changed translation.
+    """
+    tokenizer = scorer.target_tokenizer
+    lines = [_find_pending(translation, terms, tokenizer.forms) for translation in translations]
+    while active := [line for line in lines if line.pending]:
+        weights = scorer.weights_of_units([(line.translation.source, line.target) for line in active], batch_size)
+        choices = [_use_next(line, matrix, tokenizer) for line, matrix in zip(active, weights, strict=True)]
+        _choose(scorer, active, choices, batch_size)
+    changed = [k for k, line in enumerate(lines) if line.target != line.translation.target]
+    results = [replace(line.translation, unused_terms=tuple(line.unused)) for line in lines]
+    for k, result in zip(changed, _reread(scorer, [lines[k] for k in changed], batch_size), strict=True):
+        results[k] = replace(results[k], **result)
+    return results
+
+
+def link_terms(weights: Tensor, terms: Terms, translation: Translation, units: Sequence[Units], forms: Forms) -> None:
+    """Write to (T, S) weights of the source's and the target's `units` that used terms come from the source's terms.
+
+    Attention does not know this of words that the model did not select.
+    """
+    occurrences = terms.find(translation.source)
+    for term in dict.fromkeys(occurrence.target for occurrence in occurrences):
+        sources = [(occurrence.start, occurrence.end) for occurrence in occurrences if occurrence.target == term]
+        for source_span, target_span in zip(sources, find_term(translation.target, term, forms), strict=False):
+            columns, rows = (
+                [index for index, span in enumerate(side.spans) if overlaps(span, [used])]
+                for side, used in zip(units, (source_span, target_span), strict=True)
+            )
+            weights[rows] = 0
+            weights[torch.tensor(rows).unsqueeze(1), torch.tensor(columns)] = 1 / len(columns)
+
+
+def _choose(scorer: PairScorer, lines: Sequence[_Line], choices: Sequence[Choice], batch_size: int) -> None:
+    """Run the lines' generators of candidates together, so that all candidates are scored in batches."""
+    choices_of_lines = zip(lines, choices, strict=True)
+    waiting = [(line, choice, candidates) for line, choice in choices_of_lines if (candidates := next(choice, None))]
+    while waiting:
+        pairs = [(line.translation.source, text) for line, _, candidates in waiting for text in candidates]
+        scores = iter(scorer.score(pairs, batch_size=batch_size))
+        continued = []
+        for line, choice, candidates in waiting:
+            values = [next(scores) for _ in candidates]
+            with suppress(StopIteration):
+                continued.append((line, choice, choice.send(max(range(len(values)), key=values.__getitem__))))
+        waiting = continued
+
+
+def _find_pending(translation: Translation, terms: Terms, forms: Forms) -> _Line:
+    """Return a line with the missing terms of its target, and the spans of the present terms."""
+    line = _Line(translation, translation.target, [])
+    occurrences = terms.find(translation.source) if translation.source_tokens else []
+    for term in sorted({occurrence.target for occurrence in occurrences}, key=lambda term: (-len(term), term)):
+        spans = [span for span in find_term(line.target, term, forms) if not overlaps(span, line.used)]
+        line.used += spans
+        line.pending += [occurrence for occurrence in occurrences if occurrence.target == term][len(spans) :]
+    return line
+
+
+def find_term(text: str, term: str, forms: Forms) -> Iterator[Offsets]:
+    """Yield the spans of a term in a text; its words may have other forms."""
+    term_words = [term[slice(*span)].strip(_APOSTROPHES).lower() for span in Units.of(term).spans]
+    spans = Units.of(text).spans
+    words = [text[slice(*span)].strip(_APOSTROPHES).lower() for span in spans]
+    index, count = 0, len(term_words)
+    while index + count <= len(words):
+        if all(map(forms.are_forms, term_words, words[index : index + count])):
+            yield spans[index][0], spans[index + count - 1][1]
+            index += count
+        else:
+            index += 1
+
+
+def _use_next(line: _Line, weights: Tensor, tokenizer: Tokenizer) -> Choice:
+    """Use the first pending term of a line."""
+    term = line.pending.pop(0)
+    text, span = term.target, _find_replaced(line, term, weights)
+    if len(line.target) + _LONGEST_FORM * len(text) > MAX_CHARACTERS or len(line.used) >= _MOST_TERMS:
+        line.unused.append(term.source)
+        return
+    if span is None:
+        ends = [0, *(end for _, end in Units.of(line.target).spans)]
+        end = ends[(yield [_insert(line.target, text, end) for end in ends])]
+        start = end + bool(end)
+        line.replace((end, end), f" {text}" if end else text + " " * bool(line.target))
+    else:
+        start, end = span
+        if line.target[start].isupper() and not any(map(str.isalnum, line.target[:start])):
+            text = text[0].upper() + text[1:]
+        line.replace(span, text)
+    end = start + len(text)
+    for word_start, word_end in reversed(Units.of(text).spans):
+        forms_of_word = _cased_forms(text[word_start:word_end], tokenizer.forms)
+        options = [text[:word_start] + form + text[word_end:] for form in forms_of_word]
+        heads = [(start, "")] if word_start else [(start, ""), *_elided(line.target[:start], tokenizer)]
+        choices = [(position, head, option) for position, head in heads for option in options]
+        if len(choices) > 1:
+            index = yield [line.target[:first] + head + option + line.target[end:] for first, head, option in choices]
+            start, head, text = choices[index]
+            line.replace((start, end), head + text)
+            start += len(head)
+            end = start + len(text)
+    line.used.append((start, end))
+
+
+def _insert(text: str, term: str, end: int) -> str:
+    """Insert a term after a word that ends at `end`, or before all words."""
+    return f"{text[:end]} {term}{text[end:]}" if end else f"{term} {text}"
+
+
+def _elided(before: str, tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
+    """Yield other forms of the word before a term, such as `l'` for `la`, with their start in the text."""
+    if elided := _ELIDED.search(before):
+        for vowel in _VOWELS:
+            if tokenizer.knows(elided[1] + vowel):
+                yield elided.start(), f"{elided[1]}{vowel} "
+    elif (word := _MAY_ELIDE.search(before)) and tokenizer.knows(f"{word[1]}'"):
+        yield word.start(), word[1] + ("’" if "’" in before else "'")
+
+
+def _cased_forms(word: str, forms: Forms) -> list[str]:
+    """Return the forms of a word with the word's capitals."""
+    lower = word.lower()
+    if len(lower) != len(word) or not word[:1].isalpha():
+        return [word]
+    results = []
+    for form in forms.of(lower):
+        shared = next(
+            (k for k, (a, b) in enumerate(zip(lower, form, strict=False)) if a != b), min(len(lower), len(form))
+        )
+        results.append(word[:shared] + form[shared:])
+    return results
+
+
+def _find_replaced(line: _Line, term: Occurrence, weights: Tensor) -> Offsets | None:
+    """Return the span of the target's words that come from a term, None if there are none."""
+    source, units = Units.of(line.translation.source), Units.of(line.target)
+    columns = [k for k, (start, end) in enumerate(source.spans) if start < term.end and term.start < end]
+    linked = weights[:, columns].sum(1).tolist()
+    fixed = [*line.used, *find_spans(line.target)]
+    is_free = [is_word and not overlaps(span, fixed) for span, is_word in zip(units.spans, units.is_word, strict=True)]
+    lengths = [end - start for start, end in units.spans]
+    largest = max((weight for weight, may_replace in zip(linked, is_free, strict=True) if may_replace), default=0.0)
+    if largest < _UNLINKED:
+        return None
+    # Articles and auxiliary verbs come from the term too: the longest word with a large weight is its translation.
+    likely = [k for k, weight in enumerate(linked) if is_free[k] and weight >= _LINKED * largest]
+    seed = max(likely, key=lambda k: (lengths[k], linked[k]))
+
+    def end_of_run(step: int) -> int:
+        last = seed
+        while nearest := [
+            k
+            for k in (last + step, last + 2 * step)
+            if 0 <= k < len(linked) and is_free[k] and linked[k] > _TOGETHER and lengths[k] > _SHORT
+        ]:
+            last = nearest[0]
+        return last
+
+    start, end = units.spans[end_of_run(-1)][0], units.spans[end_of_run(1)][1]
+    return start, end - (line.target[end - 1] in _APOSTROPHES and end - start > 1)
+
+
+def _reread(scorer: PairScorer, lines: Sequence[_Line], batch_size: int) -> Iterator[dict[str, Any]]:
+    """Yield the tokens, the attention weights and the score of each changed target; its tokens have no sources."""
+    masked = [scorer.slots.mask(line.translation.source, line.target) for line in lines]
+    sources = scorer.source_tokenizer.encode_all([source.text for source, _ in masked])
+    targets = scorer.target_tokenizer.encode_all([target.text for _, target in masked])
+    scores, weights = [0.0] * len(lines), [torch.zeros(0, 0)] * len(lines)
+    lengths = [max(len(source.ids), len(target.ids)) for source, target in zip(sources, targets, strict=True)]
+    for batch in batches(lengths, batch_size):
+        pairs = [(sources[k].ids, targets[k].ids) for k in batch]
+        results = forced_scores(scorer._models(), pairs), forced_weights(scorer._models(), pairs)
+        for k, score, matrix in zip(batch, *results, strict=True):
+            scores[k], weights[k] = score, matrix
+    for k, line in enumerate(lines):
+        source_tokens = list(map(masked[k][0].restore, sources[k].pieces))
+        target_tokens = list(map(masked[k][1].restore, targets[k].pieces))
+        yield {
+            "target": line.target, "source_tokens": source_tokens, "target_tokens": target_tokens,
+            "weights": weights[k], "score": scores[k],
+            "sources": [[] for _ in target_tokens] if line.translation.sources else [],
+        }  # fmt: skip

@@ -1,0 +1,296 @@
+"""Terms: tables, matches in sources, and their use in translations."""
+
+import dataclasses
+import warnings
+
+import pytest
+import torch
+
+from dikkat.translation import (
+    CorpusError,
+    InputError,
+    Search,
+    Settings,
+    Tokenizer,
+    Translation,
+    TranslationModel,
+    Translator,
+)
+from dikkat.translation.decoding.alignment import forced_weights
+from dikkat.translation.decoding.pairs import PairScorer
+from dikkat.translation.decoding.term_use import use_terms
+from dikkat.translation.terms import LONGEST, Terms
+from dikkat.translation.text.slots import NO_SLOTS
+from translation.taught import untrained
+
+# --- tables
+
+
+def test_a_table_of_terms(tmp_path):
+    path = tmp_path / "terms.tsv"
+    path.write_text("chuck\tmandrin\n\n cross  slide \tchariot transversal\n", encoding="utf-8")
+    assert Terms.read(path).targets == {"chuck": "mandrin", "cross slide": "chariot transversal"}
+    (tmp_path / "terms.csv").write_text('English;French\n"chuck";"mandrin"\n', encoding="utf-8")
+    with pytest.warns(UserWarning, match="skipped the column names"):
+        assert Terms.read(tmp_path / "terms.csv").targets == {"chuck": "mandrin"}
+
+
+def test_the_last_of_two_translations_is_used_with_a_warning(tmp_path):
+    path = tmp_path / "terms.tsv"
+    path.write_text("chuck\tpince\nlathe\ttour\nchuck\tmandrin\nlathe\ttour\n", encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"terms.tsv: got two translations of 'chuck', 'pince' and 'mandrin'") as told:
+        assert Terms.read(path).targets == {"chuck": "mandrin", "lathe": "tour"}
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("chuck\n", r"terms.tsv, line 1: got .*has no tab"),
+        ("chuck\tmandrin\nlathe\t\n", "terms.tsv, line 2"),
+        ("", "got no sentence pairs"),
+        ("chuck\t...\n", r"terms.tsv, term 1: got '...'; expected words"),
+    ],
+)
+def test_a_table_without_terms_raises_with_its_line(tmp_path, content, message):
+    path = tmp_path / "terms.tsv"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        Terms.read(path)
+
+
+@pytest.mark.parametrize("term", ["", " ", "!", "\x01", "a" * (LONGEST + 1)])
+def test_a_term_is_words(term):
+    for terms in ({term: "mandrin"}, {"chuck": term}):
+        with pytest.raises(InputError, match=r"terms, term 1: got .*expected words, at most 1,000 characters"):
+            Terms.of(terms)
+
+
+def test_a_term_is_text(translator):
+    with pytest.raises(TypeError, match="terms, term 1: got int; expected a string"):
+        translator.translate("Go.", terms={"chuck": 7})
+
+
+# --- matches
+
+
+@pytest.mark.parametrize(
+    ("terms", "text", "found"),
+    [
+        (["range"], "A range, arrange ranges.", [(2, "range")]),
+        (["range"], "Range or RANGE or rANGE", [(0, "range"), (9, "range")]),
+        (["US"], "us US Us", [(3, "US")]),
+        (["range", "data range"], "data range range", [(0, "data range"), (11, "range")]),
+        (["data", "data range", "range"], "a data range", [(2, "data range")]),
+        (["homme"], "l'homme d’homme", [(2, "homme"), (10, "homme")]),
+        (["C++", "C"], "C++ and C, C#", [(0, "C++"), (8, "C"), (11, "C")]),
+        ([".NET"], "Use .NET.", [(4, ".NET")]),
+        (["老人"], "我看见老人了", [(3, "老人")]),
+        (["кот"], "Кот и котик", [(0, "кот")]),
+        (["set"], "re-set the set_up", [(3, "set")]),
+        (["range"], "", []),
+        (["org", "file"], "See https://example.org/file, the file {file}.", [(34, "file")]),
+        (["version 7"], "In version 7, version 7.2", [(3, "version 7")]),
+    ],
+)
+def test_terms_match_whole_words(terms, text, found):
+    result = Terms.of(dict.fromkeys(terms, "x")).find(text)
+    assert [(each.start, each.source) for each in result] == found
+    assert all(text[each.start : each.end].lower() == each.source.lower() for each in result)
+
+
+# --- use
+
+
+@pytest.mark.parametrize(
+    ("source", "terms", "target"),
+    [
+        ("The man is calm.", {"calm": "tranquille"}, "L'homme est tranquille."),
+        ("The man is calm.", {"calm": "parti", "man": "ami"}, "L'ami est parti."),
+        ("He's calm.", {"man": "ami"}, "Il est calme."),
+        ("He's calm.", {"calm": "calme"}, "Il est calme."),
+        ("The man is calm.", {"calm": "tout à fait calme"}, "L'homme est tout à fait calme."),
+        ("The man is calm.", {"calm": "спокоен"}, "L'homme est спокоен."),
+        ("The man is calm.", {"calm": "C++"}, "L'homme est C++."),
+        ("", {"man": "ami"}, ""),
+        ("(25 %)", {"25": "30"}, "(25 %)"),
+    ],
+)
+def test_the_words_of_a_term_are_replaced(translator, source, terms, target):
+    found = translator.translate(source, terms=terms)
+    assert (found.target, found.unused_terms, found.source) == (target, (), source)
+
+
+def test_a_changed_translation_has_its_tokens_weights_and_score(translator):
+    source = "The man is calm."
+    plain, found = translator.translate(source), translator.translate(source, terms={"calm": "perdu"})
+    assert found.target == "L'homme est perdu."
+    assert found.target_tokens == ["L'", "homme", "est", "perdu", "."]
+    assert found.source_tokens == plain.source_tokens
+    assert found.score == pytest.approx(translator.score([(source, found.target)])[0], abs=1e-5)
+    torch.testing.assert_close(found.weights.sum(1), torch.ones(5))
+    torch.testing.assert_close(found.weights[:4], plain.weights[:4], atol=1e-5, rtol=0)  # before the changed word
+
+
+def test_forced_weights_are_those_of_the_search(translator):
+    source, target = (
+        side.encode(text).ids
+        for side, text in zip(
+            (translator.source_tokenizer, translator.target_tokenizer), ("I lost.", "J'ai perdu."), strict=True
+        )
+    )
+    (weights,) = forced_weights([translator.model, translator.model], [(source, target)])
+    torch.testing.assert_close(weights, translator.translate("I lost.").weights, atol=1e-5, rtol=0)
+    assert forced_weights([translator.model], [(source, [])])[0].shape == (0, len(source))
+
+
+def test_a_dictionary_is_not_needed_twice(translator):
+    terms = Terms.of({"man": "ami"})
+    lines = ["The man is calm.", "Go.", "She sees Marie."]
+    wanted = ["L'ami est calme.", "Va !", "Elle voit Marie."]
+    assert [each.target for each in translator.translate(lines, terms=terms)] == wanted
+    assert [each.target for each in translator.translate_lines(iter(lines), terms=terms, batch_size=1)] == wanted
+
+
+def test_a_model_without_attention_raises(translator):
+    blind = untrained(translator, score="none")
+    with pytest.raises(InputError, match="terms: got terms, and a model without attention"):
+        blind.translate("Go.", terms={"man": "ami"})
+    assert blind.translate("Go.", terms={}).source == "Go."
+
+
+def test_more_terms_than_allowed_are_reported(translator):
+    source = "man " * 60
+    found = translator.translate(source, terms={"man": "ami"}, split=False)
+    assert found.unused_terms == ("man",) * (60 - 50)
+    assert "unused terms" in found.flags
+    assert found.target.lower().count("ami") == 50
+    long = translator.translate("man " * 20, terms={"man": "a" * 900}, split=False)
+    assert set(long.unused_terms) == {"man"}
+    assert len(long.target) < 10_000
+
+
+class Judge(PairScorer):
+    """A translator whose scores count the words of a reference, with given links between units."""
+
+    def __init__(self, translator, tokenizer, reference, links):
+        self._translator, self.slots = translator, NO_SLOTS
+        self.source_tokenizer, self.target_tokenizer = translator.source_tokenizer, tokenizer
+        torch.manual_seed(0)
+        self._model = TranslationModel(
+            Settings(embedding_size=4, hidden_size=4), len(self.source_tokenizer), len(tokenizer)
+        )
+        self._reference, self._links = reference.split(), links
+
+    def _models(self):
+        return (self._model,)
+
+    def score(self, pairs, *, batch_size=64):
+        return [
+            -sum(a != b for a, b in zip(target.split(), self._reference, strict=False))
+            - abs(len(target.split()) - len(self._reference))
+            for _, target in pairs
+        ]
+
+    def weights_of_units(self, pairs, batch_size=64, *, whole_spans=False):
+        return [torch.tensor(self._links.pop(0)) for _ in pairs]
+
+
+def use(translator, text, source, target, reference, links, terms):
+    tokenizer = Tokenizer.train(text, "word", min_freq=1, vocabulary_size=999)
+    judge = Judge(translator, tokenizer, reference, links)
+    given = Translation(source, target, source.split(), target.split(), torch.zeros(0, 0), -1.0)
+    (result,) = use_terms(judge, Terms.of(terms), [given], 64)
+    return result.target
+
+
+GERMAN = [f"{stem}{ending}" for stem in ("Zelle", "Seite", "Reihe", "Spalte") for ending in ("", "n")] + [
+    "die",
+    "in den",
+]
+
+
+def test_the_form_is_the_one_that_the_scores_prefer(translator):
+    eye = torch.eye(4).tolist()
+    arguments = translator, [*GERMAN, "der Absatz"], "in the cells now", "in den Absatz jetzt"
+    assert use(*arguments, "in den Zellen jetzt", [eye], {"cells": "Zelle"}) == "in den Zellen jetzt"
+    assert use(*arguments, "in den Zelle jetzt", [eye], {"cells": "Zelle"}) == "in den Zelle jetzt"
+
+
+def test_a_form_that_is_there_stays(translator):
+    assert use(translator, GERMAN, "the cells", "die Zellen", "die Zelle", [], {"cells": "Zelle"}) == "die Zellen"
+
+
+def test_a_term_that_no_word_comes_from_is_inserted_where_the_scores_prefer_it(translator):
+    none = [[1.0, 0.0], [1.0, 0.0]]
+    found = use(translator, GERMAN, "the cells", "die .", "die Zellen .", [none], {"cells": "Zelle"})
+    assert found == "die Zellen ."
+    assert (
+        use(translator, GERMAN, "the cells", "Ende", "Zelle Ende", [[[1.0, 0.0]]], {"cells": "Zelle"}) == "Zelle Ende"
+    )
+
+
+def test_of_two_occurrences_the_missing_one_is_used(translator):
+    links = [[0.9, 0.0, 0.1], [0.5, 0.5, 0.0], [0.1, 0.0, 0.9]]
+    found = use(translator, GERMAN, "cell or cell", "Zelle oder Feld", "Zelle oder Zelle", [links], {"cell": "Zelle"})
+    assert found == "Zelle oder Zelle"
+
+
+def test_an_elision_before_a_term_follows_its_first_letter(translator):
+    text = ["le chat", "la table", "l'outil", "l'ami"]
+    eye = [[1.0, 0.0], [0.0, 1.0]]
+    arguments = translator, text, "the tool"
+    assert use(*arguments, "l'outil", "le mandrin", [eye], {"tool": "mandrin"}) == "le mandrin"
+    assert use(*arguments, "la table", "l'ami", [eye], {"tool": "ami"}) == "l'ami"
+    assert use(*arguments, "L'outil", "Le mandrin", [eye], {"tool": "mandrin"}) == "Le mandrin"
+
+
+def test_a_term_at_the_beginning_gets_a_capital(translator):
+    assert use(translator, GERMAN, "cells", "Felder", "Zeile", [[[1.0]]], {"cells": "zeile"}) == "Zeile"
+
+
+def test_neighbouring_words_of_a_term_are_replaced_together(translator):
+    links = [[1.0, 0.0, 0.0], [0.0, 0.7, 0.3], [0.4, 0.3, 0.3], [0.0, 0.2, 0.8]]
+    arguments = translator, GERMAN, "the data range", "la plage de données", "la zone", [links]
+    assert use(*arguments, {"data range": "zone"}) == "la zone"
+
+
+# --- with other options
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"search": Search(beam=1)}, {"search": Search(precision="int8")}, {"search": Search(beam=3, n_best=3)},
+        {"search": Search(sample=True, n_best=2, seed=3, temperature=0.1)}, {"split": False}, {"batch_size": 1},
+        {"markup": "html"},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_terms_and_confidence_cross_all_options(translator, options, ensemble):
+    if ensemble and options.get("search", Search()).precision == "int8":
+        pytest.skip("int8 translates with a single model")
+    translating = Translator.ensemble([translator, translator]) if ensemble else translator
+    lines = ["She lost the man. The man is calm.", "Go.", ""]
+    results = list(translating.translate_n_best(lines, terms={"man": "ami"}, **options))
+    for group in results:
+        assert all(0 <= each.confidence <= 1 for each in group)
+        assert all(each.weights.shape == (len(each.target_tokens), len(each.source_tokens)) for each in group)
+    assert all(each.target.count("ami") == 2 or each.unused_terms for each in results[0])
+    assert [group[0].target for group in results[1:]] == ["Va !", ""]
+
+
+def test_tags_move_with_a_term(translator):
+    found = translator.translate("The man is <b>calm</b>.", terms={"calm": "tranquille"}, markup="html")
+    assert found.target == "L'homme est <b>tranquille</b>."
+    found = translator.translate("<i>She</i> sees Marie.", terms={"She": "Jeanne"}, markup="html")
+    assert found.target == "<i>Jeanne</i> voit Marie."
+
+
+def test_a_contradiction_warns_only_in_tables():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Terms.of({"a": "x", " a": "x"}).targets == {"a": "x"}
+    assert dataclasses.replace(Terms.of({"a": "x"})) == Terms.of({"a": "x"})
+    assert issubclass(CorpusError, InputError)

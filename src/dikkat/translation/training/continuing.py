@@ -36,13 +36,15 @@ MOST_LOST = 0.3
 
 _OLD_SHARE = 2  # old pairs per correction in each epoch
 _FEWEST = 256  # pairs of an epoch
-_MOST_COPIES = 8  # of a correction in an epoch
+_MOST_COPIES = 2  # of a correction in an epoch
 _MEASURED = 2  # epochs from one measurement to the next: translating takes as long as an epoch
-_GUARD_PAIRS = 300  # old validation pairs whose translations are scored
+_GUARD_PAIRS = 500  # old validation pairs whose translations are scored
 _VALUES: dict[str, Any] = {  # settings that options may change
-    "epochs": 10, "learning_rate": 1.5e-3, "schedule": "linear", "warmup_steps": 10, "batch_size": 32, "dropout": 0.1,
+    "epochs": 10, "schedule": "linear", "warmup_steps": 10, "batch_size": 32, "dropout": 0.1,
     "r_drop": 0.0,
 }  # fmt: skip
+_FEW = 50  # corrections, below which a smaller learning rate suffices
+_LEARNING_RATES = {True: 7e-4, False: 1.5e-3}  # for few and for many corrections
 _FIXED: dict[str, Any] = {  # settings without effect
     "batch_tokens": None, "accumulate": 1, "validation_steps": None, "criterion": "bleu", "average": 1,
     "patience": 1_000_000, "checkpoint_steps": 1_000, "shuffle_buffer": 1_000_000,
@@ -61,7 +63,7 @@ def continue_training(
     """Train a translator on corrections and old pairs, without changing the old translator.
 
     Each epoch has all corrections and at least twice as many old pairs, other ones in each epoch. After every second
-    epoch, dikkat translates the corrections and up to 300 old validation pairs. The result has the weights with the
+    epoch, dikkat translates the corrections and up to 500 old validation pairs. The result has the weights with the
     most right corrections whose BLEU on the old validation pairs is at most 0.3 lower than before. The training ends
     early if all corrections are right.
 
@@ -97,9 +99,10 @@ def continue_training(
     check_trainable(translator, "translator")
     if processes().world > 1:
         raise InputError(f"processes: got {processes().world}; expected one, as a continued training is short")
-    settings = _make_settings(translator.settings, values or {})
-    check_precision(settings.precision, device_type())
     new_pairs = _distinct(as_corpus(corrections))
+    rate = _LEARNING_RATES[len(new_pairs) < _FEW]
+    settings = _make_settings(translator.settings, {"learning_rate": rate, **(values or {})})
+    check_precision(settings.precision, device_type())
     keys = {normalise(source) for source, _ in new_pairs}
     old_pairs = _sample_old(as_corpus(pairs), keys, settings.epochs * _epoch_sizes(len(new_pairs))[1], report)
     random.Random(settings.seed).shuffle(old_pairs)

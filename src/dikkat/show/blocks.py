@@ -41,7 +41,8 @@ def find_groups(layouts: Layouts, count: int, side: int) -> Tensor:
     _, numbers = blocks.unique(dim=0, return_inverse=True)
     ranks = reading_order(layouts, count).argsort()
     first_ranks = torch.full((count,), count).scatter_reduce(0, numbers, ranks, "amin")
-    return first_ranks[numbers].unique(return_inverse=True)[1]
+    groups: Tensor = first_ranks[numbers].unique(return_inverse=True)[1]
+    return groups
 
 
 def find_cells(layouts: Layouts, count: int) -> Tensor:

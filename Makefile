@@ -11,7 +11,7 @@ SOURCES := src tests benchmarks examples docs tools conftest.py
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # The first that installs dependency groups.
 PIP := 'pip>=25.1'
-TEST := -e '.[translation,regression,dask,datasets,textbook,transformers,serve]' --group test
+TEST := -e '.[translation,regression,dask,datasets,catalogues,textbook,transformers,serve]' --group test
 # Threads that wait busily for work would take the cores from the other process's.
 WAITING := OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
 PYTEST := $(WAITING) $(BIN)/python -m pytest -q --numprocesses=2 --dist=worksteal

@@ -10,15 +10,16 @@ held-out images: how much of the class token's map is inside the digit's box, an
 import sys
 from typing import NamedTuple
 
+import patches
 import torch
+from patches import GRID, SIDE
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import dikkat
 
-SIDE, PATCH, DIGIT, PIECE, PIECES = 48, 6, 16, 6, 6  # pixels, and the number of pieces
-GRID = SIDE // PATCH  # patches in a row
+DIGIT, PIECE, PIECES = 16, 6, 6  # pixels, and the number of pieces
 TRAINING = 1400  # the first 1,400 digits are for training, the last 397 are held out
 
 
@@ -59,7 +60,7 @@ def make_batch(digits: Tensor, labels: Tensor, count: int, draw: torch.Generator
 
 
 class Transformer(nn.Module):
-    """A vision transformer with a class token and 8 × 8 patches, which two convolutions read.
+    """A vision transformer with a class token and 8 × 8 patches.
 
     In all layers but the last, patches look only at their neighbours, and the class token only at itself. If patches
     look everywhere, all of them copy the digit, and the class token may read it from any patch of the background.
@@ -67,24 +68,21 @@ class Transformer(nn.Module):
 
     def __init__(self, width: int = 64, heads: int = 4, layers: int = 2) -> None:
         super().__init__()
-        self.patches = nn.Sequential(
-            nn.Conv2d(1, width // 2, 5, stride=2, padding=2), nn.GELU(), nn.Conv2d(width // 2, width, 5, 3, padding=1)
-        )
+        self.patches = patches.patch_layers(1, width)
         self.class_token = nn.Parameter(torch.zeros(width))
         self.positions = nn.Parameter(0.02 * torch.randn(GRID**2, width))
         layer = nn.TransformerEncoderLayer(width, heads, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, 10)
-        cells = torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).float()
-        hidden = F.pad(torch.cdist(cells, cells, torch.inf) > 1, (1, 0, 1, 0), value=True)
+        hidden = F.pad(patches.distant_patches(), (1, 0, 1, 0), value=True)
         hidden[0, 0] = False
         self.register_buffer("hidden", hidden, persistent=False)  # (65, 65), True where a query ignores a key
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (B, 10) of images (B, 1, 48, 48)."""
-        patches = self.patches(images).flatten(2).mT + self.positions
-        tokens = torch.cat([self.class_token.expand(len(images), 1, -1), patches], 1)
+        tokens = self.patches(images).flatten(2).mT + self.positions
+        tokens = torch.cat([self.class_token.expand(len(images), 1, -1), tokens], 1)
         *layers, last = self.encoder.layers
         for layer in layers:
             tokens = layer(tokens, src_mask=self.hidden)
@@ -97,19 +95,13 @@ def train(steps: int = 700, seed: int = 0) -> Transformer:
     draw = torch.Generator().manual_seed(seed)
     digits, labels = (data[:TRAINING] for data in read_digits())
     model = Transformer()
-    optimizer = torch.optim.AdamW(model.parameters(), 2e-3, weight_decay=0.05, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.05)
-    for step in range(steps):
+
+    def compute_loss() -> Tensor:
         batch = make_batch(digits, labels, 64, draw)
-        loss = F.cross_entropy(model(batch.images), batch.labels)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step == steps - 1 or step % 200 == 0:
-            print(f"step {step}: loss {loss.item():.3f}")
-    return model.eval()
+        return F.cross_entropy(model(batch.images), batch.labels)
+
+    patches.train(model, compute_loss, steps, weight_decay=0.05)
+    return model
 
 
 def held_out(count: int, seed: int = 1) -> Batch:
@@ -134,10 +126,7 @@ def class_maps(model: Transformer, batch: Batch) -> dict[str, Tensor]:
 
 def measure(model: Transformer, batch: Batch) -> dict[str, tuple[float, float]]:
     """Return for each map the mean share inside the digit's box, and the share of images whose largest patch is."""
-    centres = PATCH * (torch.arange(GRID) + 0.5)
-    left, top, right, bottom = batch.boxes[:, :, None].unbind(1)
-    rows, columns = (centres >= top) & (centres < bottom), (centres >= left) & (centres < right)
-    inside = (rows[:, :, None] & columns[:, None]).flatten(1).float()
+    inside = patches.patches_inside(batch.boxes).float()
     shares = {}
     for name, values in class_maps(model, batch).items():
         largest = values == values.amax(-1, keepdim=True)  # all patches of a uniform map

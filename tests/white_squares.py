@@ -81,13 +81,13 @@ def check_squares(
     drawn = np.random.default_rng(seed)
     report: dict[str, Any] = {"squares": 0, "cells": 0, "faults": [], "parts": {}}
     source = (lambda image: image) if text is None else (lambda image: (image, text))
-    black = ImageInputs.read(model, processor, source(square_image(0, 0, 0))).inputs
+    black = ImageInputs.read(model, processor, source(square_image(0, 0, 0))).arguments
     for _ in range(squares):
         left, top = (int(drawn.integers(0, length - side)) for length in SIZE)
         image = square_image(left, top, side)
         torch.manual_seed(0)
         trace = dikkat.show.attention(model, processor, source(image))
-        inputs = ImageInputs.read(model, processor, source(image)).inputs
+        inputs = ImageInputs.read(model, processor, source(image)).arguments
         report["parts"] = {kind: [(part.rows, part.columns) for part in parts.values()]
                            for kind, parts in trace.parts.items() if parts}  # fmt: skip
         report["squares"] += 1

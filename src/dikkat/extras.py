@@ -17,6 +17,7 @@ _EXTRAS = {
     "textbook": {"tokenizers", "regex", "safetensors", "platformdirs", "httpx", "rich", "matplotlib", "pandas"},
     "transformers": {"transformers", "safetensors", "pandas", "PIL"},
     "datasets": {"datasets"},
+    "catalogues": {"polib", "lxml"},
     "serve": {"fastapi", "granian", "prometheus_client"},
     "show": {"matplotlib", "PIL"},
     "notebook": {"anywidget", "jupyterlab"},

@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -121,16 +122,20 @@ def _forward(
     bias = None if position_bias is None else position_bias.to(query.dtype)
     shape, group_size = query.shape, query.shape[1] // key.shape[1]
     by_head = all(tensor is None or tensor.ndim == 4 for tensor in (attention_mask, bias))
-    if group_size > 1 and shape[2] == 1 and s_aux is None and by_head and recording_hooks.current_observer() is None:
+    observer = recording_hooks.current_observer()
+    context: AbstractContextManager[None] = nullcontext()
+    can_group = observer is None or observer.can_group
+    if group_size > 1 and shape[2] == 1 and s_aux is None and by_head and can_group:
         # Treat heads that share keys as queries of one head, so that keys need not be repeated for each new token.
         query, attention_mask, bias = (_group_heads(tensor, group_size) for tensor in (query, attention_mask, bias))
-        causal = False
+        causal, context = False, context if observer is None else observer.as_heads()
     elif group_size > 1:
         key, value = key.repeat_interleave(group_size, dim=1), value.repeat_interleave(group_size, dim=1)
-    result = attend(
-        query, key, value, score=Dot(softcap), mask=attention_mask, causal=causal, bias=bias, sink=s_aux,
-        dropout=dropout, return_weights=wants_weights,
-    )  # fmt: skip
+    with context:
+        result = attend(
+            query, key, value, score=Dot(softcap), mask=attention_mask, causal=causal, bias=bias, sink=s_aux,
+            dropout=dropout, return_weights=wants_weights,
+        )  # fmt: skip
     output, weights = result if isinstance(result, tuple) else (result, None)
     weights = None if weights is None else weights.reshape(*shape[:3], weights.shape[-1])
     return output.reshape(*shape[:3], output.shape[-1]).transpose(1, 2).contiguous(), weights

@@ -8,10 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cli.conftest import BOOK, QUICK
+from cli.conftest import BOOK, OTHERS, QUICK
 from command import made, refused, run_before
 from dikkat.translation import Tokenizer, TranslationModel, Translator
 from dikkat.translation.data.store import Store
+from dikkat.translation.formats.origin import Origin
 from dikkat.translation.formats.recipe import Recipe
 from dikkat.translation.training import suited
 from dikkat.translation.training import train as trainings
@@ -401,3 +402,66 @@ def test_a_training_that_does_not_begin_leaves_the_recipe_that_is_there(run, tmp
     assert recipe.read_bytes() == before
     made(run("train", *BOOK, *QUICK, "-o", tmp_path / "model", "--overwrite", "--seed", 5))
     assert b"seed = 5" in recipe.read_bytes()
+
+
+@pytest.fixture
+def corrections(tmp_path):
+    path = tmp_path / "corrections.tsv"
+    path.write_text("Go.\tAllez !\nShe won.\tElle a gagné.\n", encoding="utf-8")
+    return path
+
+
+def test_a_model_learns_corrections(run, model, pairs, corrections, tmp_path):
+    folder = tmp_path / "new"
+    old = ["--from", model, "--corpus", pairs, "--validation", OTHERS, "--learning-rate", 0.01, "--dropout", 0]
+    out, err = made(run("train", *old, "--corrections", corrections, "--output", folder))
+    assert out == ""
+    assert f"{folder}: 2 of 2 corrections right (0 before), BLEU " in err
+    assert [t.target for t in Translator.load(folder).translate(["Go.", "She won."])] == ["Allez !", "Elle a gagné."]
+    assert not folder.with_name("new.training").exists()
+    refused(run("train", *old, "--corrections", corrections, "--output", folder), "already has a model")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--from", "MODEL", "--corpus", "PAIRS"], "--corrections: missing; expected it with --from"),
+        (["--corrections", "NEW", "--corpus", "PAIRS"], "--from: missing; expected it with --corrections"),
+        (["--from", "MODEL", "--corrections", "NEW"], "--corpus: missing; expected old training pairs with --from"),
+        (["book", "--from", "MODEL", "--corrections", "NEW"], "--from: got a recipe too"),
+        (["--from", "MODEL", "--corrections", "NEW", "--corpus", "PAIRS", "--resume"], "--from: got --resume too"),
+        (["--from", "MODEL", "--corrections", "NEW", "--corpus", "PAIRS", "--test", "PAIRS"], "--test has no effect"),
+        (
+            ["--from", "MODEL", "--corrections", "NEW", "--corpus", "PAIRS", "--validation", "none"],
+            "--validation: got none",
+        ),
+        (
+            ["--from", "MODEL", "--corrections", "NEW", "--corpus", "PAIRS", "--hidden-size", 64],
+            "--hidden-size: got 64; expected 32, as in the trained model",
+        ),
+        (["--from", "INT8", "--corrections", "NEW", "--corpus", "PAIRS"], "int8: got int8 weights, which cannot be"),
+        (["--from", "MODEL", "--corrections", "./none.tsv", "--corpus", "PAIRS"], "none.tsv"),
+    ],
+)
+def test_options_that_do_not_go_with_a_model_to_continue(run, model, pairs, corrections, tmp_path, arguments, message):
+    Translator.load(model).save(tmp_path / "int8", int8=True)
+    places = {"MODEL": model, "PAIRS": pairs, "NEW": corrections, "INT8": tmp_path / "int8"}
+    refused(run("train", *(places.get(word, word) for word in arguments), "-o", tmp_path / "new"), message)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*skipped the column names:UserWarning")
+def test_corrections_of_other_languages_raise(run, model, pairs, corrections, tmp_path):
+    translator = Translator.load(model)
+    origin = dataclasses.replace(translator.origin or Origin.now(), source_language="en-GB", target_language="fr")
+    dataclasses.replace(translator, origin=origin).save(tmp_path / "old")
+    train = ["train", "--from", tmp_path / "old", "--validation", OTHERS, "--epochs", 1, "-o", tmp_path / "new"]
+    german = tmp_path / "german.tsv"
+    german.write_text("en\tde\nGo.\tLos!\n", encoding="utf-8")
+    refused(
+        run(*train, "--corpus", pairs, "--corrections", german),
+        f'{{tsv = "german.tsv"}}: got en and de; expected en-GB and fr, the languages of {tmp_path / "old"}',
+    )
+    named = tmp_path / "named.tsv"
+    named.write_text("English\tFrench\nShe lost.\tElle a perdu.\n", encoding="utf-8")
+    made(run(*train, "--corpus", pairs, "--corrections", named))

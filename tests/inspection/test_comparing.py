@@ -18,7 +18,7 @@ import dikkat
 import kit
 from dikkat.inspection import Inspection
 from dikkat.inspection.calls import Call
-from dikkat.inspection.joined_runs import drawable
+from dikkat.inspection.joined_runs import summarise_for_page
 
 LAYERS, HEADS, COUNT, LONGER = 2, 3, 7, 11
 # The words of the longer text at these positions are those of the shorter one, in its order.
@@ -351,7 +351,7 @@ def test_missing_keys_of_a_causal_difference_have_no_weight():
     causal = [random_weights(COUNT, COUNT, seed).tril() for seed in (1, 2)]
     first, second = (weights / weights.sum(-1, keepdim=True) for weights in causal)
     difference = shown(first) - shown(second)
-    drawn = drawable(next(difference.calls())[1].of_batch(0), ({}, {}))
+    drawn = summarise_for_page(next(difference.calls())[1].of_batch(0), ({}, {}))
     assert drawn is not None
     missing = drawn.top_keys < 0
     assert missing.any()

@@ -245,6 +245,39 @@ def test_blocks_are_means_of_all_weights(way, chosen):
         np.testing.assert_allclose(trace[""].span_mass[..., 0], weights[..., 2:9].sum(-1), atol=2e-6)
 
 
+def test_blocks_of_rows_with_separators(tmp_path, monkeypatch):
+    """A separator after each row of patches does not make the blocks strips of one row."""
+    image, rows, columns = Image.new("L", (19, 17)), 17, 19
+    boxes = [(0, row, columns, row + 1) for row in range(rows)]
+    tokens = ["[CLS]", *(entry for box in boxes for entry in (dikkat.Grid(1, columns, image=image, box=box), "\n"))]
+    tokens += [dikkat.Grid(2, 3, image=GREY), dikkat.Times([0.0, 1.0, 2.0])]
+    names = [("[CLS]", 0, 0)]
+    for row in range(rows):
+        names += [("image", row, column) for column in range(columns)] + [(f"separator {row}", 0, 0)]
+    names += [("another image", *divmod(cell, 3)) for cell in range(6)] + [("times", time, 0) for time in range(3)]
+
+    def members(side):
+        blocks_of = [(name, row // side, column // side) for name, row, column in names]
+        shares = np.array([[block == other for other in blocks_of] for block in dict.fromkeys(blocks_of)], float)
+        return shares / shares.sum(-1, keepdims=True)
+
+    count = len(names)
+    model, x = Attention(), torch.randn(1, 2, count, 5, generator=torch.Generator().manual_seed(4))
+    weights = (x.double() @ x.double().mT / 5**0.5).softmax(-1)[0].numpy()
+    with dikkat.record(model, blocks=tokens) as trace:
+        model(x)
+    assert members(2).shape == (1 + 9 * 10 + rows + 2 + 2, count)
+    np.testing.assert_allclose(trace[""].blocks[0], members(2) @ weights @ members(2).T, atol=2e-6)
+    trace.tokens = tokens
+    for budget, side in ((10**6, 2), (23_000, 4)):
+        monkeypatch.setattr(views, "_MAP_BYTES", budget)
+        trace.to_html(tmp_path / "page.html")
+        (layer,) = content_of(tmp_path / "page.html")["views"][0]["layers"]
+        assert layer["maps"]["block"] == side
+        shown = decoded(layer["maps"]["blocks"]).reshape(2, len(members(side)), -1)
+        np.testing.assert_allclose(shown, members(side) @ weights @ members(side).T, rtol=0.03)
+
+
 def test_blocks_of_calls_of_other_lengths():
     model = Attention()
     with dikkat.record(model, blocks=LONG, entropy=True) as trace:
@@ -629,6 +662,16 @@ def test_distances_of_known_weights():
     trace = trace_of(weights)
     trace.tokens = dikkat.Grid(1, 7)
     np.testing.assert_allclose(trace.distances()["distance"], [(4 * 3 + 2 + 1 + 0) / 7, 0])
+
+
+def test_distances_in_pixels_of_an_image_that_is_scaled_down(tmp_path):
+    """Two patches of 3,001 × 41 pixels, and a head that looks at the other patch."""
+    trace = trace_of(torch.eye(2, dtype=torch.float64).flip(0)[None, None])
+    trace.tokens = dikkat.Grid(1, 2, image=Image.new("L", (6002, 41)))
+    trace.save(tmp_path / "a.safetensors")
+    for saved in (trace, dikkat.inspection.Trace.load(tmp_path / "a.safetensors")):
+        assert saved.parts["self"][0].image.width == 2048
+        np.testing.assert_allclose(saved.distances(unit="pixels")["distance"], [3001])
 
 
 def test_distances_that_are_none():

@@ -75,7 +75,7 @@ def test_maps_equal_eager(kind: str) -> None:
     model, processor, text = built(kind)
     model = deepcopy(model).double()
     trace = dikkat.show.attention(model, processor, source(text, picture()))
-    inputs = ImageInputs.read(model, processor, source(text, picture())).inputs
+    inputs = ImageInputs.read(model, processor, source(text, picture())).arguments
     model.set_attn_implementation("eager")
     with torch.no_grad():
         expected = model(**inputs, output_attentions=True).attentions
@@ -177,7 +177,7 @@ def test_arrays_and_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        ([picture(), picture()], "image: got a list of 2; expected one image"),
+        ([(picture(), "what is")], "image: got a tuple of 2 in a list"),
         (np.zeros((2, 31, 37, 3)), r"image: got shape \(2, 31, 37, 3\)"),
         ("what is on the table?", "image: got 'what is on the table\\?', which is no file"),
         ("what is on the table " * 30, "image: got 'what is on the table .*, which is no file"),
@@ -308,7 +308,7 @@ def test_written_words(kind: str, tmp_path: Path) -> None:
     model, processor, text = built(kind)
     model.generation_config.eos_token_id = None
     trace = dikkat.show.attention(model, processor, (picture(), text), tmp_path / "a.html", max_new_tokens=5)
-    inputs = ImageInputs.read(model, processor, (picture(), text)).inputs
+    inputs = ImageInputs.read(model, processor, (picture(), text)).arguments
     count = inputs["input_ids"].shape[1]
     model.set_attn_implementation("eager")
     try:

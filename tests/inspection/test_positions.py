@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import dikkat
 from dikkat.inspection import Token
-from dikkat.inspection.page_layers import pictures
+from dikkat.inspection.page_layers import content_of_page
 from dikkat.show.positions import TokenList
 
 transformers = pytest.importorskip("transformers")
@@ -81,7 +81,7 @@ def test_steps_have_the_positions_of_the_whole_text(kind: str, attention: str, c
     assert list(frame["query_token"]) == [f"word {place}" for place in frame["query"]]
     assert list(frame["key_token"]) == [f"word {place}" for place in frame["key"]]
     assert (frame["key"] <= frame["query"]).all()
-    layers = pictures([*trace.calls()], 0, {"self": TokenList([Token("")] * count)}, None)[1]
+    layers = content_of_page([*trace.calls()], 0, {"self": TokenList([Token("")] * count)}, None)[1]
     assert [layer.sizes for layer in layers] == [(4, count - 1, count - 1)] * 2
     for layer in layers:  # the whole text is one map
         order = right[layer.number][0, :, :-1, :-1].sort(-1, descending=True)

@@ -12,6 +12,7 @@ import torch
 from matplotlib.ft2font import FT2Font
 
 import kit
+from dikkat import Grid, Times
 from dikkat.show import fonts, heatmaps, save
 from processes import python
 
@@ -242,6 +243,9 @@ def test_another_ending_is_refused(tmp_path):
         (None, {}, TypeError, r"got None; expected .*dikkat\.record\(model, weights=True"),
         (torch.ones(2, 2, dtype=torch.complex64), {}, TypeError, "complex64; expected real numbers"),
         (np.eye(3), {"keys": "abc"}, TypeError, "keys: got one string, 'abc'"),
+        (np.eye(4), {"keys": Grid(2, 2)}, TypeError, "keys: got Grid; expected strings.*on_image"),
+        (np.eye(5), {"queries": ["[CLS]", Grid(2, 2)]}, TypeError, "queries: got Grid; .*on_image"),
+        (np.eye(2), {"keys": Times([0, 1])}, TypeError, "keys: got Times; .*on_image"),
         (np.eye(3), {"keys": ["a", "b"]}, ValueError, "keys: got 2 tokens; expected 3"),
         (np.eye(3), {"queries": [["a", "b"]]}, ValueError, r"queries\[0\]: got 2 tokens"),
         (np.eye(3), {"queries": [["a", "b", "c"]] * 2}, ValueError, "got 2 lists; expected one list of tokens, or 1"),

@@ -42,12 +42,25 @@ def test_positions_in_another_order_are_drawn_in_their_cells():
 
 
 @pytest.mark.parametrize(
-    ("shape", "panels"), [((6,), (1, 1)), ((2, 3), (1, 1)), ((5, 6), (1, 5)), ((8, 6), (2, 4)), ((4, 2, 6), (4, 2))]
+    ("shape", "panels", "count"),
+    [
+        ((6,), (1, 1), 1),
+        ((2, 3), (1, 1), 1),
+        ((5, 6), (1, 5), 5),
+        ((8, 6), (2, 4), 8),
+        ((7, 6), (2, 4), 7),
+        ((13, 6), (3, 5), 13),
+        ((4, 2, 6), (4, 2), 8),
+    ],
 )
-def test_panels(shape, panels):
-    figure = show.on_image(np.random.default_rng(1).random(shape), GRID)
+def test_panels(shape, panels, count):
+    weights = np.random.default_rng(1).random(shape)
+    figure = show.on_image(weights, GRID)
     grid = figure.axes[0].get_gridspec()
     assert (grid.nrows, grid.ncols) == panels
+    *drawn_panels, _ = figure.axes  # the last one is the bar of colours
+    largest = [np.argmax(axes.images[1].get_array()[..., 3]) for axes in drawn_panels]
+    assert largest == [np.argmax(values) for values in weights.reshape(count, 6)]
 
 
 def test_negative_weights_are_orange_and_positive_ones_blue():

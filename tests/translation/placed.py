@@ -3,7 +3,6 @@
 import base64
 import gzip
 import io
-import math
 
 import numpy as np
 
@@ -34,29 +33,28 @@ def source(image):
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def shown(image, name="", **original):
-    return {"source": source(image), "width": image.width, "height": image.height, "name": name, **original}
+def shown(image, **original):
+    return {"source": source(image), "width": image.width, "height": image.height, **original}
 
 
-def grid(start, rows, columns, image=-1, box=(0, 0, 0, 0)):
-    return {"kind": "grid", "start": start, "rows": rows, "columns": columns, "image": image, "box": list(box)}
+def grid(start, rows, columns, image=-1, box=(0, 0, 0, 0), number=0, above=0):
+    return {
+        "kind": "grid", "start": start, "rows": rows, "columns": columns, "image": image, "box": list(box),
+        "number": number, "above": above,
+    }  # fmt: skip
 
 
 def groups_of(length, parts, block):
     """The group of each position, and its size."""
-    groups, position, count = np.zeros(length, int), 0, 0
-    starts = {part["start"]: part for part in parts}
-    while position < length:
-        part = starts.get(position)
-        if part is None:
-            groups[position] = count
-            position, count = position + 1, count + 1
-            continue
-        rows, columns = (part["rows"], part["columns"]) if part["kind"] == "grid" else (len(part["values"]), 1)
-        across = math.ceil(columns / block)
-        row, column = np.divmod(np.arange(rows * columns), columns)
-        groups[position : position + rows * columns] = count + row // block * across + column // block
-        position, count = position + rows * columns, count + across * math.ceil(rows / block)
+    names = [("word", position, 0) for position in range(length)]
+    for part in parts:
+        is_grid = part["kind"] == "grid"
+        rows, columns = (part["rows"], part["columns"]) if is_grid else (len(part["values"]), 1)
+        lattice, above = (part["number"], part["above"]) if is_grid else (f"times {part['start']}", 0)
+        for k in range(rows * columns):
+            names[part["start"] + k] = (lattice, (above + k // columns) // block, k % columns // block)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    groups = np.array([numbers[name] for name in names])
     return groups, np.bincount(groups)
 
 

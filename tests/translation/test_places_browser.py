@@ -56,6 +56,18 @@ def pooled(folder):
     save(folder, "pooled", views, [black(70, 50)], layers)
 
 
+def rows(folder):
+    """Blocks of 2 × 2 patches of an image whose rows have a separator behind them."""
+    count = 2 + ROWS * (COLUMNS + 1)
+    layers = list(softmax(np.random.default_rng(23).normal(0, 1.5, (1, 2, count, count))))
+    tokens, parts = ["[CLS]"], []
+    for row in range(ROWS):
+        parts.append(grid(len(tokens), 1, COLUMNS, 0, (0, 10 * row, 70, 10 * row + 10), above=row))
+        tokens += [*cells(ROWS, COLUMNS)[COLUMNS * row : COLUMNS * (row + 1)], "end of a row"]
+    views = [view(layers, [*tokens, "end"], [*tokens, "end"], [parts, parts], block=2)]
+    save(folder, "rows", views, [black(70, 50)], layers)
+
+
 def text(folder):
     """Words around a grid, read from left to right; and the words that were written, as queries of two images."""
     random = np.random.default_rng(11)
@@ -67,17 +79,16 @@ def text(folder):
     save(folder, "text", [view(layers, tokens, tokens, [parts, parts])], [black(80, 60)], layers)
     keys = ["<s>", *cells(3, 4), "and", *cells(2, 2), "written", "words"]
     layers = list(softmax(random.normal(0, 1.3, (1, 2, 11, len(keys)))))
-    parts = [[], [grid(1, 3, 4, 0, (0, 0, 80, 60)), grid(14, 2, 2, 1, (0, 0, 40, 40))]]
+    parts = [[], [grid(1, 3, 4, 0, (0, 0, 80, 60)), grid(14, 2, 2, 1, (0, 0, 40, 40), number=1)]]
     queries = [f"w{k}" for k in range(11)]
-    images = [{**black(80, 60), "name": "first.png"}, {**black(40, 40), "name": "second.png"}]
-    save(folder, "written", [view(layers, queries, keys, parts)], images, layers)
+    save(folder, "written", [view(layers, queries, keys, parts)], [black(80, 60), black(40, 40)], layers)
 
 
 def tiles(folder):
     """Two by two tiles of one image, each with 2 × 3 patches."""
     layers = list(softmax(np.random.default_rng(13).normal(0, 1.3, (1, 2, 25, 25))))
     boxes = [(0, 0, 60, 40), (60, 0, 120, 40), (0, 40, 60, 80), (60, 40, 120, 80)]
-    parts = [grid(1 + 6 * k, 2, 3, 0, box) for k, box in enumerate(boxes)]
+    parts = [grid(1 + 6 * k, 2, 3, 0, box, number=k) for k, box in enumerate(boxes)]
     tokens = ["[CLS]", *cells(2, 3) * 4]
     save(folder, "tiles", [view(layers, tokens, tokens, [parts, parts])], [black(120, 80)], layers)
 
@@ -114,7 +125,7 @@ def difference(folder):
 @pytest.fixture(scope="session")
 def outcomes(tmp_path_factory):
     def prepare(folder):
-        for make in (vit, pooled, text, tiles, ordered, times, difference):
+        for make in (vit, pooled, rows, text, tiles, ordered, times, difference):
             make(folder)
         return [folder]
 

@@ -241,7 +241,7 @@ def test_of_one_search_a_candidate_without_repetition_is_taken(taught, monkeypat
     tokens = {label.lower(): number for number, label in enumerate(taught.target_tokenizer.labels(size))}
     ids = [[tokens[each.lower()] for each in text.split()] for text in candidates]
 
-    def search(_, sources, options, slots):
+    def search(_, sources, options, slots, *rest):
         assert slots == (taught.source_tokenizer.slots, taught.target_tokenizer.slots)
         weights = [torch.full((len(each), len(sources[0])), 1 / len(sources[0])) for each in ids]
         found = [Hypothesis(each, -1.0 - k, w, True) for k, (each, w) in enumerate(zip(ids, weights, strict=True))]

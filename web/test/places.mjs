@@ -1,6 +1,6 @@
 // Pages of attention on images and along times in a real browser, with the network cut off, as a reader uses them.
 //   node places.mjs FOLDER CHROMIUM [NAME …]      prints {name: null, or what went wrong}
-// FOLDER: vit, pooled, text, written, tiles, times and difference, each .html and .json (its weights); tests/translation/test_places_browser.py makes them.
+// FOLDER: vit, pooled, rows, text, written, tiles, times and difference, each .html and .json (its weights); tests/translation/test_places_browser.py makes them.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
@@ -266,7 +266,7 @@ const scenarios = {
     await picture(page, 1).hover({ position: await at(picture(page, 1), [1, 0], [2, 2]) });
     const column = weights.map((each) => each[16]);
     const best = column.indexOf(Math.max(...column));
-    assert.ok((await textOf(told(page))).startsWith(`Looking at second.png, row 2, column 1: w${best} (${shares(column[best])})`), await textOf(told(page)));
+    assert.ok((await textOf(told(page))).startsWith(`Looking at image 2, row 2, column 1: w${best} (${shares(column[best])})`), await textOf(told(page)));
     const tints = await page.locator(".words").first().locator("button[dir]").evaluateAll((all) => all.map((each) => Number(each.style.getPropertyValue("--weight"))));
     assert.equal(tints.indexOf(Math.max(...tints)), best);
     await close();
@@ -294,6 +294,28 @@ const scenarios = {
     assert.match(await textOf(told(page)), /^image 2, row 1, column 1 looks at/);
     for (const key of ["ArrowDown", "ArrowDown"]) await page.keyboard.press(key);
     assert.match(await textOf(told(page)), /^image 4, row 1, column 1 looks at/);
+    await close();
+  },
+
+  async "a block of an image covers several rows, with separators between them"() {
+    const { page, close } = await opened("rows");
+    const weights = (await weightsOf("rows"))[0][1];
+    await head(page, 0, 1);
+    await picture(page).click({ position: await at(picture(page), [3, 3], [5, 7]) });
+    assert.match(await textOf(told(page)), /^row 4, column 4 looks at/);
+    const place = (position) => [Math.floor((position - 1) / 8), (position - 1) % 8]; // 7 patches and a separator
+    const block = (k) => {
+      const [row, column] = place(k);
+      const isPatch = (position) => position > 0 && position < 41 && place(position)[1] < 7;
+      return !isPatch(k) ? [k] : [...weights.keys()].filter((other) => isPatch(other) && place(other)[0] >> 1 === row >> 1 && place(other)[1] >> 1 === column >> 1);
+    };
+    const query = 1 + 3 * 8 + 3;
+    assert.deepEqual(block(query), [query - 9, query - 8, query - 1, query]);
+    for (const [, , own, key, weight] of table((await press(page, "CSV"))[1])) {
+      const [from, to] = [block(query), block(key)];
+      const mean = sum(from.flatMap((i) => to.map((j) => weights[i][j]))) / (from.length * to.length);
+      assert.ok(own === query && Math.abs(weight / mean - 1) < 0.06, `${key} ${weight} ${mean}`);
+    }
     await close();
   },
 

@@ -21,6 +21,7 @@ _COMMANDS = {
     "translate": "Translate sentences, a file or standard input.",
     "align": "Link the words of sentence pairs.",
     "evaluate": "Score a translator, or files of translations, by BLEU and chrF.",
+    "correct": "Store corrections, which later translations of a translator follow.",
     "show": "Draw the attention of translations, as a picture and as a page.",
     "info": "Print the origin, size, scores and settings of a translator.",
     "quantize": "Save a translator with int8 weights, a quarter of the size.",

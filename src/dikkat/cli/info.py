@@ -24,6 +24,8 @@ def info(model: ModelArgument, as_json: JsonOption = False) -> None:
         "source_tokens": len(translator.source_tokenizer),
         "target_tokens": len(translator.target_tokenizer),
     }
+    if translator.memory:
+        facts["stored_pairs"] = len(translator.memory)
     if shapes := translator.slots.shapes:
         used = {name: shape for name, shape in shapes.items() if shape.written is not None}
         facts["slots"] = ", ".join(f"{name} ({shape.times:,} of {shape.of:,})" for name, shape in used.items())

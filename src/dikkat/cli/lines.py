@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -57,13 +57,20 @@ def json_text(values: object, **layout: Any) -> str:
 
 
 @contextmanager
-def naming_lines(source: str | Path | None, offset: int) -> Iterator[None]:
-    """Replace `sentences[i]` in errors by the line of the source, or by the number of the argument."""
+def naming_lines(source: str | Path | None, lines: int | Sequence[int]) -> Iterator[None]:
+    """Replace `sentences[i]` in errors by the line of the source, or by the number of the argument.
+
+    `lines` is the number of lines before the first sentence, or the line number of each sentence.
+    """
     try:
         yield
     except InputError as error:
-        pattern = r"^sentences\[(\d+)\]"
-        text = re.sub(pattern, lambda match: _position(source, offset + int(match[1]) + 1), str(error))
+
+        def position(match: re.Match[str]) -> str:
+            index = int(match[1])
+            return _position(source, lines + index + 1 if isinstance(lines, int) else lines[index])
+
+        text = re.sub(r"^sentences\[(\d+)\]", position, str(error))
         raise type(error)(text) from error
 
 
@@ -90,6 +97,10 @@ def line(number: int, translation: "Translation", *, as_json: bool, numbered: bo
         weights = [[round(weight, 4) for weight in row] for row in translation.weights.tolist()]
         alignment = translation.weights.argmax(1).tolist() if translation.target_tokens else []
         values = {"sentence": number, **vars(translation), "weights": weights, "alignment": alignment}
+        values["sources"] = [
+            [{**source._asdict(), "weight": round(source.weight, 4)} for source in token_sources]
+            for token_sources in translation.sources
+        ]
         return json_text({**values, "flags": translation.flags})
     target = _one_line(translation.target, markup=markup)
     return f"{number}\t{translation.score:.3f}\t{target}" if numbered else target

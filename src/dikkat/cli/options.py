@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _CORPUS_HELP = (
     "The name of a corpus, such as phrasebook or multi30k-en-fr; a file with a sentence, a tab and its translation in "
     'each line; a CSV file, or \'{tsv = "pairs.csv", source = "COLUMN", target = "COLUMN"}\' to select its columns by '
-    'name; \'{source = "FILE", target = "FILE"}\' for two files with matching lines; or \'{dataset = "NAME", source = '
+    "name; a TMX, XLIFF, PO or MO file, whose languages are selected in the same way; "
+    '\'{source = "FILE", target = "FILE"}\' for two files with matching lines; or \'{dataset = "NAME", source = '
     '"COLUMN", target = "COLUMN"}\' for a Hugging Face data set.'
 )
 

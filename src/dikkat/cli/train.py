@@ -26,7 +26,9 @@ from dikkat.cli.options import (
 )
 from dikkat.errors import InputError
 from dikkat.translation import Evaluation, Settings, Translator, evaluate
+from dikkat.translation.data.catalogues import kind_of
 from dikkat.translation.data.corpus import MAX_CHARACTERS
+from dikkat.translation.data.source import Source
 from dikkat.translation.formats.model_folder import check_writable
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.text.units import WORD
@@ -53,7 +55,8 @@ _RESUME = "To resume: dikkat train --resume --output "
     "dikkat train --corpus fra.txt --max-minutes 20 --output my-model\n\n"
     "dikkat train --corpus pairs.tsv --output my-model --overwrite\n\n"
     "dikkat train --resume --output my-model\n\n"
-    "dikkat train --resume --max-minutes 40 --output my-model",
+    "dikkat train --resume --max-minutes 40 --output my-model\n\n"
+    "dikkat train --from my-model --corpus pairs.tsv --corrections corrections.tsv --output my-new-model",
 )
 @with_options(setting_options())
 def train(
@@ -84,6 +87,15 @@ def train(
         ),
     ] = False,
     overwrite: OverwriteOption = False,
+    from_model: Annotated[
+        Path | None,
+        option(
+            "Instead of training a new model: let this one learn --corrections. Its old pairs are in --corpus.",
+            "FOLDER",
+            "--from",
+            panel="Result",
+        ),
+    ] = None,
     watch: Annotated[
         Path | None,
         option(
@@ -95,6 +107,10 @@ def train(
         ),
     ] = None,
     corpus: CorpusOption = None,
+    corrections: Annotated[
+        str | None,
+        option("With --from: the pairs to learn. The last one of a source sentence counts.", "CORPUS", panel="Corpus"),
+    ] = None,
     validation: ValidationOption = None,
     test: TestOption = None,
     **options: Any,
@@ -107,6 +123,19 @@ def train(
     values = read_options({"corpus": corpus, "validation": validation, "test": test, **options})
     check_conflicts(values)
     check_writable(output, overwrite=resume or overwrite, advice=", or --resume to continue its training")
+    if (from_model is None) != (corrections is None):
+        missing, present = ("--from", "--corrections") if from_model is None else ("--corrections", "--from")
+        raise InputError(f"{missing}: missing; expected it with {present}")
+    if from_model is not None:
+        exclusive = {"a recipe": recipe, "--resume": resume, "--watch": watch}
+        if conflicts := [name for name, value in exclusive.items() if value]:
+            raise InputError(f"--from: got {conflicts[0]} too; expected only one of them")
+        from dikkat.cli.continuing import continue_model
+
+        with naming_options():
+            source = Source.parse(read_options({"corrections": corrections})["corrections"])
+            continue_model(from_model, source, values, output)
+        return
     if watch is not None:
         from dikkat.inspection.watching import check_path
 
@@ -168,6 +197,8 @@ def _load_plan(recipe: str | None, values: dict[str, Any], folder: Path, *, resu
 def _has_pairs(path: Path) -> bool:
     if not path.is_file():
         return False
+    if kind_of(path):
+        return True
     with path.open("rb") as file:
         source, tab, _ = file.readline(MAX_CHARACTERS).partition(b"\t")
     return ".csv" in path.suffixes or (bool(tab) and b"=" not in source and bool(source.strip()))

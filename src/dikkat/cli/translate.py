@@ -10,11 +10,11 @@ import typer
 
 from dikkat.cli import lines
 from dikkat.cli.app import Command, app, option
+from dikkat.cli.filling import fill
 from dikkat.cli.messages import suggest
 from dikkat.cli.options import (
     BatchSizeOption,
     EnsembleOption,
-    FileOption,
     ModelArgument,
     SentencesArgument,
     naming_options,
@@ -24,6 +24,7 @@ from dikkat.cli.options import (
 )
 from dikkat.errors import InputError
 from dikkat.translation import Translator
+from dikkat.translation.data.catalogues import kind_of
 from dikkat.translation.decoding.translator import BaseTranslator, Markup
 from dikkat.translation.terms import NO_TERMS, Terms
 
@@ -35,13 +36,27 @@ from dikkat.translation.terms import NO_TERMS, Terms
     "dikkat translate my-model --file letters.en > letters.fr\n\n"
     "cat letters.en | dikkat translate my-model --json > letters.jsonl\n\n"
     "dikkat translate my-model --file letters.en --sort confidence > to-check.tsv\n\n"
-    "dikkat translate my-model --ensemble my-second-model --file letters.en",
+    "dikkat translate my-model --ensemble my-second-model --file letters.en\n\n"
+    "dikkat translate my-model --file messages.po --output messages.po",
 )
 @with_options(search_options())
 def translate(
     model: ModelArgument,
     sentences: SentencesArgument = None,
-    file: FileOption = None,
+    file: Annotated[
+        Path | None, option("A file with one sentence per line, or a PO or XLIFF file.", "FILE", "--file", "-f")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        option("For a PO or XLIFF --file: the file to write, which may be the same.", "FILE", "-o", "--output"),
+    ] = None,
+    replace_fuzzy: Annotated[
+        bool,
+        typer.Option(
+            "--replace-fuzzy",
+            help="For a PO or XLIFF --file: also translate entries again that are fuzzy (PO) or unreviewed (XLIFF).",
+        ),
+    ] = False,
     ensemble: EnsembleOption = None,
     batch_size: BatchSizeOption = 64,
     as_json: Annotated[
@@ -50,7 +65,8 @@ def translate(
             "--json",
             help="Print each translation as a line of JSON: source, target, the tokens of both, score, the attention "
             "weights of each target token over the source tokens (weights), the source token with the largest weight "
-            "(alignment), the unknown words (unknown), the confidence, and the reasons to check it (flags).",
+            "(alignment), the unknown words (unknown), the confidence, the reasons to check it (flags), and for each "
+            "target token the stored corrections that took part in its probability (sources).",
         ),
     ] = False,
     sort: Annotated[
@@ -83,12 +99,28 @@ def translate(
     Files of any length are translated in batches. Lines from standard input are translated as they arrive. Standard
     error lists sentences with unknown words, lost or invented numbers, or unused terms, and translations that were cut
     because they repeated themselves or did not end.
+
+    In a PO or XLIFF file, untranslated entries get a translation, marked as fuzzy or as needing a review.
     """
     if sentences and file:
         raise InputError("sentences and --file cannot be combined: remove one of them")
+    is_catalogue = file is not None and kind_of(file) is not None
+    if is_catalogue and (as_json or sort):
+        name = "--json" if as_json else "--sort"
+        raise InputError(f"{name}: got it with {file}, whose result is a file of the same kind; expected no {name}")
+    if not is_catalogue and (output or replace_fuzzy):
+        name, got = "--output" if output else "--replace-fuzzy", f" with {file}" if file else ""
+        raise InputError(f"{name}: got it{got}; expected a PO or XLIFF --file. Write translations of text with > FILE")
     search = read_search(options)
     translator = join([Translator.load(folder) for folder in (model, *(ensemble or []))])
     used_terms = NO_TERMS if terms is None else translator.check_terms(Terms.read(terms))
+    if file is not None and is_catalogue:
+        with naming_options():
+            fill(
+                translator, file, output, replace_fuzzy=replace_fuzzy, search=search, batch_size=batch_size,
+                markup=markup, split=split, terms=used_terms,
+            )  # fmt: skip
+        return
     if sort == "confidence" and translator.confidence_model is None:
         raise InputError(
             f"--sort: got confidence, but {model} has none, as it was trained without validation pairs; expected line. "

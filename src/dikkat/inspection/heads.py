@@ -50,6 +50,11 @@ class Scores(NamedTuple):
     query_counts: list[int]
 
 
+def spread_weights(weights: Tensor, keys: Tensor, count: int) -> Tensor:
+    """Return weights (..., n, m) of all keys, 0 for unknown ones, from the weights (..., n, k) of `keys`."""
+    return weights.new_zeros(*weights.shape[:-1], count).scatter_add_(-1, keys.clamp(min=0), weights)
+
+
 def compute_scores(
     known: KnownWeights, tokens: Sequence[Token], layouts: Layouts, key_masks: Mapping[str, Tensor] | None = None
 ) -> Scores:

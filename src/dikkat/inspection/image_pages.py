@@ -1,108 +1,199 @@
-"""Record models that read an image, or an image and a text, and locate all tokens in the image."""
+"""Record models that read images, or images and a text, and locate all tokens in the images."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dikkat.inspection.call_kinds import find_kinds
 from dikkat.inspection.calls import Call
 from dikkat.inspection.generation import check_arguments
-from dikkat.inspection.image_inputs import ImageInputs
-from dikkat.inspection.images import grids_of
+from dikkat.inspection.image_inputs import ImageInputs, check_images
+from dikkat.inspection.images import find_tokens
 from dikkat.inspection.layer_selection import Layers
-from dikkat.inspection.recording import record, recording
+from dikkat.inspection.recording import recording
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.text_inputs import make_tokens
 from dikkat.inspection.trace import Trace
 from dikkat.scores import check_size
+from dikkat.show.positions import TokenList, tokens_of
+
+Heads = int | Sequence[int] | None
+_SMALLEST = 2**-24  # the smallest weight in float16 above 0
 
 
-def locate_image(
-    model: nn.Module, processor: Any, source: Any, layers: Layers | None, heads: int | Sequence[int] | None
-) -> tuple[dict[str, Any], dict[str, Any], Layers | None]:
-    """Return the model's inputs, the tokens and the recorded layers, for an image or a tuple (image, text)."""
-    read = ImageInputs.read(model, processor, source)
-    layers, random_state = _text_layers(model) if layers is None else layers, torch.get_rng_state()
-    with torch.random.fork_rng(), torch.no_grad(), record(model, layers=layers, heads=heads, argmax=True) as trace:
-        read.run(model)
-    tokens = grids_of(trace, model, read.encode, read.inputs, read.image, random_state, _words_of(read))
-    return {**read.inputs}, tokens, layers
+def locate_images(
+    model: nn.Module, processor: Any, source: Any, layers: Layers | None, heads: Heads
+) -> tuple[dict[str, Any], Any, Layers | None]:
+    """Return the model's inputs, the tokens and the recorded layers.
+
+    Args:
+        model: The model.
+        processor: Its processor.
+        source: An image, (image, text) or ([image, ...], text), or a list of images. A list is a batch: the tokens are
+            a list with the tokens of each image.
+        layers: The selected layers; None for all, or those of the language model.
+        heads: The selected heads.
+    """
+    layers = _text_layers(model) if layers is None else layers
+    if isinstance(source, list):
+        located = [locate_images(model, processor, image, layers, heads)[:2] for image in check_images(source)]
+        return _join_batch([arguments for arguments, _ in located]), [tokens for _, tokens in located], layers
+    inputs, random_state = ImageInputs.read(model, processor, source), torch.get_rng_state()
+    request = Request(argmax=True, heads=heads)
+    with torch.random.fork_rng(), torch.no_grad(), recording(model, request, layers) as trace:
+        inputs.run(model)
+    return {**inputs.arguments}, find_tokens(trace, inputs, random_state, _words_of(inputs)), layers
+
+
+def _join_batch(arguments: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """Join the arguments for single images to those of a batch."""
+    for name, tensor in arguments[0].items():
+        shapes = [tuple(entry[name].shape) for entry in arguments]
+        if {*shapes} != {tensor.shape} or len(tensor) != 1:
+            sizes = ", ".join(map(str, dict.fromkeys(shapes)))
+            raise ValueError(f"image: got {name} of shape {sizes} from the processor; expected one row of one size for "
+                             "each image of a batch. Call attention once for each image")  # fmt: skip
+    return {name: torch.cat([entry[name] for entry in arguments]) for name in arguments[0]}
 
 
 def record_written_words(
-    model: Any, processor: Any, source: Any, layers: Layers | None, heads: int | Sequence[int] | None,
-    max_new_tokens: int, **options: Any,
+    model: Any, processor: Any, source: Any, layers: Layers | None, heads: Heads, *,
+    max_new_tokens: int, neutral: str | None = None, **options: Any,
 ) -> Trace:  # fmt: skip
-    """Generate a text about an image, and return the weights of the queries that predicted its tokens, in float16.
+    """Generate a text about images, and return the weights of the queries that predicted its tokens, in float16.
 
     The query that predicts a token is at the position before it. In the trace, it has the position of the token.
+    `neutral` is a prompt by whose weights the weights of the image are divided.
     """
     check_size("max_new_tokens", max_new_tokens)
     if options.get("num_beams", getattr(getattr(model, "generation_config", None), "num_beams", None)) not in (None, 1):
         raise ValueError("num_beams: got several beams; expected 1, as each token needs one call of the model")
     check_arguments(model, options)
-    read = ImageInputs.read(model, processor, source)
+    inputs = ImageInputs.read(model, processor, source)
     layers = _text_layers(model) if layers is None else layers
-    request = Request(weights=True, queries=[-1], heads=heads)
+    request, rows = Request(weights=True, queries=[-1], heads=heads), _WordRows(max_new_tokens)
     random_state = torch.get_rng_state()
-    with recording(model, request, layers, trace=_LastQueries()) as rows:
-        output = read.run(model.generate, max_new_tokens=max_new_tokens, return_dict_in_generate=True, **options)
-    trace, first_calls, count = _join_words(rows)
+    with recording(model, request, layers, trace=rows, add_row=rows.add_row):
+        output = inputs.run(model.generate, max_new_tokens=max_new_tokens, return_dict_in_generate=True, **options)
+    trace, count = rows.joined()
     words = make_tokens(processor.tokenizer, {"input_ids": output.sequences[:1]})
-    prompt = words[:-count] or _words_of(read)
-    tokens = grids_of(first_calls, model, read.encode, read.inputs, read.image, random_state, prompt)
+    prompt = words[:-count] or _words_of(inputs)
+    tokens = find_tokens(rows, inputs, random_state, prompt)
     tokens.pop("image", None)  # a tower writes no words
-    trace.set_tokens(tokens | {"self": [*tokens.get("self", prompt), *words[-count:]]}, 0)
+    tokens = tokens_of(tokens | {"self": [*tokens.get("self", prompt), *words[-count:]]})
+    if neutral is not None:
+        _divide(trace, tokens, inputs, request, layers, neutral)
+    trace.set_tokens(tokens, 0)
     return trace
 
 
-class _LastQueries(Trace):
-    """A trace that keeps the weights of each call in float16, without the log-sum-exp."""
+class _WordRows(Trace):
+    """The first call of each module without its weights, and the weights of each call's last query in float16."""
 
-    def add(self, inspection: Inspection, call: Call) -> None:
-        assert inspection.weights is not None
-        super().add(replace(inspection, weights=inspection.weights.half(), lse=None), call)
+    def __init__(self, most_words: int) -> None:
+        super().__init__()
+        self._most_words = most_words
+        self._weights = dict[str, Tensor]()  # (B, H, words, keys) by module
+        self._queries = dict[str, list[int]]()
+        self._is_cross = dict[str, bool]()
+
+    def add(self, record: Inspection, call: Call) -> None:
+        """Add the last query of a call, at the position of the token that it predicts."""
+        assert record.weights is not None
+        assert record.queries is not None
+        (first, first_key), row = record.positions, record.weights[..., 0, :]
+        if call.name not in self._weights:
+            super().add(replace(record, weights=None, lse=None, hidden=None), call)
+            most_keys = row.shape[-1] if first_key < 0 else max(0, first_key) + row.shape[-1] + self._most_words
+            self._weights[call.name] = torch.zeros(*row.shape[:-1], self._most_words, most_keys, dtype=torch.float16)
+            self._queries[call.name] = []
+            self._is_cross[call.name] = first_key < 0
+        self._add_row(call.name, row, first + int(record.queries[-1]) + 1, first_key)
+
+    def add_row(self, name: str, row: Tensor) -> None:
+        """Add the weights (B, H, m) of the next query of a module."""
+        position = self._queries[name][-1] + 1
+        self._add_row(name, row, position, 0 if self._is_cross[name] else position - row.shape[-1])
+
+    def _add_row(self, name: str, row: Tensor, position: int, first_key: int) -> None:
+        queries, weights, start = self._queries[name], self._weights[name], max(0, first_key)
+        if len(queries) == self._most_words:
+            raise ValueError(f"model: got more than {self._most_words} calls of {name!r}; expected one for each token")
+        count = min(row.shape[-1], weights.shape[-1] - start)  # a static cache has more keys
+        weights[..., len(queries), start : start + count] = row[..., :count]
+        queries.append(position)
+
+    def joined(self) -> tuple[Trace, int]:
+        """Return a trace with a record for each module that writes tokens, and the number of written tokens.
+
+        Encoders and image towers write no tokens.
+        """
+        joined, count = Trace(), 0
+        for call, first in self.calls():
+            if call.kind not in ("self", "cross"):
+                continue
+            queries = self._queries[call.name]
+            count = count or len(queries)
+            if len(queries) != count:
+                raise ValueError(
+                    f"model: got {len(queries)} calls of {call.name!r} for {count} tokens; expected one for each"
+                )
+            keys = first.sizes[2] if call.kind == "cross" else queries[-1] + 1
+            weights = self._weights.pop(call.name)[..., :count, :keys]
+            # A query does not attend to the token that it writes. So patterns such as "itself" are not defined: −1 for
+            # keys of another sequence.
+            joined.add(Inspection(weights=weights, heads=first.heads, queries=torch.tensor(queries),
+                                  shape=tuple(weights.shape), positions=(0, -1)), call)  # fmt: skip
+        joined.withheld = "got only the queries of written tokens; expected dikkat.record(model, weights=True)"
+        return joined, count
 
 
-def _join_words(rows: Trace) -> tuple[Trace, Trace, int]:
-    """Return a record for each module that writes tokens, all modules' first calls, and the number of written tokens.
+def _divide(
+    trace: Trace, tokens: dict[str, TokenList], inputs: ImageInputs, request: Request, layers: Layers | None,
+    neutral: str,
+) -> None:  # fmt: skip
+    """Divide the weights of image tokens by those of the last query of a neutral prompt, scaled to a sum of 1."""
+    if not isinstance(neutral, str) or inputs.prompt is None:
+        source = "an image" if inputs.prompt is None else "(image, text)"
+        raise TypeError(f"neutral: got {neutral!r:.60} for {source}; expected a text such as 'Describe the image.' for "
+                        "(image, text)")  # fmt: skip
+    second = ImageInputs.read(inputs.model, inputs.processor, ([*inputs.images], neutral))
+    with torch.no_grad(), recording(inputs.model, request, layers) as neutral_trace:
+        second.run(inputs.model)
+    neutral_records = {call.name: record for call, record in neutral_trace.calls()}
+    keys = {kind: torch.tensor([*chain(*(range(first, first + len(grid)) for first, grid in labels.parts.items()))])
+            for kind, labels in tokens.items()}  # fmt: skip
+    neutral_keys = keys | {"self": _same_image_tokens(keys["self"], inputs, second)}
+    trace.keep(lambda call: len(keys.get("encoder" if call.kind == "cross" else "self", ())) > 0)
+    for index, (call, record) in enumerate([*trace.calls()]):
+        kind = "encoder" if call.kind == "cross" else "self"
+        divisor = neutral_records[call.name].weights
+        assert record.weights is not None
+        assert divisor is not None
+        shares = record.weights[..., keys[kind]].float() / divisor[..., neutral_keys[kind]].clamp(min=_SMALLEST)
+        shares /= shares.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+        weights = torch.zeros_like(record.weights).index_copy_(-1, keys[kind], shares.half())
+        trace.update(index, replace(record, weights=weights))
+    trace.neutral = neutral
 
-    A record has the weights of the query of each written token. Encoders and image towers write no tokens.
-    """
-    by_module, joined, first_calls, count = dict[Any, list[tuple[Call, Inspection]]](), Trace(), Trace(), 0
-    for call, record_ in rows.calls():
-        by_module.setdefault((call.name, call.kind), []).append((call, record_))
-    for (name, kind), calls in by_module.items():
-        first_calls.add(calls[0][1], calls[0][0])
-        if kind not in ("self", "cross"):
-            continue
-        count = count or len(calls)
-        if len(calls) != count:
-            raise ValueError(f"model: got {len(calls)} calls of {name!r} for {count} tokens; expected one for each")
-        last_queries = [0 if inspection.queries is None else int(inspection.queries[-1]) for _, inspection in calls]
-        positions = [inspection.positions[0] + last + 1
-                     for (_, inspection), last in zip(calls, last_queries, strict=True)]  # fmt: skip
-        keys = calls[-1][1].sizes[2] if kind == "cross" else positions[-1] + 1
-        weights = torch.cat([_widen(inspection, keys) for _, inspection in calls], -2)
-        inspection = calls[-1][1]
-        # A query does not attend to the token that it writes. So patterns such as "itself" are not defined: −1 for keys
-        # of another sequence.
-        written = Inspection(weights=weights, heads=inspection.heads, queries=torch.tensor(positions),
-                             shape=tuple(weights.shape), positions=(0, -1))  # fmt: skip
-        joined.add(written, calls[0][0])
-    joined.withheld = "got only the queries of written tokens; expected dikkat.record(model, weights=True)"
-    return joined, first_calls, count
 
-
-def _widen(inspection: Inspection, keys: int) -> Tensor:
-    """Pad the weights of a call with 0 to `keys` keys."""
-    assert inspection.weights is not None
-    before = max(0, inspection.positions[1])
-    return F.pad(inspection.weights, (before, keys - before - inspection.weights.shape[-1]))
+def _same_image_tokens(positions: Tensor, inputs: ImageInputs, second: ImageInputs) -> Tensor:
+    """Return the positions of image tokens of one prompt in another prompt for the same images."""
+    if not len(positions):
+        return positions
+    ids, second_ids = (prompt.arguments["input_ids"][0].cpu() for prompt in (inputs, second))
+    image_ids = ids[positions].unique()
+    image_tokens, second_tokens = (torch.isin(prompt, image_ids).nonzero()[:, 0] for prompt in (ids, second_ids))
+    if len(image_tokens) != len(second_tokens):
+        raise ValueError(
+            f"neutral: got {len(second_tokens)} image tokens; expected {len(image_tokens)}, as in the text. Write the "
+            "image's placeholders in both or in none"
+        )
+    return second_tokens[torch.searchsorted(image_tokens, positions)]
 
 
 def _text_layers(model: Any) -> list[str] | None:
@@ -113,7 +204,7 @@ def _text_layers(model: Any) -> list[str] | None:
     return [*names] or None
 
 
-def _words_of(read: ImageInputs) -> list[Any]:
+def _words_of(inputs: ImageInputs) -> list[Any]:
     """Return the tokens of the text that the model read; [] without a text."""
-    ids = read.inputs.get("decoder_input_ids", read.inputs.get("input_ids"))
-    return [] if ids is None else make_tokens(read.processor.tokenizer, {"input_ids": ids})
+    ids = inputs.arguments.get("decoder_input_ids", inputs.arguments.get("input_ids"))
+    return [] if ids is None else make_tokens(inputs.processor.tokenizer, {"input_ids": ids})

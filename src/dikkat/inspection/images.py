@@ -9,18 +9,23 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dikkat.inspection.image_inputs import ImageInputs
 from dikkat.inspection.trace import Trace
 from dikkat.show.positions import Grid, Token
 
 Encode = Callable[[Any], Mapping[str, Any]]
 # name of a tensor of pixels → the x and y image coordinates of each of its numbers
 Located = Mapping[str, tuple[Tensor, Tensor]]
+_SEVERAL_TOKENS, _NO_TOKEN = -1, -2
 _MIN_SIDE = 8  # pixels; the ramps of smaller images have too few steps to measure positions
 
 
@@ -127,15 +132,15 @@ def embed_pixels(
     """
     modules, embedded = dict(model.named_modules()), dict[Stream, Tensor]()
 
-    def read(stream: Stream) -> Callable[..., None]:
+    def hook_of(stream: Stream) -> Callable[..., None]:
         def hook(_: nn.Module, arguments: Any, keywords: Any) -> None:
-            named = [("", value) for value in arguments] + [*keywords.items()]
-            fitting = [(name, fit) for name, value in {id(value): (name, value) for name, value in named}.values()
-                       for fit in _sequence_of(value, stream.keys)]  # fmt: skip
-            if len(fitting) > 1 and stream.kind != "self":
-                fitting = [pair for pair in fitting if any(word in pair[0] for word in ("encoder", "cross", "key"))]
-            if fitting and stream not in embedded:
-                embedded[stream] = fitting[0][1]
+            named = {id(value): (name, value) for name, value in [*(("", v) for v in arguments), *keywords.items()]}
+            sequences = [(name, sequence) for name, value in named.values()
+                         for sequence in _sequence_of(value, stream.keys)]  # fmt: skip
+            if len(sequences) > 1 and stream.kind != "self":
+                sequences = [pair for pair in sequences if any(word in pair[0] for word in ("encoder", "cross", "key"))]
+            if sequences and stream not in embedded:
+                embedded[stream] = sequences[0][1]
                 if len(embedded) == len(streams):
                     raise _Reached
 
@@ -144,9 +149,9 @@ def embed_pixels(
     with ExitStack() as stack, torch.enable_grad(), torch.random.fork_rng():
         torch.set_rng_state(random_state)  # some models choose patches at random
         for stream in streams:
-            stack.callback(modules[stream.name].register_forward_pre_hook(read(stream), with_kwargs=True).remove)
+            stack.callback(modules[stream.name].register_forward_pre_hook(hook_of(stream), with_kwargs=True).remove)
         for name in {name for name in modules if name.split(".")[-1].isdecimal()} | {*mixers}:
-            stack.callback(modules[name].register_forward_hook(_pass_over, with_kwargs=True, prepend=True).remove)
+            stack.callback(modules[name].register_forward_hook(_skip_module, with_kwargs=True, prepend=True).remove)
         stack.enter_context(suppress(_Reached))
         model(**{**inputs, **pixels})
     return embedded
@@ -161,52 +166,67 @@ def _sequence_of(value: Any, keys: int) -> Iterator[Tensor]:
             yield value.flatten(1, 2)
 
 
-def _pass_over(_: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any:
+def _skip_module(_: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any:
     """Return a module's input in place of its output if they have the same shape."""
     result = output[0] if isinstance(output, tuple) and output else output
     tensors = (value for value in [*arguments, *keywords.values()] if isinstance(value, Tensor))
-    passed = next((tensor for tensor in tensors if tensor.shape == getattr(result, "shape", None)), result)
-    return (passed, *output[1:]) if isinstance(output, tuple) and output else passed
+    unchanged = next((tensor for tensor in tensors if tensor.shape == getattr(result, "shape", None)), result)
+    return (unchanged, *output[1:]) if isinstance(output, tuple) and output else unchanged
 
 
-def measure_cells(embedded: Tensor, pixels: Mapping[str, Tensor], located: Located) -> Cells:
-    """Return the pixels of each token of a sequence (m, d) that is a function of the pixels.
+def measure_cells(embedded: Tensor, pixels: Mapping[str, Tensor], located: Sequence[Located]) -> list[Cells]:
+    """Return the pixels in each image of each token of a sequence (m, d) that is a function of the pixels."""
+    count, depends, owners = len(embedded), False, _find_owners(embedded, pixels)
+    cells = list[Cells]()
+    for coordinates in located:
+        sums, counts = torch.zeros(count, 4, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
+        for name, (x, y) in coordinates.items():
+            is_owned = (owners[name] >= 0) & ~x.isnan() & ~y.isnan()
+            depends = depends or bool((owners[name] > _NO_TOKEN).any())
+            owner, (x, y) = owners[name][is_owned], (x[is_owned], y[is_owned])
+            counts.index_add_(0, owner, torch.ones_like(x))
+            sums.index_add_(0, owner, torch.stack([x, y, x * x, y * y], -1))
+        means = sums / counts[:, None]
+        # The variance of numbers that fill an interval evenly is a twelfth of its squared length.
+        sizes = (12 * (means[:, 2:] - means[:, :2] ** 2)).clamp(min=0).sqrt()
+        cells.append(Cells(means[:, :2], sizes, counts, depends))
+    return cells
 
-    The gradient of a sum of tokens is nonzero at the pixels of these tokens. For each bit, one sum covers the tokens
-    whose number has the bit, and another sum the rest. A pixel that has a nonzero gradient in exactly one sum for each
-    bit belongs to one token, and the bits give its number.
+
+def _find_owners(embedded: Tensor, pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the number of the token that depends on each pixel; −1 for several tokens, −2 for none.
+
+    Each token has a code of digits. For each digit, a sum of all tokens multiplies a token with the digit d by 2^d. If
+    only one token depends on a pixel, the gradient of this sum is exactly 2^d times the gradient of the plain sum.
     """
-    count, generator = len(embedded), torch.Generator().manual_seed(0)
+    count, digits, generator = len(embedded), 1, torch.Generator().manual_seed(0)
+    base = 8 if embedded.dtype == torch.float16 else 64  # 2⁶³ is too large for float16
+    while base**digits < count:
+        digits += 1
     direction = torch.rand(embedded.shape[1:], generator=generator).to(embedded) + 0.5
-    numbers = torch.arange(count, device=embedded.device)
-    shapes = {name: tensor.shape for name, tensor in pixels.items()}
-    owners = {name: torch.zeros(shape, dtype=torch.int64) for name, shape in shapes.items()}
-    unique = {name: torch.ones(shape, dtype=torch.bool) for name, shape in shapes.items()}
-    depends = False
-    for bit in range(max(1, (count - 1).bit_length())):
-        gradients_by_bit = []
-        for value in (0, 1):
-            chosen = ((numbers >> bit) & 1) == value
-            total = (embedded[chosen] * direction).sum()
-            gradients = torch.autograd.grad(total, [*pixels.values()], retain_graph=True, allow_unused=True)
-            gradients_by_bit.append([None if gradient is None else gradient.cpu() != 0 for gradient in gradients])
-        for name, without, with_bit in zip(pixels, *gradients_by_bit, strict=True):
-            if without is None or with_bit is None:
-                unique[name][:] = False
-            else:
-                depends = depends or bool(without.any() or with_bit.any())
-                unique[name] &= without != with_bit
-                owners[name] += with_bit.long() << bit
-    sums, counts = torch.zeros(count, 4, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
-    for name, (x, y) in located.items():
-        chosen = unique[name] & ~x.isnan() & ~y.isnan()
-        owner, (x, y) = owners[name][chosen], (x[chosen], y[chosen])
-        counts.index_add_(0, owner, torch.ones_like(x))
-        sums.index_add_(0, owner, torch.stack([x, y, x * x, y * y], -1))
-    means = sums / counts[:, None]
-    # The variance of numbers that fill an interval evenly is a twelfth of its squared length.
-    sizes = (12 * (means[:, 2:] - means[:, :2] ** 2)).clamp(min=0).sqrt()
-    return Cells(means[:, :2], sizes, counts, depends)
+    codes = torch.randperm(base**digits, generator=generator)[:count]
+    token_of_code = torch.full((base**digits,), _SEVERAL_TOKENS)
+    token_of_code[codes] = torch.arange(count)
+    projections, gradients = (embedded * direction).sum(-1), []
+    for factors in (torch.ones(count), *(2.0 ** (codes // base**k % base) for k in range(digits))):
+        total = (projections * factors.to(projections)).sum()
+        gradients.append(torch.autograd.grad(total, [*pixels.values()], retain_graph=True, allow_unused=True))
+    owners = {name: torch.full(tensor.shape, _NO_TOKEN) for name, tensor in pixels.items()}
+    for name, plain, *scaled in zip(pixels, *gradients, strict=True):
+        if plain is None:
+            continue
+        divisor = plain.cpu().double()
+        is_single, code = divisor != 0, torch.zeros(divisor.shape, dtype=torch.int64)
+        owners[name][torch.stack([gradient.cpu() != 0 for gradient in (plain, *scaled)]).any(0)] = _SEVERAL_TOKENS
+        for k, gradient in enumerate(scaled):
+            quotient = gradient.cpu().double() / divisor
+            digit = quotient.log2().round().nan_to_num(-1, -1, -1).clamp(-1, base)
+            is_single &= ((quotient / 2**digit - 1).abs() < 1e-6) & (digit >= 0) & (digit < base)
+            code += digit.clamp(0, base - 1).long() * base**k
+        # By chance, a few pixels of several tokens have such quotients.
+        if int(is_single.sum()) > 0.02 * int((owners[name] > _NO_TOKEN).sum()):
+            owners[name] = torch.where(is_single, token_of_code[code], owners[name])
+    return owners
 
 
 class Lattice(NamedTuple):
@@ -216,6 +236,7 @@ class Lattice(NamedTuple):
     columns: int
     box: tuple[float, float, float, float]
     order: list[int] | None
+    image: int = 0  # the number of the image
 
 
 def find_lattices(centres: Tensor, sizes: Tensor) -> list[Lattice]:
@@ -236,8 +257,8 @@ def find_lattices(centres: Tensor, sizes: Tensor) -> list[Lattice]:
         is_below = (below[..., 0].abs() < tolerance[0]) & (below[..., 1] > tolerance[1])
         is_below &= (below[..., 1] - step).abs() < tolerance[1]
         count = (int(is_below.all(-1).long().cumprod(0).sum()) + 1) * columns
-        chosen = slice(start, start + count)
-        lattice = _complete_lattice(centres[chosen], sizes[chosen], tolerance)
+        tokens = slice(start, start + count)
+        lattice = _complete_lattice(centres[tokens], sizes[tokens], tolerance)
         if lattice is None:
             raise unknown_positions("tokens are not in rows and columns")
         lattices.append(lattice)
@@ -271,87 +292,97 @@ def _complete_lattice(centres: Tensor, sizes: Tensor, tolerance: Tensor) -> Latt
     return Lattice(rows, columns, box, None if numbers == [*range(len(numbers))] else numbers)
 
 
-def arrange(cells: Cells, labels: Sequence[str | Token]) -> list[str | Token | Lattice]:
-    """Return the `tokens` entries of a sequence: lattices for a run of tokens with pixels, labels for other tokens."""
-    entries, start = list[str | Token | Lattice](), 0
-    has_pixels = (cells.counts > 0).tolist()
-    while start < len(has_pixels):
-        if not has_pixels[start]:
-            entries.append(labels[start])
-            start += 1
-            continue
-        end = next((k for k in range(start, len(has_pixels)) if not has_pixels[k]), len(has_pixels))
-        entries += find_lattices(cells.centres[start:end], cells.sizes[start:end])
-        start = end
+def place_tokens(cells_by_image: Sequence[Cells], labels: Sequence[str | Token]) -> list[str | Token | Lattice]:
+    """Return the `tokens` entries of a sequence: lattices for a run of tokens with pixels, labels for other tokens.
+
+    A token belongs to the image with most of its pixels, such as the first frame of several.
+    """
+    counts, entries, start = torch.stack([cells.counts for cells in cells_by_image]), list[str | Token | Lattice](), 0
+    numbers = torch.where(counts.amax(0) > 0, counts.argmax(0), -1).tolist()
+    for number, run in groupby(numbers):
+        tokens = slice(start, start + len([*run]))
+        if number < 0:
+            entries += labels[tokens]
+        else:
+            cells = cells_by_image[number]
+            lattices = find_lattices(cells.centres[tokens], cells.sizes[tokens])
+            entries += [lattice._replace(image=number) for lattice in lattices]
+        start = tokens.stop
     return entries
 
 
-def draw_grids(entries_by_kind: Mapping[str, Sequence[str | Token | Lattice]], image: Any) -> dict[str, Any]:
-    """Return `tokens` with grids on the visible region of the image, in which padding is grey."""
-    from PIL import Image
-
-    boxes = np.array([e.box for entries in entries_by_kind.values() for e in entries if isinstance(e, Lattice)])
-    if not len(boxes):
+def draw_grids(entries_by_kind: Mapping[str, Sequence[str | Token | Lattice]], images: Sequence[Any]) -> dict[str, Any]:
+    """Return `tokens` with grids on the visible region of each image, in which padding is grey."""
+    boxes = dict[int, list[tuple[float, ...]]]()
+    for entry in chain(*entries_by_kind.values()):
+        if isinstance(entry, Lattice):
+            boxes.setdefault(entry.image, []).append(entry.box)
+    if not boxes:
         raise unknown_positions("each token depends on all pixels, or none does")
-    frame = np.array([*boxes[:, :2].min(0), *boxes[:, 2:].max(0)])
-    edges = np.array([0, 0, *image.size])
-    snapped = np.where(abs(frame - edges) < 0.01 * max(image.size), edges, frame).tolist()
-    corner, size = tuple(map(math.floor, snapped[:2])), tuple(map(math.ceil, snapped[2:]))
-    if (*corner, *size) == (0, 0, *image.size):
-        region = image
-    else:
-        region = Image.new("RGB", (size[0] - corner[0], size[1] - corner[1]), (128, 128, 128))
-        region.paste(image, (-corner[0], -corner[1]))
-    limits = np.array([*region.size, *region.size])
+    regions = {number: _crop(images[number], np.array(boxes[number])) for number in boxes}
 
     def draw(entry: Any) -> Any:
         if not isinstance(entry, Lattice):
             return entry
-        box = np.clip(np.array(entry.box) - [*corner, *corner], 0, limits).tolist()
-        original = None if region is image else (image, (*corner, *size))
+        (region, frame), image = regions[entry.image], images[entry.image]
+        box = np.clip(np.array(entry.box) - [*frame[:2], *frame[:2]], 0, [*region.size, *region.size]).tolist()
+        original = None if region is image else (image, frame)
         return Grid(entry.rows, entry.columns, image=region, box=box, order=entry.order, original=original)
 
     return {kind: [draw(entry) for entry in entries] for kind, entries in entries_by_kind.items()}
 
 
-def grids_of(
-    trace: Trace, model: nn.Module, encode: Encode, inputs: Mapping[str, Any], image: Any,
-    random_state: Tensor, words: Sequence[str | Token] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """Return the `tokens=` of a recording of a model with an image, by kind.
+def _crop(image: Any, boxes: NDArray[np.float64]) -> tuple[Any, tuple[int, ...]]:
+    """Return the region of an image that boxes cover, and its (left, top, right, bottom)."""
+    from PIL import Image
+
+    edges = np.array([0, 0, *image.size])
+    frame = np.array([*boxes[:, :2].min(0), *boxes[:, 2:].max(0)])
+    snapped = np.where(abs(frame - edges) < 0.01 * max(image.size), edges, frame).tolist()
+    corner, end = tuple(map(math.floor, snapped[:2])), tuple(map(math.ceil, snapped[2:]))
+    if (*corner, *end) == (0, 0, *image.size):
+        return image, (*corner, *end)
+    region = Image.new("RGB", (end[0] - corner[0], end[1] - corner[1]), (128, 128, 128))
+    region.paste(image, (-corner[0], -corner[1]))
+    return region, (*corner, *end)
+
+
+def find_tokens(
+    trace: Trace, inputs: ImageInputs, random_state: Tensor, words: Sequence[str | Token] = ()
+) -> dict[str, Any]:
+    """Return the `tokens=` of a recording of a model with images, by kind.
 
     Args:
         trace: The recording.
-        model: The model.
-        encode: Returns the model's arguments for another image of the same size.
-        inputs: The recorded arguments.
-        image: The Pillow image.
+        inputs: The recorded inputs.
         random_state: The state of PyTorch's random numbers before the recording.
-        words: The tokens of the text, with placeholders for the image.
+        words: The tokens of the text, with placeholders for the images.
 
     Raises:
         ValueError: The positions cannot be measured.
     """
     streams, mixers = _find_streams(trace)
-    located = locate_pixels(encode, inputs, image)
-    pixels = {name: inputs[name].detach().clone().requires_grad_() for name in located}
-    embedded = embed_pixels(model, inputs, pixels, streams, mixers, random_state)
+    located = [locate_pixels(partial(inputs.encode_with, number), inputs.arguments, image)
+               for number, image in enumerate(inputs.images)]  # fmt: skip
+    pixels = {name: inputs.arguments[name].detach().clone().requires_grad_() for name in {*chain(*located)}}
+    embedded = embed_pixels(inputs.model, inputs.arguments, pixels, streams, mixers, random_state)
     entries = dict[str, list[str | Token | Lattice]]()
     for stream in streams:
         sequence, names = embedded.get(stream), words if len(words) == stream.keys else None
         if sequence is None:
-            new = [*(names or map(str, range(stream.keys)))]
+            labels: list[str | Token | Lattice] = [*(names or map(str, range(stream.keys)))]
         elif len(sequence) != 1 or stream.batch != 1:
             number = max(len(sequence), stream.batch)
             raise unknown_positions(f"{stream.name!r} attends within {number} windows or tiles")
         else:
             cells = measure_cells(sequence[0], pixels, located)
-            if cells.depends and not cells.counts.any():
+            has_pixels = torch.stack([image.counts for image in cells]).any(0)
+            if cells[0].depends and not has_pixels.any():
                 raise unknown_positions(f"{stream.name!r} reads tokens that each depend on several patches")
-            new = arrange(cells, names or _name_tokens(model, cells.counts == 0))
-        if entries.setdefault(stream.kind, new) != new:
+            labels = place_tokens(cells, names or _name_tokens(inputs.model, ~has_pixels))
+        if entries.setdefault(stream.kind, labels) != labels:
             raise unknown_positions(f"{stream.name!r} reads other positions than earlier layers; select layers=...")
-    return draw_grids(entries, image)
+    return draw_grids(entries, inputs.images)
 
 
 def _find_streams(trace: Trace) -> tuple[list[Stream], set[str]]:

@@ -8,13 +8,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat.inspection.calls import Call
+from dikkat.inspection.heads import spread_weights
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import summarise_weights
 from dikkat.show.blocks import Layouts, find_groups, group_means, positions_outside, recorded_side
 from dikkat.show.views import CELLS, TOP
 
 
-def drawable(record: Inspection, layouts: Sequence[Layouts]) -> Inspection | None:
+def summarise_for_page(record: Inspection, layouts: Sequence[Layouts]) -> Inspection | None:
     """Return the largest weights (H, n, k), their keys and the map (H, a, b) of a call; None if not recorded.
 
     With grids among the queries or keys, the result also has the mean weights of blocks if they are known.
@@ -57,12 +58,9 @@ def with_blocks(record: Inspection, weights: Tensor | None, layouts: Sequence[La
 
 def with_largest_blocks(record: Inspection, layouts: Sequence[Layouts]) -> Inspection:
     """Return the record with the mean weights of blocks if only the largest weights are known."""
-    heads, queries, keys = record.sizes
     assert record.top_weights is not None
     assert record.top_keys is not None
-    weights = torch.zeros(heads, queries, keys, dtype=record.top_weights.dtype)
-    weights.scatter_add_(-1, record.top_keys.clamp(min=0), record.top_weights)
-    return with_blocks(record, weights, layouts)
+    return with_blocks(record, spread_weights(record.top_weights, record.top_keys, record.sizes[2]), layouts)
 
 
 def _add_signs(summary: Inspection, weights: Tensor, request: Request) -> Inspection:

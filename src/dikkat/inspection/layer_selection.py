@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
 
 Layers = int | str | Sequence[int | str]
@@ -134,3 +135,12 @@ class Numbering:
         components = name.split(".")
         return next((self._entries[root][1] for k in range(len(components))
                      if (root := ".".join(components[: k + 1])) in self._entries), -1)  # fmt: skip
+
+
+def gets_no_hooks(module: nn.Module) -> bool:
+    """Return whether a module gets no hooks: a TorchScript module or one of PyTorch's leaf layers.
+
+    Recurrences and scores run in compiled code only if their layers have no hooks.
+    """
+    is_leaf = type(module).__module__.startswith("torch.nn.modules.") and not module._modules
+    return is_leaf or isinstance(module, torch.jit.ScriptModule)

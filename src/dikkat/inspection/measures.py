@@ -39,11 +39,10 @@ def _centres(layouts: Layouts, unit: str, count: int) -> Tensor:
     centres = find_cells(layouts, count).double()
     for number, (first, layout) in enumerate(layouts.items()):
         if isinstance(layout, Grid) and unit == "pixels":
-            if layout.image is None or layout.box is None:
+            size = layout.cell_size()
+            if size is None:
                 raise ValueError(f"unit: got 'pixels' for part {number} without an image; expected 'patches'")
-            height, width = layout.box[3] - layout.box[1], layout.box[2] - layout.box[0]
-            size = torch.tensor([height / layout.rows, width / layout.columns], dtype=torch.float64)
-            centres[first : first + len(layout), 1:] *= size
+            centres[first : first + len(layout), 1:] *= torch.tensor(size[::-1], dtype=torch.float64)
     return centres
 
 

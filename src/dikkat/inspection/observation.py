@@ -24,11 +24,21 @@ from dikkat._engine.pytorch_state import is_in_backward, is_transformed, uncompi
 from dikkat.inspection.calls import OWN_SOFTMAX
 from dikkat.inspection.dataflow import Dataflow
 from dikkat.inspection.edits import BoundEdit, Edits, Gate, Mass, edit_result, edit_weights
-from dikkat.inspection.layer_selection import LayerChoice, Numbering, uncompiled_name
-from dikkat.inspection.origins import Origin, Streams
+from dikkat.inspection.layer_selection import LayerChoice, Numbering, gets_no_hooks, uncompiled_name
+from dikkat.inspection.origins import Streams
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import inspect_problem
-from dikkat.inspection.torch_attention import call_multi_head, inspect_weights, multi_head_arguments, problem_of_fused
+from dikkat.inspection.torch_attention import (
+    FUSED,
+    call_multi_head,
+    group_heads,
+    inspect_fused,
+    inspect_weights,
+    multi_head_arguments,
+    problem_of_fused,
+    run_heads,
+    weights_of_one_query,
+)
 
 
 class RunningModule(NamedTuple):
@@ -76,6 +86,9 @@ class Watcher:
         """Record the summaries that `inspect` returns for a request; return their output, if any."""
         return None
 
+    def add_row(self, weights: Tensor) -> None:
+        """Record the weights (B, H, m) of a call with one query, if the observation `repeats`."""
+
     def lose_weights(self) -> None:
         """Note lost weights: they multiplied values in an unsupported way."""
 
@@ -98,6 +111,9 @@ class Watcher:
 
     def entered(self, name: str) -> None:
         """Handle the start of a selected module."""
+
+    def start_run(self) -> None:
+        """Handle the start of a run of the model, which `run_count` counts."""
 
     @property
     def is_watching(self) -> bool:
@@ -122,12 +138,13 @@ class Watcher:
             if threading.get_ident() == self._thread:
                 self.run_count += 1
                 self._numbering.restart()
+                self.start_run()
 
         with ExitStack() as stack:
-            if not _gets_no_hooks(model):
+            if not gets_no_hooks(model):
                 stack.callback(model.register_forward_pre_hook(count_run).remove)
             for name, module in self._modules.items():
-                if not _gets_no_hooks(module):
+                if not gets_no_hooks(module):
                     for handle in self._hooks(name, module):
                         stack.callback(handle.remove)
             yield
@@ -179,16 +196,23 @@ class Watcher:
 
 
 class Observation(Dataflow):
-    """Passes the attention calls of this thread to its watchers, the outermost first."""
+    """Passes the attention calls of this thread to its watchers, the outermost first.
+
+    Attributes:
+        repeats: Whether each module attends as in the run before, with one query. Then it follows no tensors, and sees
+            only calls of attention functions.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.watchers: list[Watcher] = []
         self._observed = ExitStack()
-        self._is_observing = False
+        self._is_observing, self.repeats = False, False
+        self._last_streams = dict[str, Streams]()  # by module
         self._outer: recording_hooks.Observer | None = None  # of a relevance that is computed in a recording
         self._logits: Tensor | None = None  # of the last softmax in a module with sinks
         self._step: int | None = None  # of a recurrence that is changed
+        self._queries_are_heads = False
 
     def update(self) -> None:
         """Receive dikkat's calls if a watcher's selected module is running."""
@@ -224,6 +248,16 @@ class Observation(Dataflow):
     def _naming_errors(self) -> AbstractContextManager[None]:
         return naming_errors("changing", next(w.running[-1].name for w in self._watching() if w.changes))
 
+    def streams(self, query: Tensor, key: Tensor, heads: bool = True) -> Streams:
+        """Return the origins of queries, keys and outputs of a call of the running module."""
+        name = next((watcher.running[-1].name for watcher in self._watching()), None)
+        if self.repeats and name in self._last_streams:
+            return self._last_streams[name]
+        streams = super().streams(query, key, heads)
+        if name is not None:
+            self._last_streams[name] = streams
+        return streams
+
     @property
     def changes(self) -> bool:
         """Whether a selected module of a change is running."""
@@ -250,6 +284,11 @@ class Observation(Dataflow):
         if edits:
             with self._naming_errors():
                 result = edit_result(problem, run_unchanged, edits)
+        elif recordings and self._queries_are_heads:
+            result, inspect = run_heads(problem, run_unchanged)
+            for recording in recordings:
+                recording.add(inspect, streams, 1, restrictions.keys)
+            recordings = []
         elif recordings and self._outer is None:
             result = recordings[-1].compute(name, problem, streams)
             recordings = recordings if result is None else recordings[:-1]
@@ -282,6 +321,20 @@ class Observation(Dataflow):
         for recording in self._recordings():
             recording.add(partial(inspect_weights, weights), (query, key, query), *weights.shape[-2:])
 
+    @property
+    def can_group(self) -> bool:
+        """Whether `as_heads` can run a call: changes and relevances need repeated keys."""
+        return not self.changes and self._outer is None
+
+    @contextmanager
+    def as_heads(self) -> Iterator[None]:
+        """Take the queries (B, H', g, d) of a call within the context as one query each of H' · g heads."""
+        self._queries_are_heads = True
+        try:
+            yield
+        finally:
+            self._queries_are_heads = False
+
     @contextmanager
     def as_one_call(self) -> Iterator[None]:
         """Edit the calls within the context as steps of one call, and do not record them."""
@@ -295,6 +348,8 @@ class Observation(Dataflow):
     # --- PyTorch's functions
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.repeats and func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
         if func is flex_attention:
             self._reject("flexible attention")
             self.lose_weights()
@@ -309,8 +364,12 @@ class Observation(Dataflow):
             return function(*arguments, **keywords)
         if function is F.multi_head_attention_forward:
             return self._call_multi_head(function, arguments, keywords, streams)
+        if self.repeats:
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                self.watchers[0].add_row(weights_of_one_query(*arguments, **keywords))
+            return function(*arguments, **keywords)
         query: Tensor = arguments[0] if arguments else keywords["query"]
-        inputs = _group_heads(streams, *arguments, **keywords)
+        inputs = group_heads(streams, *arguments, **keywords)
         queries, keys = (inputs[name].shape[-2] for name in ("query", "key"))
         edits = self._edits(streams, queries, keys)
         if edits:
@@ -319,7 +378,7 @@ class Observation(Dataflow):
         else:
             result = function(*arguments, **keywords)
         for recording in self._recordings():
-            recording.add(partial(_inspect_fused, inputs, edits), streams, queries, keys)
+            recording.add(partial(inspect_fused, inputs, edits), streams, queries, keys)
         return result
 
     def _edited(self, inputs: dict[str, Any], edits: Edits, run: Callable[[], Tensor] | None = None) -> Result:
@@ -342,10 +401,10 @@ class Observation(Dataflow):
         changes, unbatched, weights = self.changes, bound["query"].ndim == 2, list[Tensor]()
 
         def attend(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> Tensor:
-            inputs = dict(zip(_FUSED, (query, key, value, *options), strict=False))
+            inputs = dict(zip(FUSED, (query, key, value, *options), strict=False))
             edits = self._edits(streams, query.shape[-2], key.shape[-2])
             for recording in self._recordings():
-                inspect = partial(_inspect_fused, inputs, edits)
+                inspect = partial(inspect_fused, inputs, edits)
                 recording.add(inspect, streams, query.shape[-2], key.shape[-2])
             if not changes:
                 return query
@@ -526,20 +585,6 @@ def _inspection_of(
     return inspect, streams, problem.restrictions.queries, problem.restrictions.keys
 
 
-def _inspect_fused(inputs: dict[str, Any], edits: Edits, request: Request) -> Inspection:
-    edits = [bound for bound in edits if bound.edit.is_shown]
-    return inspect_problem(problem_of_fused(**inputs), request, edits=edits)
-
-
-def _gets_no_hooks(module: nn.Module) -> bool:
-    """Return whether a module gets no hooks: a TorchScript module or one of PyTorch's leaf layers.
-
-    Recurrences and scores run in compiled code only if their layers have no hooks.
-    """
-    is_leaf = type(module).__module__.startswith("torch.nn.modules.") and not module._modules
-    return is_leaf or isinstance(module, torch.jit.ScriptModule)
-
-
 def _cached_length(module: nn.Module, arguments: tuple[Any, ...]) -> int | None:
     """Return the length of a transformers cache among the arguments, for the module's layer; None without a cache."""
     layer = getattr(module, "layer_idx", None)
@@ -548,25 +593,3 @@ def _cached_length(module: nn.Module, arguments: tuple[Any, ...]) -> int | None:
         return None if cache is None else int(cache.get_seq_length(layer))
     except (TypeError, ValueError):  # another kind of layer or cache
         return None
-
-
-def _group_heads(streams: Streams, *arguments: Any, **keywords: Any) -> dict[str, Any]:
-    """Return arguments by name. Queries (B, H', g, d) of one position become H' · g heads.
-
-    If the keys have one position, too, dikkat does not know the positions.
-    """
-    inputs = dict(zip(_FUSED, arguments, strict=False)) | keywords
-    if _has_one_position(streams[0]) and not _has_one_position(streams[1]):
-        inputs["enable_gqa"] = True
-        for name in ("query", "attn_mask"):
-            if isinstance(inputs.get(name), Tensor) and inputs[name].shape[1:3] != (1, 1):
-                inputs[name] = inputs[name].flatten(1, 2)[:, :, None]
-    return inputs
-
-
-def _has_one_position(origin: Origin) -> bool:
-    rows = origin.query_positions
-    return rows is not None and rows.ndim == 2 and rows.shape[1] > 1 and bool((rows == rows[:, :1]).all())
-
-
-_FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # arguments by position

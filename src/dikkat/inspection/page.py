@@ -10,14 +10,14 @@ from torch import nn
 
 from dikkat.inspection.calls import Call
 from dikkat.inspection.image_inputs import is_processor
-from dikkat.inspection.image_pages import locate_image, record_written_words
+from dikkat.inspection.image_pages import locate_images, record_written_words
 from dikkat.inspection.layer_selection import Layers
 from dikkat.inspection.recording import record
 from dikkat.inspection.request import Inspection, Requesting
 from dikkat.inspection.text_inputs import check_tokenizer, encode_texts
 from dikkat.inspection.trace import PAGE_TITLE, Trace
 from dikkat.show.arrays import Weights, as_array
-from dikkat.show.positions import Part, Token, Tokens, tokens_of
+from dikkat.show.positions import Tokens, of_only_element, tokens_of
 from dikkat.show.views import CELLS, TOP
 
 __all__ = ["attention", "weights"]
@@ -28,7 +28,7 @@ def attention(
     *arguments: Any,
     tokens: Tokens | Sequence[Tokens] | None = None,
     path: str | os.PathLike[str] | None = None,
-    element: int | Sequence[int] = 0,
+    element: int | Sequence[int] | None = None,
     layers: Layers | None = None,
     heads: int | Sequence[int] | None = None,
     title: str = PAGE_TITLE,
@@ -39,8 +39,9 @@ def attention(
 
     For a Hugging Face model, pass its tokenizer and a text: `attention(model, tokenizer, text, "page.html")`. For an
     image, pass the processor: `attention(model, processor, image, "page.html")`, or `(image, text)` for a model that
-    reads both. With `max_new_tokens`, the page has a map for each word that such a model writes. For other models, pass
-    the inputs and a label for each position: `attention(model, x, tokens=["a", "b"], path="p.html")`.
+    reads both. `([image, image], text)` has several images. `[image, image]` is a batch, for a model without text. With
+    `max_new_tokens`, the page has a map for each word that the model writes. For other models, pass the inputs and a
+    label for each position: `attention(model, x, tokens=["a", "b"], path="p.html")`.
 
     dikkat measures the position of each token on the image: it runs the processor on test images, and the model's
     embeddings with gradients. If tokens have no such position, as after a resampler, an error shows how to pass them.
@@ -52,21 +53,25 @@ def attention(
     Args:
         model: Any model that `dikkat.record` accepts.
         *arguments: A tokenizer and a text (for an encoder and decoder a tuple of source and target), or a processor and
-            an image or a tuple of an image and a text; optionally the path. An image is a Pillow image, a path, or an
-            array or tensor, as in `dikkat.Grid`. dikkat calls the tokenizer with a text and uses its
+            an image, a list of images, or a tuple of these and a text; optionally the path. An image is a Pillow image,
+            a path, or an array or tensor, as in `dikkat.Grid`. dikkat calls the tokenizer with a text and uses its
             `convert_ids_to_tokens` and `all_special_ids`. If you pass `tokens`, the model's inputs.
         tokens: The labels of queries and keys: a list of strings and parts (`dikkat.Grid`, `Words`, `Times`), a part,
             or two lists (source, target). For several elements, or a batch of one, a list with the labels of each
             element. Default: the tokenizer's tokens, or 0, 1 ...
         path: The file; its folder must exist. None writes no file: the trace shows the page as the last value of a
             notebook cell.
-        element: The element of the batch on the page, or several to choose from.
+        element: The element of the batch on the page, or several to choose from. Default: the first, or all images of a
+            list.
         layers: The selected layers, as in `dikkat.record`. Default: all; for a model that writes a text about an image,
             the layers of the language model.
         heads: The selected heads; all by default.
         title: The heading.
         effects: A table of `dikkat.effects`, by which the page in `path` ranks and colours the heads.
-        **inputs: The model's inputs by name; with a processor, `max_new_tokens` and other arguments of `generate`.
+        **inputs: The model's inputs by name; with a processor, `max_new_tokens` and other arguments of `generate`. With
+            `neutral`, a prompt such as "Write a general description of the image.", the weights of image tokens are
+            divided by those of this prompt's last query, and scaled to a sum of 1 for each head. Weights below 2⁻²⁴
+            count as 2⁻²⁴.
 
     Returns:
         The trace, with the largest weights of each query, an overview of each head, and the tokens.
@@ -78,7 +83,8 @@ def attention(
         OSError: The system could not write; an existing file is unchanged.
 
     Source:
-        The views: Vig 2019, "A Multiscale Visualization of Attention in the Transformer Model".
+        The views: Vig 2019, "A Multiscale Visualization of Attention in the Transformer Model". Division by a neutral
+        prompt: Zhang et al. 2025, "MLLMs Know Where to Look", section 4.1, relative attention.
     """
     labels: Any = tokens
     first = arguments[0] if arguments else inputs.get("tokenizer")
@@ -96,16 +102,18 @@ def attention(
         path = rest[1] if len(rest) > 1 else path
         if "max_new_tokens" in inputs:
             trace = record_written_words(model, processor, rest[0], layers, heads, **inputs)
-            return _write_page(trace, path, element=element, title=title, effects=effects)
+            return _write_page(trace, path, element=element or 0, title=title, effects=effects)
         if inputs:
             raise TypeError(f"{next(iter(inputs))}: got an argument without max_new_tokens; expected only an image, or "
                             "(image, text)")  # fmt: skip
-        arguments, (inputs, labels, layers) = (), locate_image(model, processor, rest[0], layers, heads)
-    request = request_of_page(labels if isinstance(element, int) or labels is None else labels[0], heads)
+        arguments, (inputs, labels, layers) = (), locate_images(model, processor, rest[0], layers, heads)
+    labelled: Any = [*range(len(labels))] if is_processor(first) and isinstance(labels, list) else element or 0
+    element = labelled if element is None else element
+    request = request_of_page(labels if isinstance(labelled, int) or labels is None else labels[0], heads)
     with torch.no_grad(), record(model, layers=layers, **request) as trace:
         model(*arguments, **inputs)
     if labels is not None:
-        trace.set_tokens(labels, element)
+        trace.set_tokens(labels, labelled)
     return _write_page(trace, path, element=element, title=title, effects=effects)
 
 
@@ -119,8 +127,7 @@ def _write_page(trace: Trace, path: str | os.PathLike[str] | None, *, effects: A
 
 def request_of_page(tokens: Any, heads: int | Sequence[int] | None) -> Requesting:
     """Return what a page needs of each call; with grids in the tokens, also the mean weights of blocks of patches."""
-    is_batch = isinstance(tokens, list) and len(tokens) == 1 and not isinstance(tokens[0], str | Token | Part)
-    sequences = {} if tokens is None else tokens_of(tokens[0] if is_batch else tokens)
+    sequences = {} if tokens is None else tokens_of(of_only_element(tokens))
     request: Requesting = {"top_k": TOP, "overview": CELLS, "pool": "max", "heads": heads}
     return request | {"blocks": sequences} if any(labels.parts for labels in sequences.values()) else request
 

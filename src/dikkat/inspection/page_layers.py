@@ -12,13 +12,13 @@ from dikkat.inspection import tables
 from dikkat.inspection.calls import Call
 from dikkat.inspection.comparing import head_changes
 from dikkat.inspection.heads import compute_scores
-from dikkat.inspection.joined_runs import drawable, join_runs, shift_to_text, with_largest_blocks
+from dikkat.inspection.joined_runs import join_runs, shift_to_text, summarise_for_page, with_largest_blocks
 from dikkat.inspection.request import Inspection
 from dikkat.show.positions import TokenList
 from dikkat.show.views import Layer
 
 
-def pictures(
+def content_of_page(
     recorded: Sequence[tuple[Call, Inspection]], element: int, tokens: Mapping[str, TokenList],
     effects: tuple[str, Mapping[Any, float]] | None,
 ) -> tuple[list[tuple[str, Any]], list[Layer]]:  # fmt: skip
@@ -35,7 +35,7 @@ def pictures(
         name = (call.name or "model") + (f" · {counts[call.name]}" if total[call.name] > 1 else "")
         element_record = record.of_batch(element)
         empty = 0 in record.shape  # an empty sequence
-        drawn = None if empty else drawable(element_record, tables.layouts_of(call.kind, record, tokens))
+        drawn = None if empty else summarise_for_page(element_record, tables.layouts_of(call.kind, record, tokens))
         if drawn is None and record.query_groups is not None and any(tables.layouts_of(call.kind, record, tokens)):
             raise ValueError(f"trace[{call.name!r}]: got blocks of another layout; expected the tokens of "
                              "record(blocks=...), or a recording with weights=True or top_k")  # fmt: skip

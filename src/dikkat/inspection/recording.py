@@ -107,13 +107,18 @@ def record(
 @contextmanager
 def recording(
     model: nn.Module, checked: Request, layers: Layers | None = None, sum_over: object = None, decay: float = 1.0,
-    trace: Trace | None = None,
+    trace: Trace | None = None, *, add_row: Callable[[str, Tensor], None] | None = None,
 ) -> Iterator[Trace]:  # fmt: skip
-    """Record the checked request of `record`, in an empty trace."""
+    """Record the checked request of `record`, in an empty trace.
+
+    With `add_row`, all runs after the second one have the same calls with one query, as in `generate`. `add_row` gets
+    the module's name and the weights (B, H, m) of these queries if the calls are of PyTorch's function.
+    """
     choices, trace = select_layers(model, layers), Trace() if trace is None else trace
     totals = None if sum_over is None and decay == 1.0 else Totals(trace, checked, sum_over, decay)
     trace.spans = checked.spans.names if isinstance(checked.spans, Spans) else ()
     recorder = _Recorder(model, trace, totals.request if totals else checked, list(choices.values()))
+    recorder.is_regular, recorder.keep_row = add_row is not None, add_row
     recorder.keep = totals.add if totals else trace.add
     with observing(model, recorder):
         yield trace
@@ -132,13 +137,20 @@ class _Recorder(Watcher):
         super().__init__(model, choices)
         self.trace, self._request, self.needs_scores = trace, request, request.max_score
         self.keep: Callable[[Inspection, Call], None] = trace.add
+        self.keep_row: Callable[[str, Tensor], None] | None = None
         self._kinds, self._returns_known = find_kinds(model)
         self._entered = set[str]()  # modules that ran and whose weights the model returns
+        self.is_regular = False  # whether later runs repeat the second one, with one call of each module
+        self._called = set[tuple[int, str]]()  # run and module
         self.lost = set[str]()  # modules with flexible attention, or whose weights dikkat does not follow
 
     def entered(self, name: str) -> None:
         if self._kind(name).root == name:
             self._entered.add(name)
+
+    def start_run(self) -> None:
+        is_only_watcher = len(self.observation.watchers) == 1
+        self.observation.repeats = self.run_count > 2 and self.is_regular and is_only_watcher
 
     def finish(self, model: nn.Module) -> None:
         """Keep the selected layers, set the kind of each call, and warn about layers that were not recorded."""
@@ -208,6 +220,11 @@ class _Recorder(Watcher):
         output = self.add(inspect, streams, *sizes)
         return None if output is None else Result(output, None, None)
 
+    def add_row(self, weights: Tensor) -> None:
+        heads, _ = self._request.selection(weights.shape[:2], 1, weights.device)
+        if self.keep_row is not None:
+            self.keep_row(self.running[-1].name, weights if heads is None else weights[:, heads])
+
     def lose_weights(self) -> None:
         self.lost.add(self.running[-1].name)
 
@@ -229,6 +246,9 @@ class _Recorder(Watcher):
                 inspection = inspect(replace(self._request, first_key=first_key, first_query=first_query))
             is_self = streams[0].sequence == streams[1].sequence
             reads = self.observation.continued_sequence(streams) if is_self else 0
+        self.is_regular &= not source and (self.run_count == 1 or queries == 1)
+        self.is_regular &= (self.run_count, name) not in self._called
+        self._called.add((self.run_count, name))
         layer = self._numbering.within(name) if layer < 0 else layer
         same_sequence_kind = "" if streams[0].is_pool else "self"
         kind = self._kinds[name].name if self._kinds else same_sequence_kind if is_self else "cross"

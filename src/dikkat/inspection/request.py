@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dikkat._core.summary import Asked
 from dikkat.scores import check_size
@@ -201,7 +202,7 @@ class Request:
     pool: Pool = "mean"
     spans: "Spans | Mapping[str, Span] | None" = None
     max_score: bool = False
-    blocks: "Sequence[TokenList] | Tokens | None" = None
+    blocks: Tokens | None = None
     heads: int | Sequence[int] | None = None
     queries: int | Sequence[int] | slice | None = None
     longest: float = 0
@@ -224,10 +225,10 @@ class Request:
         for name in ("rows", "heads", "queries"):
             _indices(name, getattr(self, name))
         if self.spans is not None and not isinstance(self.spans, Spans):
-            object.__setattr__(self, "spans", Spans.of(span_positions(self.spans)))
-        if self.blocks is not None and not isinstance(self.blocks, _Sequences):
-            sequences = _Sequences(tokens_of(self.blocks).values())
-            if not any(labels.parts for labels in sequences):
+            object.__setattr__(self, "spans", Spans(span_positions(self.spans)))
+        if self.blocks is not None:
+            sequences = tokens_of(self.blocks)
+            if not any(labels.parts for labels in sequences.values()):
                 raise ValueError("blocks: got tokens without dikkat.Grid or Times; expected at least one of them")
             object.__setattr__(self, "blocks", sequences)
 
@@ -262,20 +263,18 @@ class Request:
 
     def span_members(self, keys: int, like: Tensor) -> Tensor:
         """Return which keys are in each span, (m, s) ones and zeros."""
-        names, positions, numbers = cast(Spans, self.spans)  # as `__post_init__` sets them
+        spans = cast(Spans, self.spans)  # as `__post_init__` sets it
         if not self.tolerant:
-            _check_last(names, positions, numbers, max(self.first_key + keys, self.longest_keys) - 1)
-        indices = positions - self.first_key
-        inside = (indices >= 0) & (indices < keys)
-        members = torch.zeros(keys, len(names))
-        members[indices[inside], numbers[inside]] = 1
-        return members.to(like)
+            spans.check_last(max(self.first_key + keys, self.longest_keys) - 1)
+        members = spans.members(like)[self.first_key : self.first_key + keys]
+        return F.pad(members, (0, 0, 0, keys - len(members)))
 
     def find_blocks(self, queries: int, keys: int) -> "BlockGroups | None":
         """Return the groups of all queries and keys of a call; None if no block was requested or no tokens fit."""
         if self.blocks is None or self.first_key:
             return None
-        sequences, is_grouped = cast(_Sequences, self.blocks), self.queries is None and not self.first_query
+        sequences = [*cast(Mapping[str, TokenList], self.blocks).values()]
+        is_grouped = self.queries is None and not self.first_query
         query_layouts = matching_tokens(sequences, queries, 0).parts if is_grouped else {}
         key_layouts = matching_tokens(sequences, keys, self.first_query).parts
         if not query_layouts and not key_layouts:
@@ -303,10 +302,6 @@ class Request:
         heads = lead[-1] if len(lead) > 1 else 1
         query_indices = _index_tensor("queries", self.queries, queries, device, self.longest)
         return _index_tensor("heads", self.heads, heads, device), query_indices
-
-
-class _Sequences(tuple[TokenList, ...]):
-    """The tokens of all kinds of sequences."""
 
 
 class BlockGroups(NamedTuple):
@@ -354,33 +349,36 @@ def range_of(argument: str, positions: slice) -> Tensor:
 
 def find_keys(name: str, positions: Tensor, keys: Tensor) -> Tensor:
     """Return which of the keys at these positions (m,) are in a span, (m,) booleans."""
-    _check_last([name], positions, torch.zeros_like(positions), int(keys.max()) if len(keys) else -1)
+    Spans({name: positions}).check_last(int(keys.max()) if len(keys) else -1)
     return torch.isin(keys, positions)
 
 
-class Spans(NamedTuple):
-    """Named spans of a text: all positions, and the number of the span of each."""
+class Spans:
+    """Named spans of a text."""
 
-    names: tuple[str, ...]
-    positions: Tensor
-    numbers: Tensor
-
-    @classmethod
-    def of(cls, positions: Mapping[str, Tensor]) -> "Spans":
-        """Return the spans with these positions."""
+    def __init__(self, positions: Mapping[str, Tensor]) -> None:
+        self.names = tuple(positions)
+        self._positions = torch.cat([*positions.values()])
         sizes = torch.tensor([len(span) for span in positions.values()])
-        return cls(
-            tuple(positions), torch.cat([*positions.values()]), torch.arange(len(sizes)).repeat_interleave(sizes)
-        )
+        self._numbers = torch.arange(len(sizes)).repeat_interleave(sizes)  # of each position's span
+        self._last = int(self._positions.max())
+        self._members = torch.empty(0)
 
+    def members(self, like: Tensor) -> Tensor:
+        """Return whether each position up to the last one of all spans is in each span, (p, s) ones and zeros."""
+        if self._members.dtype != like.dtype or self._members.device != like.device or not self._members.numel():
+            members = torch.zeros(self._last + 1, len(self.names))
+            members[self._positions, self._numbers] = 1
+            self._members = members.to(like)
+        return self._members
 
-def _check_last(names: Sequence[str], positions: Tensor, numbers: Tensor, last: float) -> None:
-    furthest = int(positions.argmax())
-    if int(positions[furthest]) > last:
-        raise ValueError(
-            f"spans: got {names[int(numbers[furthest])]!r} up to position {int(positions[furthest])}; expected at most "
-            f"{last}, the text's last position"
-        )
+    def check_last(self, last: float) -> None:
+        """Raise `ValueError` if a span ends after the position `last`."""
+        if self._last > last:
+            name = self.names[int(self._numbers[self._positions.argmax()])]
+            raise ValueError(
+                f"spans: got {name!r} up to position {self._last}; expected at most {last}, the text's last position"
+            )
 
 
 def _indices(name: str, value: object) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dikkat.inspection.heads import GRID_PATTERNS, PATTERNS, KnownWeights, compute_scores
+from dikkat.inspection.heads import GRID_PATTERNS, PATTERNS, KnownWeights, compute_scores, spread_weights
 from dikkat.inspection.request import Inspection
 from dikkat.show.blocks import Layouts, fitting_layouts, positions_outside
 from dikkat.show.positions import Grid, Token, TokenList
@@ -145,8 +145,7 @@ def head_weights(
     known = next((known for *_, known in _known_calls([(call, record)], element)), None)
     if known is None:
         raise ValueError(f"trace[{call.name!r}]: got an empty sequence; expected at least one query and key")
-    weights = known.weights.new_zeros(len(known.queries), known.key_count)
-    weights.scatter_add_(1, known.keys[index].clamp(min=0), known.weights[index])
+    weights = spread_weights(known.weights[index], known.keys[index], known.key_count)
     axes = zip(_labels_of_axes(known, call.kind, tokens), (known.queries, torch.arange(known.key_count)), strict=True)
     labels = [axis_labels(axis_tokens, (known.first_key + positions).tolist()) for axis_tokens, positions in axes]
     return weights.numpy(), [token.text for token in labels[0]], [token.text for token in labels[1]]
@@ -169,8 +168,7 @@ def query_weights(
         expected = f"{positions[0]} to {positions[-1]}" if is_range else f"one of {', '.join(map(str, positions))}"
         raise IndexError(f"query: got {query}; expected {expected}")
     number = None if query is None else positions.index(query)
-    weights = known.weights.new_zeros(len(positions), known.key_count)
-    weights.scatter_add_(1, known.keys[index].clamp(min=0), known.weights[index])
+    weights = spread_weights(known.weights[index], known.keys[index], known.key_count)
     if batch_record.weights is None:
         exact = torch.zeros(len(positions), dtype=torch.bool)
         if batch_record.outside is not None and batch_record.queries is None:

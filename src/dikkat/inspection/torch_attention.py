@@ -12,11 +12,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat._core import validation
-from dikkat._core.problem import Problem
+from dikkat._core.dispatch import run_problem
+from dikkat._core.problem import Problem, Result
+from dikkat.inspection.edits import Edits
+from dikkat.inspection.origins import Origin, Streams
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.row_blocks import hidden_by_bias
-from dikkat.inspection.single_call import summarise_weights
+from dikkat.inspection.single_call import inspect_problem, summarise_weights
 from dikkat.scores import Dot
+
+FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # arguments by position
 
 
 def inspect_weights(weights: Tensor, request: Request, lse: Tensor | None = None) -> Inspection:
@@ -58,6 +63,24 @@ def problem_of_fused(
     return replace(problem, dropout=dropout_p if with_values else 0.0)
 
 
+def weights_of_one_query(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """Return the weights (B, H, m) of PyTorch's `scaled_dot_product_attention` for the only query of each head.
+
+    The queries are (B, H, 1, d), or (B, G, g, d) for G key heads with g query heads each.
+    """
+    heads, dtype = key.shape[1], torch.promote_types(query.dtype, torch.float32)
+    scaled = query.reshape(len(query), heads, -1, query.shape[-1]).to(dtype)
+    scaled = scaled * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scores = scaled @ key.to(dtype).mT
+    if attn_mask is not None:
+        mask = attn_mask if attn_mask.shape[1] == 1 else attn_mask.reshape(len(attn_mask), heads, -1, key.shape[-2])
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(-1).nan_to_num(0.0).flatten(1, 2)
+
+
 _MULTI_HEAD = F.multi_head_attention_forward
 _SIGNATURE = inspect.signature(_MULTI_HEAD)
 
@@ -77,3 +100,37 @@ def multi_head_arguments(*arguments: object, **keywords: object) -> dict[str, An
     bound = _SIGNATURE.bind(*arguments, **keywords)
     bound.apply_defaults()
     return bound.arguments
+
+
+def group_heads(streams: Streams, *arguments: Any, **keywords: Any) -> dict[str, Any]:
+    """Return arguments by name. Queries (B, H', g, d) of one position become H' · g heads.
+
+    If the keys have one position, too, dikkat does not know the positions.
+    """
+    inputs = dict(zip(FUSED, arguments, strict=False)) | keywords
+    if _has_one_position(streams[0]) and not _has_one_position(streams[1]):
+        inputs["enable_gqa"] = True
+        for name in ("query", "attn_mask"):
+            if isinstance(inputs.get(name), Tensor) and inputs[name].shape[1:3] != (1, 1):
+                inputs[name] = inputs[name].flatten(1, 2)[:, :, None]
+    return inputs
+
+
+def _has_one_position(origin: Origin) -> bool:
+    rows = origin.query_positions
+    return rows is not None and rows.ndim == 2 and rows.shape[1] > 1 and bool((rows == rows[:, :1]).all())
+
+
+def run_heads(problem: Problem, run: Callable[[], Result]) -> tuple[Result, Callable[[Request], Inspection]]:
+    """Return the result of a call whose queries (B, H', g, d) are heads, and a function that inspects it."""
+    with torch.no_grad():
+        full: Any = run_problem(replace(problem, wants_state=True, wants_weights=True, dropout=0.0, seeds=None))
+    result = run() if problem.records or problem.dropout or problem.wants_weights else Result(full.mean, None, None)
+    weights, lse = full.weights.flatten(1, 2).unsqueeze(2), full.lse.flatten(1, 2).unsqueeze(2)
+    return result, lambda request: inspect_weights(weights, request, lse)
+
+
+def inspect_fused(inputs: dict[str, Any], edits: Edits, request: Request) -> Inspection:
+    """Return the requested summaries of a call of `scaled_dot_product_attention` with these arguments."""
+    edits = [bound for bound in edits if bound.edit.is_shown]
+    return inspect_problem(problem_of_fused(**inputs), request, edits=edits)

@@ -18,11 +18,11 @@ from dikkat.inspection import tables
 from dikkat.inspection.calls import OWN_SOFTMAX, Attentions, Call
 from dikkat.inspection.comparing import merge_tokens, subtract
 from dikkat.inspection.measures import contact_maps, distances_table
-from dikkat.inspection.page_layers import pictures
+from dikkat.inspection.page_layers import content_of_page
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection
 from dikkat.inspection.trace_files import describe_tokens, is_call, parse_spans, parse_tokens
-from dikkat.show.positions import Grid, Part, Times, Token, TokenList, Tokens, describe_counts, tokens_of
+from dikkat.show.positions import Grid, Times, TokenList, Tokens, describe_counts, of_only_element, tokens_of
 from dikkat.show.views import views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
 from dikkat.storage.headers import check_header, header
@@ -46,13 +46,14 @@ class Trace:
         spans: The names of the recorded spans, in the order of `Inspection.span_mass`.
         withheld: Why `attentions` would lack layers that "eager" attention returns; "" if no layer is missing.
         lacking: The kinds of the missing layers; all kinds if they are unknown.
+        neutral: The prompt by whose weights the weights are divided (`dikkat.show.attention`); "" for none.
     """
 
     def __init__(self) -> None:
         self._calls: list[tuple[Call, Inspection]] = []
         self._tokens: dict[int | None, dict[str, TokenList]] = {}  # by element; None for all other elements
         self.spans: tuple[str, ...] = ()
-        self.withheld, self.lacking = "", {"self", "encoder", "cross"}
+        self.withheld, self.lacking, self.neutral = "", {"self", "encoder", "cross"}, ""
 
     @property
     def tokens(self) -> Mapping[str, TokenList]:
@@ -83,11 +84,8 @@ class Trace:
 
     def _by_element(self, tokens: Any, element: int | Sequence[int]) -> list[tuple[int, dict[str, TokenList]]]:
         is_single = isinstance(element, int)
-        is_list = is_single and isinstance(tokens, list) and len(tokens) == 1
-        if is_list and not isinstance(tokens[0], str | Token | Part):
-            tokens = tokens[0]  # the list of a batch of one
         elements: Any = [element] if is_single else element
-        token_lists = [tokens] * len(elements) if is_single or tokens is None else tokens
+        token_lists = [of_only_element(tokens)] * len(elements) if is_single or tokens is None else tokens
         if len(token_lists) != len(elements):
             raise ValueError(f"tokens: got {len(token_lists)} lists; expected {len(elements)}, one for each element")
         return [(number, dict(self.tokens_of(number)) if labels is None else self._check_tokens(labels))
@@ -129,18 +127,18 @@ class Trace:
                 counts.add(max(counts) + 1)
         return counts - {0}
 
-    def add(self, seen: Inspection, call: Call) -> None:
+    def add(self, record: Inspection, call: Call) -> None:
         """Add copies of a call's tensors on the CPU."""
-        copies: dict[str, Any] = {field: tensor.detach().cpu().clone() for field, tensor in seen.tensors().items()}
-        self._calls.append((call, replace(seen, **copies)))
+        copies: dict[str, Any] = {field: tensor.detach().cpu().clone() for field, tensor in record.tensors().items()}
+        self._calls.append((call, replace(record, **copies)))
 
     def update(self, index: int, record: Inspection) -> None:
         """Replace the record of a call."""
         self._calls[index] = self._calls[index][0], record
 
-    def keep(self, wanted: Callable[[Call], bool]) -> None:
-        """Remove all calls for which `wanted` returns False."""
-        self._calls = [(call, record) for call, record in self._calls if wanted(call)]
+    def keep(self, is_selected: Callable[[Call], bool]) -> None:
+        """Remove all calls for which `is_selected` returns False."""
+        self._calls = [(call, record) for call, record in self._calls if is_selected(call)]
 
     def set_kinds(self, kinds: Iterable[str]) -> None:
         """Set the kind of each call."""
@@ -344,7 +342,7 @@ class Trace:
         where i and j are patches of the same grid, and p are their centres. Weights of other tokens do not count.
 
         Args:
-            unit: Whether the distance is in patches, or in pixels of `Grid.image`, which has at most 2,048 on a side.
+            unit: Whether the distance is in patches, or in pixels of the image that you passed to `dikkat.Grid`.
             element: The element of the batch. The paper takes the mean over many images.
 
         Returns:
@@ -415,7 +413,8 @@ class Trace:
         if kind == "image":
             layouts = tables.layouts_of(call.kind, record, self.tokens_of(element))
             row, number = tables.query_weights(call, record, index, element, layouts, query)
-            return draw_layouts(row, "mean of all queries" if number is None else queries[number], layouts[1])
+            name = "mean of all queries" if number is None else queries[number]
+            return draw_layouts(row, name + self._describe_division(), layouts[1])
         return draw_head(weights, queries, keys, kind=kind)
 
     def rollout(self) -> Tensor:
@@ -452,7 +451,7 @@ class Trace:
         tensors = {f"{n}:{i}:{key}": t.contiguous() for n, i, record in self for key, t in record.tensors().items()}
         content = header(_FORMAT, _VERSION) | {
             "calls": [[*call, record.shape, record.positions] for call, record in self._calls],
-            **describe_tokens(self._tokens), "withheld": self.withheld, "spans": self.spans,
+            **describe_tokens(self._tokens), "withheld": self.withheld, "spans": self.spans, "neutral": self.neutral,
         }  # fmt: skip
         write_whole(path, save(tensors, metadata={"dikkat": json.dumps(content)}))
 
@@ -515,7 +514,7 @@ class Trace:
             raise ValueError(f"{name}:{number}:{next(iter(stored))}: got a tensor that belongs to no call; expected "
                              "<module>:<call>:<field>")  # fmt: skip
         trace._tokens, trace.withheld = parse_tokens(content), str(content.get("withheld", ""))
-        trace.spans = parse_spans(content.get("spans", []))
+        trace.spans, trace.neutral = parse_spans(content.get("spans", [])), str(content.get("neutral", ""))
         return trace
 
     def to_html(
@@ -561,13 +560,17 @@ class Trace:
         measured = None if effects is None else tables.effects_by_head(effects, self._calls)
         cards, views, images = list[tuple[str, Any]](), list[dict[str, Any]](), list[Any]()
         for number, element_tokens in self._by_element(tokens, element):
-            element_cards, layers = pictures(self._calls, number, element_tokens, measured)
+            element_cards, layers = content_of_page(self._calls, number, element_tokens, measured)
             cards = cards or element_cards
             shown, elements = (None, 1) if isinstance(element, int) else (number, len(element))
             views += views_of(layers, element_tokens, shown, images, elements)
         if effects is not None and not views:
             raise ValueError("effects: got a recording without weights or top_k; expected weights=True or top_k=8")
+        title += self._describe_division()
         return calls_page(cards, title=title, count=len(self), views=views, images=images)
+
+    def _describe_division(self) -> str:
+        return f", divided by the weights for {self.neutral!r}" if self.neutral else ""
 
 
 def _by_run(calls: Iterable[tuple[int, Tensor]]) -> tuple[Any, ...]:

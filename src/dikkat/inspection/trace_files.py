@@ -37,7 +37,8 @@ def describe_tokens(tokens: TokensByElement) -> dict[str, Any]:
             continue
         if layout.image is not None and layout.image not in images:
             images.append(layout.image)
-        fields = {"rows": layout.rows, "columns": layout.columns, "box": layout.box, "order": layout.order}
+        fields = {"rows": layout.rows, "columns": layout.columns, "box": layout.box, "order": layout.order,
+                  "pixel_size": layout.pixel_size}  # fmt: skip
         layouts.append([element, kind, first, fields | {"image": images.index(layout.image) if layout.image else None}])
     return {"tokens": [*tokens.items()], "parts": layouts, "images": [*map(png_text, images)]}
 
@@ -70,7 +71,9 @@ def parse_tokens(content: Mapping[str, Any]) -> dict[int | None, dict[str, Token
                 layout: Grid | Times = Times(fields.pop("values"), **fields)
             else:
                 image = None if fields["image"] is None else images[fields["image"]]
+                width, height = fields.pop("pixel_size", (1.0, 1.0))
                 layout = Grid(fields.pop("rows"), fields.pop("columns"), **fields | {"image": image})
+                object.__setattr__(layout, "pixel_size", (float(width), float(height)))
             tokens[element][kind].add(first, layout)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise ValueError(f"parts: got a malformed grid or time axis ({error}). Record again") from None

@@ -26,19 +26,22 @@ def matching_tokens(tokens: Sequence[TokenList], count: int, known: int) -> Toke
 def find_groups(layouts: Layouts, count: int, side: int) -> Tensor:
     """Return the index of the group of each position, (count,).
 
-    Groups are in the order of positions. A position outside grids and times is its own group. Grids and times
-    are divided into blocks of side × side cells, row by row, which are smaller at the right and lower edges.
+    A position outside grids and times is its own group. Grids and times are divided into blocks of side × side cells,
+    which are smaller at the right and lower edges. A block of an image whose rows have separators between them covers
+    several rows. Groups are in the order of their first positions, with grids row by row.
     """
-    groups, total, position = torch.empty(count, dtype=torch.int64), 0, 0
-    while position < count:
-        if position not in layouts:
-            groups[position] = total
-            total, position = total + 1, position + 1
-            continue
-        cells = torch.tensor(layouts[position].cells()) // side
-        rows, columns = (cells.amax(0) + 1).tolist()
-        groups[position : position + len(cells)] = total + cells[:, 0] * columns + cells[:, 1]
-        total, position = total + rows * columns, position + len(cells)
+    cells = find_cells(layouts, count)
+    blocks = torch.cat([cells[:, :1], cells[:, 1:] // side], 1)
+    outside = positions_outside(layouts, count)
+    blocks[outside, 1] = outside
+    for first, layout in layouts.items():
+        if isinstance(layout, Times):
+            blocks[first : first + len(layout), 0] = -2 - first
+            blocks[first : first + len(layout), 1] = torch.arange(len(layout)) // side
+    _, numbers = blocks.unique(dim=0, return_inverse=True)
+    ranks = reading_order(layouts, count).argsort()
+    first_ranks = torch.full((count,), count).scatter_reduce(0, numbers, ranks, "amin")
+    groups: Tensor = first_ranks[numbers].unique(return_inverse=True)[1]
     return groups
 
 
@@ -72,34 +75,45 @@ def reading_order(layouts: Layouts, count: int) -> Tensor:
 def recorded_side(axes: Sequence[Layouts]) -> int:
     """Return the side of recorded blocks: the smallest for which each axis has at most `_MAX_BLOCKS`.
 
-    An axis with more than 256 grids and times has a block for each.
+    An axis with more than 256 images and times has a block for each.
     """
-    side, limit = 1, max(_MAX_BLOCKS, *map(len, axes))
-    while max(count_blocks(layouts, side) for layouts in axes) > limit:
+    sizes = [_lattice_sizes(layouts) for layouts in axes]
+    side, limit = 1, max(_MAX_BLOCKS, *map(len, sizes))
+    while max(_count_cells(axis, side) for axis in sizes) > limit:
         side += 1
     return side
 
 
 def count_blocks(layouts: Layouts, side: int) -> int:
     """Return the number of blocks of side × side cells in all grids and times."""
-    return sum(-(-layout.rows // side) * -(-layout.columns // side) for layout in layouts.values())
+    return _count_cells(_lattice_sizes(layouts), side)
 
 
-def group_means(values: Tensor, groups: Tensor, dim: int) -> Tensor:
-    """Return the means of the values in each group along a dimension."""
-    sizes = groups.bincount()
-    shape = [*values.shape]
-    shape[dim] = len(sizes)
+def _lattice_sizes(layouts: Layouts) -> list[tuple[int, int]]:
+    """Return the rows and columns of each lattice and time axis."""
+    starts, sizes = grid_starts(layouts), dict[int, tuple[int, int]]()
+    for first, layout in layouts.items():
+        number, above = starts.get(first, (-1 - first, 0))
+        sizes[number] = (above + layout.rows, layout.columns)
+    return [*sizes.values()]
+
+
+def _count_cells(sizes: Sequence[tuple[int, int]], side: int) -> int:
+    return sum(-(-rows // side) * -(-columns // side) for rows, columns in sizes)
+
+
+def group_means(values: Tensor, groups: Tensor, dim: int, sizes: Tensor | None = None) -> Tensor:
+    """Return the means of the values in each group along a dimension, weighted by `sizes` if these are passed."""
+    shape, totals = [*values.shape], groups.bincount(sizes)
+    shape[dim] = len(totals)
+    if sizes is not None:
+        values = (values.movedim(dim, -1) * sizes.to(values)).movedim(-1, dim)
     sums = values.new_zeros(shape).index_add_(dim, groups.to(values.device), values)
-    return sums / sizes.to(values).reshape([-1 if axis == dim % values.ndim else 1 for axis in range(values.ndim)])
+    return (sums.movedim(dim, -1) / totals.to(values)).movedim(-1, dim)
 
 
 def merge_blocks(blocks: Tensor, fine: Tensor, coarse: Tensor, dim: int) -> Tensor:
     """Combine means of fine groups into means of the coarse groups that contain them, along a dimension."""
-    sizes, merged = fine.bincount(), torch.zeros(int(fine.max()) + 1, dtype=torch.int64)
-    merged[fine] = coarse
-    shape = [-1 if axis == dim % blocks.ndim else 1 for axis in range(blocks.ndim)]
-    totals = blocks * sizes.to(blocks).reshape(shape)
-    output = [*blocks.shape]
-    output[dim] = int(coarse.max()) + 1
-    return blocks.new_zeros(output).index_add_(dim, merged, totals) / coarse.bincount().to(blocks).reshape(shape)
+    groups = torch.zeros(int(fine.max()) + 1, dtype=torch.int64)
+    groups[fine] = coarse
+    return group_means(blocks, groups, dim, fine.bincount())

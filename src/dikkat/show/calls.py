@@ -53,7 +53,7 @@ def calls_page(
 def _describe_image(grid: Grid) -> dict[str, Any]:
     """Return the image of a grid, and the original with the frame of the region that the model saw."""
     image = grid.image
-    described = {"source": data_url(image, _IMAGE_SIDE), "width": image.width, "height": image.height, "name": ""}
+    described = {"source": data_url(image, _IMAGE_SIDE), "width": image.width, "height": image.height}
     if grid.original is None:
         return described
     original, frame = grid.original

@@ -20,6 +20,7 @@ from dikkat.extras import require_extra
 from dikkat.show.arrays import Weights, as_array
 from dikkat.show.document import encodable
 from dikkat.show.fonts import families_for
+from dikkat.show.positions import Grid, Times
 from dikkat.storage.files import write_whole
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def heatmaps(
 
     The scale of all panels goes from 0, or the lowest weight if it is negative, to the highest finite weight. Weights
     that are not finite stay blank. dikkat changes neither the global style nor `pyplot`, and needs no display. In a
-    notebook, the figure shows itself as the value of a cell.
+    notebook, the figure shows itself as the value of a cell. To draw weights on an image, use `on_image`.
 
     Args:
         weights: `(rows, columns, queries, keys)`, or `(queries, keys)` for one panel; real numbers of any type. Or a
@@ -320,7 +321,11 @@ def _labels_per_panel(tokens: Tokens | None, counts: list[int], name: str) -> li
         return None
     if isinstance(tokens, str):
         raise TypeError(f"{name}: got one string, {tokens!r}; expected a list of tokens, as in {name}=text.split()")
-    lists = list(tokens)
+    lists = [tokens] if isinstance(tokens, Grid | Times) else list(tokens)
+    for layout in lists:
+        if isinstance(layout, Grid | Times):
+            raise TypeError(f"{name}: got {type(layout).__name__}; expected strings. dikkat.show.on_image(weights, "
+                            "grid) draws the weights of a query on an image, or below a series")  # fmt: skip
     if all(isinstance(token, str) for token in lists):
         if len(set(counts)) > 1:
             raise ValueError(f"{name}: got one list of tokens; expected one for each panel, of {counts} tokens")

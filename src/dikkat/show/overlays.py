@@ -57,20 +57,26 @@ def on_image(weights: Weights, grid: Grid | Times, *, titles: Sequence[str] | No
     """
     if not isinstance(grid, Grid | Times):
         raise TypeError(f"grid: got {type(grid).__name__}; expected dikkat.Grid or dikkat.Times")
-    panels = _arrange(as_array(weights, "weights"), grid)
-    count = panels.shape[0] * panels.shape[1]
+    rows = _arrange(as_array(weights, "weights"), grid)
+    count = sum(map(len, rows))
     if titles is not None and (isinstance(titles, str) or len(titles) != count):
         raise ValueError(f"titles: got {titles!r}; expected {count} strings, one for each panel")
-    return draw_panels([[[(grid, values)] for values in row] for row in panels], titles or [""] * count)
+    return draw_panels([[[(grid, values)] for values in row] for row in rows], titles or [""] * count)
 
 
 def draw_panels(rows: Sequence[Sequence[Panel]], titles: Sequence[str]) -> Figure:
-    """Draw rows of panels. A panel is one time axis, or all grids that share an image, with their weights."""
+    """Draw rows of panels, of which the last may be shorter.
+
+    A panel is one time axis, or all grids that share an image, with their weights.
+    """
     sizes = [[_panel_size(panel[0][0]) for panel in row] for row in rows]
     size = (sum(width for width, _ in sizes[0]) + 0.8, sum(row[0][1] + 0.3 for row in sizes))
     figure, columns = figure_class()(figsize=size, layout="constrained"), len(rows[0])
     ratios = [width for width, _ in sizes[0]]
-    all_axes = list(figure.subplots(len(rows), columns, squeeze=False, width_ratios=ratios).flat)
+    cells = figure.subplots(len(rows), columns, squeeze=False, width_ratios=ratios)
+    all_axes = [axes for axes_of_row, row in zip(cells, rows, strict=True) for axes in axes_of_row[: len(row)]]
+    for empty in cells[-1][len(rows[-1]) :]:
+        empty.remove()
     panels, families = [panel for row in rows for panel in row], families_for(titles)
     colours = _find_colours(np.concatenate([values for panel in panels for _, values in panel]))
     for axes, panel, title in zip(all_axes, panels, titles, strict=True):
@@ -87,8 +93,8 @@ def draw_panels(rows: Sequence[Sequence[Panel]], titles: Sequence[str]) -> Figur
     return figure
 
 
-def _arrange(array: NDArray[np.float64], layout: Grid | Times) -> NDArray[np.float64]:
-    """Return the weights as (rows of panels, panels, positions), with a grid's positions row by row."""
+def _arrange(array: NDArray[np.float64], layout: Grid | Times) -> Sequence[NDArray[np.float64]]:
+    """Return rows of panels (panels, positions), with a grid's positions row by row."""
     count, shape = len(layout), array.shape
     if isinstance(layout, Grid) and shape[-1:] == (count,):
         array = layout.in_reading_order(array)
@@ -99,10 +105,12 @@ def _arrange(array: NDArray[np.float64], layout: Grid | Times) -> NDArray[np.flo
         raise ValueError(f"weights: got shape {shape}; expected ({count},), (k, {count}) or (a, b, {count}){also}")
     if not np.isfinite(array).all():
         raise ValueError("weights: got numbers that are not finite; expected finite numbers")
-    if array.ndim == 2 and len(array) > _ACROSS:
-        across = next((across for across in range(_ACROSS, 3, -1) if len(array) % across == 0), 1)
-        return array.reshape(-1, across, count)
-    return array[None] if array.ndim == 2 else array.reshape(1, 1, count) if array.ndim == 1 else array
+    if array.ndim == 3:
+        return list(array)
+    panels = array.reshape(-1, count)
+    fewest = -(-len(panels) // _ACROSS)  # rows
+    across = next((k for k in range(_ACROSS, 3, -1) if len(panels) % k == 0), -(-len(panels) // fewest))
+    return [panels[start : start + across] for start in range(0, len(panels), across)]
 
 
 def _panel_size(layout: Grid | Times) -> tuple[float, float]:

@@ -48,6 +48,7 @@ class Grid:
         image: A Pillow image in mode "L" or "RGB" with transparent pixels in white, or None. A longer side above 2,048
             pixels is scaled down.
         box: The region in pixels of this image; None without an image.
+        pixel_size: The width and height of a pixel of this image, in pixels of the image that you passed.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -67,6 +68,7 @@ class Grid:
     box: Sequence[float] | None = None
     order: Sequence[int] | None = None
     original: tuple[Any, Sequence[float]] | None = field(default=None, compare=False)
+    pixel_size: tuple[float, float] = field(default=(1.0, 1.0), init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check and convert the arguments."""
@@ -90,6 +92,7 @@ class Grid:
         image, original = read_image(self.image)
         object.__setattr__(self, "image", image)
         object.__setattr__(self, "box", self._check_box(image.size, original))
+        object.__setattr__(self, "pixel_size", (original[0] / image.width, original[1] / image.height))
 
     def _check_box(self, size: tuple[int, int], original: tuple[int, int]) -> tuple[float, ...]:
         """Return the box in pixels of the scaled image."""
@@ -109,6 +112,13 @@ class Grid:
     def __repr__(self) -> str:
         image = "" if self.image is None else f", image={self.image.width} × {self.image.height} pixels"
         return f"Grid({self.rows}, {self.columns}{image})"
+
+    def cell_size(self) -> tuple[float, float] | None:
+        """Return the width and height of a cell in pixels of the image that you passed; None without an image."""
+        if self.box is None:
+            return None
+        width, height = (self.box[axis + 2] - self.box[axis] for axis in (0, 1))
+        return width / self.columns * self.pixel_size[0], height / self.rows * self.pixel_size[1]
 
     def in_reading_order(self, values: Any) -> Any:
         """Return the values (..., p) of the positions row by row."""
@@ -277,6 +287,12 @@ def _is_below(upper: Grid, lower: Grid) -> bool:
     gaps = lower.box[1] - upper.box[3], (lower.box[3] - lower.box[1]) / lower.rows - height
     is_aligned = max(map(abs, changes)) < 0.25 * width and max(map(abs, gaps)) < 0.25 * height
     return is_aligned and upper.columns == lower.columns
+
+
+def of_only_element(tokens: Any) -> Any:
+    """Return the tokens in a list of one element's tokens; other tokens unchanged."""
+    is_batch = isinstance(tokens, list) and len(tokens) == 1 and not isinstance(tokens[0], str | Token | Part)
+    return tokens[0] if is_batch else tokens
 
 
 def tokens_of(tokens: object) -> dict[str, TokenList]:

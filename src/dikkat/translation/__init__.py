@@ -8,6 +8,7 @@ from dikkat.extras import require_extra
 
 with require_extra("translation"):
     from dikkat.translation.confidence import Calibration, ConfidenceModel, calibration
+    from dikkat.translation.data.catalogues import CatalogueCorpus
     from dikkat.translation.data.corpus import AlignedCorpus, Corpus, DatasetCorpus, PairCorpus, TsvCorpus, as_corpus
     from dikkat.translation.data.named_corpora import NamedCorpus, named
     from dikkat.translation.data.source import Source
@@ -46,23 +47,24 @@ with require_extra("translation"):
     )
 
 if TYPE_CHECKING:
+    from dikkat.translation.training.continuing import continue_training
     from dikkat.translation.training.suited import settings_for
     from dikkat.translation.training.train import train
 
 __all__ = [
-    "AlignedCorpus", "BaseTranslator", "Bucket", "Calibration", "ConfidenceModel", "Corpus", "CorpusError",
-    "DatasetCorpus", "Difference", "Ensemble", "Evaluation", "GoldLinks", "Hypothesis", "InputError",
-    "ModelFolderError", "NamedCorpus", "PairCorpus", "Recipe", "Search", "Settings", "SettingsError", "Source",
-    "Terms", "TokenEvaluation", "Tokenizer", "Training", "TrainingDivergedError", "TrainingError",
-    "TrainingFolderError", "TrainingMemoryError", "TrainingStorageError", "Translation", "TranslationModel",
-    "Translator", "TsvCorpus", "alignment_error_rate", "as_corpus", "beam_search", "bleu_k", "calibration",
-    "evaluate", "evaluate_by_length", "evaluate_lowercased_tokens", "explain_search", "forced_scores", "gold_links",
-    "greedy", "hold_out", "linear_cross_entropy", "named", "read_links", "settings_for", "significance", "split",
-    "train", "without_leaks",
+    "AlignedCorpus", "BaseTranslator", "Bucket", "Calibration", "CatalogueCorpus", "ConfidenceModel", "Corpus",
+    "CorpusError", "DatasetCorpus", "Difference", "Ensemble", "Evaluation", "GoldLinks", "Hypothesis", "InputError",
+    "ModelFolderError", "NamedCorpus", "PairCorpus", "Recipe", "Search", "Settings", "SettingsError", "Source", "Terms",
+    "TokenEvaluation", "Tokenizer", "Training", "TrainingDivergedError", "TrainingError", "TrainingFolderError",
+    "TrainingMemoryError", "TrainingStorageError", "Translation", "TranslationModel", "Translator", "TsvCorpus",
+    "alignment_error_rate", "as_corpus", "beam_search", "bleu_k", "calibration", "continue_training", "evaluate",
+    "evaluate_by_length", "evaluate_lowercased_tokens", "explain_search", "forced_scores", "gold_links", "greedy",
+    "hold_out", "linear_cross_entropy", "named", "read_links", "settings_for", "significance", "split", "train",
+    "without_leaks",
 ]  # fmt: skip
 
 
-_LAZY = {"settings_for": "suited", "train": "train"}
+_LAZY = {"continue_training": "continuing", "settings_for": "suited", "train": "train"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 /** Attention on images, between words, and along times: the map of a position of the sequence on the others. */
-import { grouped, mapOf, Patches, type Shown } from "../pictures/patches";
+import { drawMap, grouped, Patches, ratioOf, type Shown } from "../pictures/patches";
 import type { Listeners as Pointing, Look } from "../pictures/placed";
 import { band, colourOf, css, filled, TINTS, type Scale } from "../pictures/scale";
 import { Series } from "../pictures/series";
@@ -7,7 +7,7 @@ import { written, type Token } from "./columns";
 import { h, isolated, s } from "./dom";
 import type { View } from "./recorded";
 import { percent, t, type Phrase } from "./strings";
-import { countOf, Weights, type Grid, type Part, type Side, type Spot } from "./weights";
+import { Axis, countOf, Weights, type Grid, type Part, type Side, type Spot } from "./weights";
 
 const OUTLINED = 0.05; // share of the positions with an outline
 const FLAT = 3; // times the uniform weight: maps whose largest weight is less stay dim
@@ -18,6 +18,7 @@ const LEGEND = [0, 0.25, 0.5, 0.75, 1]; // shares of the band with a number
 const BAND = 48; // steps of the colours in a saved drawing
 const WIDE = 720; // of a drawing that is saved
 const THUMB = 64; // most points of a small map
+const ORIGINAL = 11; // rem of the most height of an original
 
 interface Listeners {
   /** Called for the spot that is pointed at. */
@@ -51,11 +52,13 @@ export class Places {
   readonly startsAtClass: boolean;
   private readonly tokens: readonly [readonly Token[], readonly Token[]];
   private readonly parts: readonly [readonly Part[], readonly Part[]];
-  private readonly isInPart: readonly [Uint8Array, Uint8Array];
   private readonly signed: boolean;
   /** Whether queries and keys are the same positions. */
   private readonly same: boolean;
-  private readonly layers: (Weights | Promise<void> | undefined)[] = [];
+  private readonly hasSeveral: boolean; // images
+  private readonly axes: readonly [Axis, Axis];
+  private readonly layers: Weights[] = [];
+  private readonly unpacking: Promise<void>[] = [];
   private readonly pictures: Pictured[] = [];
   private readonly words: Word[] = [];
   private readonly directions: [words: Side, parts: Side] = [0, 0];
@@ -72,14 +75,15 @@ export class Places {
     const { queries, keys, kind, lead } = view;
     this.tokens = [queries, keys];
     this.parts = view.parts!;
-    this.isInPart = [new Uint8Array(queries.length), new Uint8Array(keys.length)];
-    this.parts.forEach((parts, side) => parts.forEach((part) => this.isInPart[side]!.fill(1, part.start, part.start + countOf(part))));
+    const block = view.layers[0]!.maps!.block;
+    this.axes = [new Axis(queries.length, this.parts[0], block), new Axis(keys.length, this.parts[1], block)];
     this.signed = lead === "change";
-    this.hasImages = this.parts.flat().some(({ kind }) => kind === "grid");
+    const grids = this.parts.flat().filter((part): part is Grid => part.kind === "grid");
+    [this.hasImages, this.hasSeveral] = [grids.length > 0, new Set(grids.map(({ number }) => number)).size > 1];
     this.same = kind !== "cross" && queries.length === keys.length && JSON.stringify(this.parts[0]) === JSON.stringify(this.parts[1]);
-    const outside = this.outside(0);
+    const { outside } = this.axes[0];
     const last = outside.filter((position) => !queries[position]![1]).at(-1) ?? outside.at(-1);
-    const isText = outside.length > FEW;
+    const isText = outside.length > (kind === "cross" ? 0 : FEW);
     this.first = isText || this.parts[0].some((part) => part.kind === "times") ? [0, queries.length - 1] : outside.length ? [0, outside[0]!] : null;
     if (isText) {
       this.first = [0, last!];
@@ -127,11 +131,7 @@ export class Places {
   }
 
   private isWord(position: number, side: Side): boolean {
-    return !this.isInPart[side][position];
-  }
-
-  private outside(side: Side): number[] {
-    return [...this.tokens[side].keys()].filter((position) => this.isWord(position, side));
+    return this.axes[side].rank[position]! >= 0;
   }
 
   /** The words of an axis, with a sign for each part between them. */
@@ -143,7 +143,8 @@ export class Places {
     for (let position = 0; position < this.tokens[side].length; position++) {
       const part = this.partAt(side, position);
       if (part) {
-        children.push(h("span", { class: "quiet", "aria-hidden": "true" }, `${part.kind === "grid" ? "▦" : "∿"}${this.parts[side].length > 1 ? this.parts[side].indexOf(part) + 1 : ""}`));
+        const sign = part.kind === "times" ? "∿" : part.above ? "" : `▦${this.hasSeveral ? part.number + 1 : ""}`;
+        if (sign) children.push(h("span", { class: "quiet", "aria-hidden": "true" }, sign));
         position += countOf(part) - 1;
         continue;
       }
@@ -196,83 +197,67 @@ export class Places {
         const share = (part: number, all: number): string => `${(100 * part) / all}%`;
         Object.assign(frame.style, { left: share(left, width), top: share(top, height), width: share(right - left, width), height: share(bottom - top, height) });
       }
-      return h("figure", { class: "original" }, h("div", {}, h("img", { src: source, alt: t(image.original ? "place-original" : "place-plain"), width, height }), frame),
-        h("figcaption", { class: "quiet" }, t(image.original ? "place-original" : "place-plain")));
+      const picture = h("div", {}, h("img", { src: source, alt: t(image.original ? "place-original" : "place-plain"), width, height }), frame);
+      picture.style.setProperty("--wide", `${ORIGINAL * Math.min(2, width / height)}rem`);
+      return h("figure", { class: "original" }, picture, h("figcaption", { class: "quiet" }, t(image.original ? "place-original" : "place-plain")));
     });
   }
 
   // --- names
 
+  /** The number of a grid's image, if there are several. */
   private nameOf(part: Grid): string {
-    const grids = this.parts.flat().filter((other): other is Grid => other.kind === "grid");
-    if (new Set(grids.map(({ start, number }) => number ?? start)).size < 2) return this.images[part.image]?.name ?? "";
-    const axis = this.parts.find((parts) => parts.includes(part)) ?? this.parts[1];
-    const number = part.number ?? axis.filter(({ kind }) => kind === "grid").indexOf(part);
-    return this.images[part.image]?.name || t("place-number", number + 1);
+    return this.hasSeveral ? t("place-number", part.number + 1) : "";
   }
 
   /** The name of a position in a sentence. */
   name([side, position]: Spot): string {
     const part = this.partAt(side, position);
-    if (part?.kind === "times") return t("place-time", String(part.values[position - part.start]!));
+    if (part?.kind === "times") return t("place-time", written(this.tokens[side][position]!));
     if (part) {
       const k = position - part.start;
-      return [this.nameOf(part), t("place-cell", (part.above ?? 0) + Math.floor(k / part.columns) + 1, (k % part.columns) + 1)].filter(Boolean).join(", ");
+      return [this.nameOf(part), t("place-cell", part.above + Math.floor(k / part.columns) + 1, (k % part.columns) + 1)].filter(Boolean).join(", ");
     }
     return isolated(written(this.tokens[side][position]!));
   }
 
   // --- weights
 
-  /** The weights of a layer, once they are unpacked. */
-  private weightsOf(layer: number): Weights | null {
-    const known = this.layers[layer];
-    if (known instanceof Weights) return known;
-    this.layers[layer] ??= this.unpack(layer);
-    return null;
-  }
-
-  private async unpack(layer: number): Promise<void> {
-    this.layers[layer] = await Weights.of(this.view.layers[layer]!.maps!, [this.tokens[0].length, this.tokens[1].length], this.parts, this.signed);
-    if (layer === this.state.layer) this.listeners.changed();
-  }
-
-  get isReady(): boolean {
-    return this.view.layers.every((_, layer) => this.layers[layer] instanceof Weights);
-  }
-
-  async allReady(): Promise<void> {
-    await Promise.all(this.view.layers.map((_, layer) => this.ready(layer)));
-  }
-
-  /** Unpacks a layer. */
-  async ready(layer: number): Promise<void> {
-    if (!(this.layers[layer] instanceof Weights)) await (this.layers[layer] ??= this.unpack(layer));
+  /** Unpacks the weights of a layer. */
+  ready(layer: number): Promise<void> {
+    return (this.unpacking[layer] ??= Weights.of(this.view.layers[layer]!.maps!, this.axes, this.signed).then((weights) => {
+      this.layers[layer] = weights;
+      if (layer === this.state.layer) this.listeners.changed();
+    }));
   }
 
   /** The mean over heads of the weights of a spot, for each position of the other axis. */
   private valuesOf(layer: number, heads: readonly number[], spot: Spot | null): Float32Array {
-    const all = heads.map((head) => (this.layers[layer] as Weights).of(head, spot, this.hide.input.checked));
+    const all = heads.map((head) => this.layers[layer]!.of(head, spot, this.hide.input.checked));
     const [first, ...rest] = all.length ? all : [new Float32Array(this.tokens[spot?.[0] ? 0 : 1].length)];
     return rest.length ? first!.map((value, k) => rest.reduce((sum, each) => sum + each[k]!, value) / all.length) : first!;
   }
 
   /** The weight of a pair, of a layer that is unpacked. */
   weight(layer: number, head: number, query: number, key: number): number {
-    return (this.layers[layer] as Weights).of(head, [0, query], false)[key]!;
+    return this.layers[layer]!.of(head, [0, query], false)[key]!;
   }
 
   private sinksOf(layer: number, heads: readonly number[]): Uint8Array {
-    const weights = this.layers[layer] as Weights;
+    const weights = this.layers[layer]!;
     const [first, ...rest] = heads.map((head) => weights.sinks(head));
     return first ? first.map((is, key) => Number(is || rest.some((each) => each[key]))) : new Uint8Array(this.tokens[1].length);
   }
 
+  /** The sizes of the weights of positions inside or outside of parts, from the smallest to the largest, without sinks. */
+  private sizesOf(values: Float32Array, side: Side, inside: boolean, sinks: Uint8Array | null): Float32Array {
+    return values.map(Math.abs).filter((_, position) => inside !== this.isWord(position, side) && !sinks?.[position]).sort();
+  }
+
   /** The scale of some weights, for the positions inside or outside of parts: sinks and a few peaks do not darken the rest. */
   private scaleOf(values: Float32Array, side: Side, inside: boolean, sinks: Uint8Array | null): Scale {
-    const sizes = [...values.keys()].filter((position) => inside !== this.isWord(position, side) && !(side === 1 && sinks?.[position]))
-      .map((position) => Math.abs(values[position]!)).sort((one, other) => other - one);
-    const full = sizes[Math.floor(PEAKS * sizes.length)] ?? 0;
+    const sizes = this.sizesOf(values, side, inside, side ? sinks : null);
+    const full = sizes.at(-1 - Math.floor(PEAKS * sizes.length)) ?? 0;
     return { full: this.signed ? full : Math.max(full, FLAT / values.length), gamma: 2 ** Number(this.contrast.input.value), signed: this.signed };
   }
 
@@ -282,8 +267,11 @@ export class Places {
   show(layer: number, heads: readonly number[], over: Spot | null, kept: Spot | null): string {
     const spot = over ?? kept;
     Object.assign(this.state, { layer, heads, kept });
-    const weights = this.weightsOf(layer);
-    if (!weights) return t("loading-weights");
+    const weights = this.layers[layer];
+    if (!weights) {
+      void this.ready(layer);
+      return t("loading-weights");
+    }
     const values = this.valuesOf(layer, heads, spot);
     const side: Side = spot?.[0] ? 0 : 1; // of the values
     // Where no picture has the values, as of words that look at a region, pictures stay as they were.
@@ -292,21 +280,21 @@ export class Places {
     const shownSide: Side = base?.[0] ? 0 : 1;
     const sinks = this.signed ? null : this.sinksOf(layer, heads);
     const scale = this.scaleOf(shown, shownSide, true, sinks);
-    const inside = [...shown.keys()].filter((position) => !this.isWord(position, shownSide)).map((position) => Math.abs(shown[position]!)).sort((one, other) => other - one);
+    const inside = this.sizesOf(shown, shownSide, true, null);
     const look: Omit<Look, "values" | "mark"> = {
       scale, opacity: Number(this.opacity.input.value), hidden: this.hide.input.checked && shownSide === 1, sinks: shownSide === 1 ? sinks : null,
-      outlined: this.outline.input.checked && inside[0] ? Math.max(inside[Math.ceil(OUTLINED * inside.length) - 1]!, this.signed || shownSide === 0 ? Number.MIN_VALUE : 1 / shown.length) : Infinity,
+      outlined: this.outline.input.checked && inside.at(-1) ? Math.max(inside.at(-Math.ceil(OUTLINED * inside.length))!, this.signed || shownSide === 0 ? Number.MIN_VALUE : 1 / shown.length) : Infinity,
     };
     for (const { sides, picture } of this.pictures) {
       picture.show({ ...look, values: sides.includes(shownSide) ? shown : null, mark: spot && sides.includes(spot[0]) ? spot[1] : null });
     }
     this.tint(values, side, spot, kept, sinks);
     this.state.scale = scale;
-    this.drawLegend(scale, shown.length, (inside[0] ?? 0) > scale.full);
-    const onParts = [0, 0];
-    values.forEach((value, position) => (onParts[this.isWord(position, side) ? 0 : 1]! += value));
+    this.drawLegend(scale, shown.length, (inside.at(-1) ?? 0) > scale.full);
+    const [onWords, onParts] = [false, true].map((inside) => values.reduce((sum, value, position) => sum + (inside !== this.isWord(position, side) ? value : 0), 0)) as [number, number];
+    const sum = this.view.layers[layer]!.whole ? onWords + onParts : 1; // codes are rounded
     this.share.textContent = [
-      side === 1 && !this.signed && onParts[0] && this.parts[1].length ? t("place-share", percent(Math.min(1, onParts[1]!)), percent(onParts[0]!)) : "",
+      side === 1 && !this.signed && onWords && this.parts[1].length ? t("place-share", percent(onParts / sum), percent(onWords / sum)) : "",
       look.hidden && sinks?.some(Boolean) ? t("place-hidden", sinks.reduce((sum, is) => sum + is, 0)) : sinks?.some(Boolean) ? t("place-sinks") : "",
       this.view.layers[layer]!.whole ? "" : t("place-largest"),
       spot && weights.isPooled(spot) ? t("place-pooled", weights.block) : "",
@@ -355,17 +343,18 @@ export class Places {
   }
 
   private said(values: Float32Array, side: Side, spot: Spot | null): string {
-    const most = [...values.keys()].filter((position) => values[position]).sort((one, other) => Math.abs(values[other]!) - Math.abs(values[one]!)).slice(0, SAID)
+    const sizes = values.map(Math.abs);
+    const least = sizes.slice().sort().at(-SAID) ?? 0;
+    const most = [...values.keys()].filter((position) => sizes[position] && sizes[position] >= least).sort((one, other) => sizes[other]! - sizes[one]!).slice(0, SAID)
       .map((position) => `${this.name([side, position])} (${this.percent(values[position]!)})`).join(" · ") || "—";
     return spot ? t(spot[0] ? "place-said-by" : "place-said", this.name(spot), most) : t("place-said-mean", most);
   }
 
-  /** The weights of the kept spot in a head: its map on the pictures, or bars if there is none; null until they are unpacked. */
-  thumb(layer: number, head: number): HTMLCanvasElement | null {
+  /** The weights of the kept spot in a head: its map on the pictures, or bars if there is none. The layer must be unpacked. */
+  thumb(layer: number, head: number): HTMLCanvasElement {
     const { kept } = this.state;
     const side: Side = kept?.[0] ? 0 : 1;
     const groups = grouped(this.parts[side].filter((part): part is Grid => part.kind === "grid"));
-    if (!(this.layers[layer] instanceof Weights)) return null;
     const values = this.valuesOf(layer, [head], kept);
     const sinks = side && !this.signed ? this.sinksOf(layer, [head]) : null;
     const look = { values, scale: this.scaleOf(values, side, true, sinks), sinks, hidden: this.hide.input.checked };
@@ -383,11 +372,12 @@ export class Places {
     groups.forEach((grids, k) => {
       const image = this.images[grids[0]!.image];
       const [width, height] = image ? [image.width, image.height] : [grids[0]!.columns, grids[0]!.rows];
-      const scale = THUMB / Math.max(width, height);
-      const [x, y] = [k * THUMB + (THUMB - width * scale) / 2, (THUMB - height * scale) / 2];
-      for (const { start, rows, columns, box } of grids) {
-        const [left, top, right, bottom] = image ? box : [0, 0, width, height];
-        brush.drawImage(mapOf(start, rows, columns, look), x + left * scale, y + top * scale, (right - left) * scale, (bottom - top) * scale);
+      const ratio = ratioOf(width, height);
+      const [wide, tall] = [THUMB * Math.min(1, ratio), THUMB * Math.min(1, 1 / ratio)];
+      const [x, y] = [k * THUMB + (THUMB - wide) / 2, (THUMB - tall) / 2];
+      for (const grid of grids) {
+        const [left, top, right, bottom] = image ? grid.box : [0, 0, width, height];
+        drawMap(brush, grid, look, x + (left / width) * wide, y + (top / height) * tall, ((right - left) / width) * wide, ((bottom - top) / height) * tall);
       }
     });
     return canvas;

@@ -131,7 +131,7 @@ class Views {
     this.drawTokens();
     this.drawHeads();
     this.drawAll();
-    this.drawPair();
+    void this.drawPair();
     if (this.places) whenNear(this.grid, () => {
       this.near = true;
       void this.drawMaps();
@@ -372,7 +372,7 @@ class Views {
   private chooseNone(): void {
     this.chosen.fill(null);
     this.drawTokens();
-    this.drawPair();
+    void this.drawPair();
     void this.drawMaps();
   }
 
@@ -382,7 +382,7 @@ class Views {
     if (listed && this.columns.rowOf[side][token]! < 0) this.special.checked = true;
     this.drawTokens();
     if (listed) this.columns.reveal(this.columns.rowOf[side][token]!);
-    this.drawPair();
+    void this.drawPair();
     void this.drawMaps();
   }
 
@@ -393,13 +393,13 @@ class Views {
     const [led, { lead }] = [this.led(layer, k), this.view];
     const label = [t("view-head", this.numberOf(layer), heads[k]!), share >= 0 && `${t(`looks-${doing}`)} ${number(share)}`, lead && led !== null && `${t(`looks-${lead}`)} ${this.ledText(led)}`].filter(Boolean).join(" · ");
     const canvas = h("canvas", { width: columns, height: rows, class: this.signed && "signed" });
-    const image = new ImageData(columns || 1, rows || 1);
-    for (let cell = 0; cell < rows * columns; cell++) {
+    const image = this.places ? null : new ImageData(columns, rows);
+    for (let cell = 0; image && cell < rows * columns; cell++) {
       const weight = this.values[map[k * rows * columns + cell]!]!;
       if (this.signed) image.data.set(TINTS[weight < 0 ? 1 : 0], 4 * cell);
       image.data[4 * cell + 3] = 255 * Math.sqrt(Math.abs(weight));
     }
-    canvas.getContext("2d")!.putImageData(image, 0, 0);
+    if (image) canvas.getContext("2d")!.putImageData(image, 0, 0);
     return h("button", { type: "button", class: "thumb", title: label, "aria-label": label, click: () => {
       this.several = false;
       this.showLayer(layer, [k]);
@@ -414,10 +414,7 @@ class Views {
     for (const [l, thumbs] of this.thumbs.entries()) {
       await this.places.ready(l);
       if (turn !== this.turn) return;
-      thumbs.forEach((thumb, k) => {
-        const map = this.places!.thumb(l, k);
-        if (map) thumb.firstChild!.replaceWith(map);
-      });
+      thumbs.forEach((thumb, k) => thumb.firstChild!.replaceWith(this.places!.thumb(l, k)));
       await new Promise((resolve) => setTimeout(resolve)); // a pointer goes first
     }
   }
@@ -480,7 +477,7 @@ class Views {
     return input;
   }
 
-  private drawPair(): void {
+  private async drawPair(): Promise<void> {
     const { queries, keys, layers } = this.view;
     const [query, key] = this.chosen;
     this.pickers.forEach((input, side) => {
@@ -491,12 +488,10 @@ class Views {
     this.pairs.replaceChildren();
     this.pairs.hidden = query === null || key === null;
     if (query === null || key === null) return;
-    if (this.places && !this.places.isReady) {
-      void this.places.allReady().then(() => this.drawPair());
-      return;
-    }
+    if (this.places) await Promise.all(layers.map((_, layer) => this.places!.ready(layer)));
+    if (query !== this.chosen[0] || key !== this.chosen[1]) return;
     const widest = layers.reduce((most, { heads }) => (heads.length > most.length ? heads : most), layers[0]!.heads);
-    this.pairs.append(h("table", { class: "pairs" },
+    this.pairs.replaceChildren(h("table", { class: "pairs" },
       h("thead", {}, h("tr", {}, h("th"), ...widest.map((head) => h("th", { scope: "col" }, String(head))))),
       h("tbody", {}, ...layers.map(({ name, heads }, l) => h("tr", {}, h("th", { scope: "row", title: name }, String(this.numberOf(l))), ...heads.map((_, k) => {
         const [weight, below] = this.weight(l, k, query, key);

@@ -10,8 +10,8 @@ export interface Grid {
   /** The number of the image; −1 for none. */
   readonly image: number;
   /** The number of the lattice that the grid is a part of, and the lattice's rows above the grid. */
-  readonly number?: number;
-  readonly above?: number;
+  readonly number: number;
+  readonly above: number;
   /** Left, top, right and bottom edge in pixels of the image. */
   readonly box: readonly [number, number, number, number];
 }
@@ -42,44 +42,38 @@ const SIGN = 128; // bit of a code of a weight below 0
 const STRONG = 10; // times the uniform weight, from most queries: a sink
 const LEAST = 8; // queries that a sink needs
 
-const valuesOf = (signed: boolean): Float32Array => Float32Array.from({ length: 256 }, (_, code) => {
+/** Weights by code: of codes without signs, and with signs. */
+const VALUES = [false, true].map((signed) => Float32Array.from({ length: 256 }, (_, code) => {
   const magnitude = signed ? code & (SIGN - 1) : code;
   if (!magnitude) return 0;
   return signed ? (code & SIGN ? -1 : 1) * 2 ** ((magnitude - SIGN + 1) / 6) : 2 ** ((magnitude - 255) / 12);
-});
+}));
 
 export const countOf = (part: Part): number => (part.kind === "grid" ? part.rows * part.columns : part.values.length);
 
-/** Positions of an axis in groups: a group for each word, and for each block of a part. */
+/** Positions of an axis in groups: a group for each word, and for each block of an image or time axis. */
 export class Axis {
   readonly group: Int32Array;
-  readonly sizes: number[] = [];
+  readonly sizes: Int32Array;
   /** Positions outside all parts; and the index of each position among them, or −1. */
-  readonly outside: number[] = [];
+  readonly outside: readonly number[];
   readonly rank: Int32Array;
 
-  constructor(readonly length: number, readonly parts: readonly Part[], block: number) {
-    this.group = new Int32Array(length);
-    this.rank = new Int32Array(length).fill(-1);
-    for (let position = 0; position < length; ) {
-      const part = parts.find(({ start }) => start === position);
-      const first = this.sizes.length;
-      if (!part) {
-        this.rank[position] = this.outside.push(position) - 1;
-        this.join(position++, first);
-        continue;
-      }
-      const columns = part.kind === "grid" ? part.columns : 1;
-      const across = Math.ceil(columns / block);
-      for (let k = 0; k < countOf(part); k++, position++) {
-        this.join(position, first + Math.floor(Math.floor(k / columns) / block) * across + Math.floor((k % columns) / block));
-      }
+  constructor(readonly length: number, parts: readonly Part[], block: number) {
+    const names = Array.from({ length }, (_, position) => String(position));
+    const blocks = (part: Part, k: number): readonly number[] =>
+      part.kind === "grid" ? [part.number, Math.floor((part.above + Math.floor(k / part.columns)) / block), Math.floor((k % part.columns) / block)] : [part.start, Math.floor(k / block)];
+    this.rank = new Int32Array(length);
+    for (const part of parts) {
+      this.rank.fill(-1, part.start, part.start + countOf(part));
+      for (let k = 0; k < countOf(part); k++) names[part.start + k] = `${part.kind} ${blocks(part, k).join(" ")}`;
     }
-  }
-
-  private join(position: number, group: number): void {
-    this.group[position] = group;
-    this.sizes[group] = (this.sizes[group] ?? 0) + 1;
+    const numbers = new Map([...new Set(names)].map((name, group) => [name, group]));
+    this.group = Int32Array.from(names, (name) => numbers.get(name)!);
+    this.sizes = new Int32Array(numbers.size);
+    for (const group of this.group) this.sizes[group]! += 1;
+    this.outside = [...this.rank.keys()].filter((position) => !this.rank[position]);
+    this.outside.forEach((position, rank) => (this.rank[position] = rank));
   }
 }
 
@@ -94,10 +88,8 @@ export class Weights {
     private readonly rows: Uint8Array, private readonly blocks: Uint8Array, private readonly values: Float32Array,
   ) {}
 
-  static async of({ block, rows, blocks }: Maps, lengths: readonly [number, number], parts: readonly [readonly Part[], readonly Part[]], signed: boolean): Promise<Weights> {
-    const read = async (text: string): Promise<Uint8Array> => (text ? unpacked(text) : new Uint8Array());
-    const axes = [new Axis(lengths[0], parts[0], block), new Axis(lengths[1], parts[1], block)] as const;
-    return new Weights(axes, block, await read(rows), await read(blocks), valuesOf(signed));
+  static async of({ block, rows, blocks }: Maps, axes: readonly [Axis, Axis], signed: boolean): Promise<Weights> {
+    return new Weights(axes, block, rows ? await unpacked(rows) : new Uint8Array(), await unpacked(blocks), VALUES[Number(signed)]!);
   }
 
   /** The weight of each position of the other axis with one position; of all queries, the mean. */
@@ -119,16 +111,22 @@ export class Weights {
   }
 
   private row(head: number, query: number, hidden: boolean): Float32Array {
-    return Float32Array.from({ length: this.axes[1].length }, (_, key) => this.shown(head, query, key, hidden));
+    const [from, to] = this.axes;
+    const exact = this.isExact(query);
+    const [codes, start] = exact ? [this.rows, (head * from.outside.length + from.rank[query]!) * to.length] : [this.blocks, (head * from.sizes.length + from.group[query]!) * to.sizes.length];
+    const sinks = !hidden ? null : exact ? this.sinks(head) : this.groupSinks(head);
+    const factor = hidden ? this.rescaling(head)[query]! : 1;
+    const weights = new Float32Array(to.length);
+    for (let key = 0; key < weights.length; key++) if (!sinks?.[key]) weights[key] = factor * this.values[codes[start + (exact ? key : to.group[key]!)]!]!;
+    return weights;
   }
 
+  /** The weights of a key; if sinks are hidden, their shares in the weights of each query on other keys. */
   private column(head: number, key: number, hidden: boolean): Float32Array {
-    return Float32Array.from({ length: this.axes[0].length }, (_, query) => this.shown(head, query, key, hidden));
-  }
-
-  /** The weight of a pair; if sinks are hidden, its share in the weights of the other keys. */
-  private shown(head: number, query: number, key: number, hidden: boolean): number {
-    return hidden && this.isHidden(head, query, key) ? 0 : this.at(head, query, key) * (hidden ? this.rescaling(head)[query]! : 1);
+    return Float32Array.from({ length: this.axes[0].length }, (_, query) => {
+      if (hidden && (this.isExact(query) ? this.sinks(head) : this.groupSinks(head))[key]) return 0;
+      return this.at(head, query, key) * (hidden ? this.rescaling(head)[query]! : 1);
+    });
   }
 
   private mean(head: number, hidden: boolean): Float32Array {
@@ -162,10 +160,6 @@ export class Weights {
     return this.rows.length > 0 && this.axes[0].rank[query]! >= 0;
   }
 
-  private isHidden(head: number, query: number, key: number): boolean {
-    return !!(this.isExact(query) ? this.sinks(head) : this.groupSinks(head))[key];
-  }
-
   /** As `sinks`, with all patches of a block. */
   private groupSinks(head: number): Uint8Array {
     const known = this.groupSinkOf[head];
@@ -183,8 +177,9 @@ export class Weights {
         if (weight * visible >= STRONG / (this.rows.length ? Math.sqrt(to.sizes[key]!) : 1)) strong[key]! += from.sizes[group]!;
       }
     }
-    const peaks = new Set([...to.group].filter((_, key) => this.isPeak(head, key)));
-    return (this.groupSinkOf[head] = Uint8Array.from(to.group, (group) => Number(seen[group]! >= LEAST && 2 * strong[group]! > seen[group]! && peaks.has(group))));
+    const isStrong = (group: number): boolean => seen[group]! >= LEAST && 2 * strong[group]! > seen[group]!;
+    const peaks = new Set([...to.group].filter((group, key) => isStrong(group) && this.isPeak(head, key)));
+    return (this.groupSinkOf[head] = Uint8Array.from(to.group, (group) => Number(peaks.has(group))));
   }
 
   /** Of each query, 1 over its weight on all keys but sinks. */

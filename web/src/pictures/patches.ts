@@ -9,11 +9,11 @@ export interface Shown {
   readonly source: string;
   readonly width: number;
   readonly height: number;
-  readonly name: string;
   readonly original?: { readonly source: string; readonly width: number; readonly height: number; readonly frame: readonly [number, number, number, number] };
 }
 
 const TALL = 540; // most height of an image, in pixels
+const LONGEST = 8; // most width in heights, or height in widths: longer images are squeezed
 const DIM = 0.4; // of an image under a map: colours are brighter than what they lie on
 const MARK = "#19e3ff"; // unlike any colour of the scale
 
@@ -28,6 +28,7 @@ interface Cell {
 export class Patches extends Placed<HTMLCanvasElement> {
   readonly element: HTMLElement;
   private readonly size: readonly [width: number, height: number];
+  private readonly ratio: number; // of the width that is drawn to the height
   private readonly grids: readonly Grid[];
   private readonly image = new Image();
   private grey: HTMLCanvasElement | null = null; // the image at the size and opacity that it is drawn in
@@ -36,9 +37,10 @@ export class Patches extends Placed<HTMLCanvasElement> {
     super(h("canvas", { class: "patches" }), grids[0]!.start, label, listeners);
     this.size = image ? [image.width, image.height] : [grids[0]!.columns, grids[0]!.rows];
     this.grids = image ? grids : grids.map((grid) => ({ ...grid, box: [0, 0, ...this.size] as const }));
-    this.box.style.aspectRatio = `${this.size[0]} / ${this.size[1]}`;
-    this.box.style.maxWidth = `${Math.round((TALL * this.size[0]) / this.size[1])}px`;
-    this.element = h("figure", { class: "image" }, this.box, image?.name ? h("figcaption", { class: "quiet", dir: "auto" }, image.name) : null);
+    this.ratio = ratioOf(...this.size);
+    this.box.style.aspectRatio = String(this.ratio);
+    this.box.style.maxWidth = `${Math.round(TALL * this.ratio)}px`;
+    this.element = h("figure", { class: "image" }, this.box);
     this.image.addEventListener("load", () => {
       this.grey = null;
       this.draw();
@@ -122,9 +124,9 @@ export class Patches extends Placed<HTMLCanvasElement> {
   private paint(brush: CanvasRenderingContext2D, width: number, height: number, look: Look): void {
     brush.imageSmoothingEnabled = false;
     brush.globalAlpha = look.opacity;
-    for (const { start, rows, columns } of this.grids) {
-      const [{ x, y }, last] = [this.cell(start, width, height), this.cell(start + rows * columns - 1, width, height)];
-      brush.drawImage(mapOf(start, rows, columns, look), x, y, last.x + last.width - x, last.y + last.height - y);
+    for (const grid of this.grids) {
+      const [left, top, right, bottom] = grid.box.map((edge, k) => (edge / this.size[k % 2]!) * (k % 2 ? height : width));
+      drawMap(brush, grid, look, left!, top!, right! - left!, bottom! - top!);
     }
     brush.globalAlpha = 1;
   }
@@ -174,14 +176,14 @@ export class Patches extends Placed<HTMLCanvasElement> {
     return lines.join("");
   }
 
-  /** The picture as SVG at some width; and its height. */
-  svg(width: number): readonly [SVGElement, number] {
-    const height = (width * this.size[1]) / this.size[0];
+  /** The picture as SVG of at most this width and height; and its height. */
+  svg(most: number): readonly [SVGElement, number] {
+    const [width, height] = [most * Math.min(1, this.ratio), most * Math.min(1, 1 / this.ratio)];
     const look = this.drawn!;
     const coloured = [...(look.values ? this.cells(width, height) : [])].filter(({ position }) => !(look.hidden && look.sinks?.[position]));
     const marked = this.marked === null ? null : this.cell(this.marked, width, height);
     return [s("g", {},
-      s("image", { href: this.greyed(2 * width, Math.round(2 * height), look.opacity).toDataURL(), width, height }),
+      s("image", { href: this.greyed(Math.round(2 * width), Math.round(2 * height), look.opacity).toDataURL(), width, height }),
       s("g", { opacity: look.opacity, "shape-rendering": "crispEdges" }, ...coloured.map(({ position, x, y, width: wide, height: tall }) =>
         s("rect", { x, y, width: wide, height: tall, ...filled(colourOf(look.values![position]!, look.scale)) }))),
       ...[["#000", 3.5], ["#fff", 1.5]].map(([ink, line]) => s("path", { d: this.outline(width, height, look), fill: "none", stroke: ink!, "stroke-width": line! })),
@@ -191,17 +193,24 @@ export class Patches extends Placed<HTMLCanvasElement> {
   }
 }
 
-/** The weights of a grid's patches, a point for each. */
-export function mapOf(start: number, rows: number, columns: number, { values, scale, sinks, hidden }: Pick<Look, "values" | "scale" | "sinks" | "hidden">): HTMLCanvasElement {
-  const canvas = h("canvas", { width: columns, height: rows });
-  const points = new ImageData(columns, rows);
+/** The ratio of the drawn width to the drawn height of an image. */
+export const ratioOf = (width: number, height: number): number => Math.max(1 / LONGEST, Math.min(LONGEST, width / height));
+
+let points: CanvasRenderingContext2D | null = null; // of a canvas with a pixel for each patch
+
+/** Draws the weights of a grid's patches in a rectangle. */
+export function drawMap(brush: CanvasRenderingContext2D, { start, rows, columns }: Grid, { values, scale, sinks, hidden }: Pick<Look, "values" | "scale" | "sinks" | "hidden">,
+  x: number, y: number, width: number, height: number): void {
+  points ??= h("canvas").getContext("2d", { willReadFrequently: true })!;
+  [points.canvas.width, points.canvas.height] = [columns, rows];
+  const map = new ImageData(columns, rows);
   for (let k = 0; k < rows * columns; k++) {
     if (hidden && sinks?.[start + k]) continue;
     const [red, green, blue, opacity] = colourOf(values![start + k]!, scale);
-    points.data.set([red, green, blue, 255 * opacity], 4 * k);
+    map.data.set([red, green, blue, 255 * opacity], 4 * k);
   }
-  canvas.getContext("2d")!.putImageData(points, 0, 0);
-  return canvas;
+  points.putImageData(map, 0, 0);
+  brush.drawImage(points.canvas, x, y, width, height);
 }
 
 /** Grids by image; overlapping grids of one image, such as its tiles and its overview, are apart. */

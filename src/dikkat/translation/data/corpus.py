@@ -125,7 +125,7 @@ def keeps_duplicates(pairs: Corpus | Sequence[Pair]) -> bool:
     return as_corpus(pairs).fingerprint() is None
 
 
-class _Stored(Corpus):
+class StoredCorpus(Corpus):
     """A corpus that reads its pairs and raises `CorpusError` if there are none."""
 
     def __iter__(self) -> Iterator[Pair]:
@@ -140,7 +140,7 @@ class _Stored(Corpus):
     def _pairs(self) -> Iterator[Pair]: ...
 
 
-class TsvCorpus(_Stored):
+class TsvCorpus(StoredCorpus):
     r"""Sentence pairs of a table: lines `source TAB target`, or CSV if the file's name ends in `.csv` or `.csv.gz`.
 
     Each iteration reads the file. Without names of columns the first two columns are read, and a first row such as
@@ -173,7 +173,7 @@ class TsvCorpus(_Stored):
     def __init__(self, path: str | Path, source: str | None = None, target: str | None = None) -> None:
         if (source is None) != (target is None):
             raise CorpusError(f"columns: got source={source!r} and target={target!r}; expected the names of both")
-        self.path = _rereadable(path)
+        self.path = rereadable(path)
         self._columns = [] if source is None or target is None else [source, target]
         self._has_warned = False
 
@@ -212,7 +212,7 @@ class TsvCorpus(_Stored):
 
     def fingerprint(self) -> str:
         """Return the file's path, size and modification time, and the columns."""
-        return " ".join(["tsv", _fingerprint(self.path), *self._columns])
+        return " ".join(["tsv", file_state(self.path), *self._columns])
 
 
 def _read_rows(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
@@ -249,7 +249,7 @@ def _header(row: Sequence[str]) -> list[str] | None:
     return names if len(set(names)) == 2 and all(map(COLUMN_NAME.fullmatch, names)) else None
 
 
-class AlignedCorpus(_Stored):
+class AlignedCorpus(StoredCorpus):
     """Sentence pairs of two files; line i of one file translates line i of the other. Each iteration reads both.
 
     Args:
@@ -273,7 +273,7 @@ class AlignedCorpus(_Stored):
     """
 
     def __init__(self, source: str | Path, target: str | Path) -> None:
-        self.source, self.target = _rereadable(source), _rereadable(target)
+        self.source, self.target = rereadable(source), rereadable(target)
 
     def _pairs(self) -> Iterator[Pair]:
         lines = enumerate(zip_longest(read_lines(self.source), read_lines(self.target)), start=1)
@@ -293,10 +293,10 @@ class AlignedCorpus(_Stored):
 
     def fingerprint(self) -> str:
         """Return both files' paths, sizes and modification times."""
-        return f"aligned {_fingerprint(self.source)} {_fingerprint(self.target)}"
+        return f"aligned {file_state(self.source)} {file_state(self.target)}"
 
 
-class DatasetCorpus(_Stored):
+class DatasetCorpus(StoredCorpus):
     """Sentence pairs streamed from a Hugging Face data set, by its name or from a local folder.
 
     Rows with an empty side, or with more than `MAX_CHARACTERS` characters on a side, are skipped, and a warning has
@@ -398,27 +398,29 @@ def _columns(row: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}"
 
 
-def _rereadable(path: str | Path) -> Path:
+def rereadable(path: str | Path) -> Path:
+    """Return the path of a file that can be read several times; a pipe raises."""
     path = Path(path)
     if path.is_fifo():
         raise CorpusError(f"{path}: got a pipe, which can be read only once; expected a file")
     return path
 
 
-def _fingerprint(path: Path) -> str:
+def file_state(path: Path) -> str:
+    """Return a file's path, size and modification time."""
     status = path.stat()
     return f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
 
 
 def _check_pair(source: str, target: str, where: str) -> Pair:
-    source, target = (_check_text(side, where).strip() for side in (source, target))
+    source, target = (check_text(side, where).strip() for side in (source, target))
     if not source or not target:
         side = "target" if source else "source"
         raise CorpusError(f"{where}: the {side} sentence is empty. Remove the pair, on both sides")
     return source, target
 
 
-def _check_text(text: str, where: str) -> str:
+def check_text(text: str, where: str) -> str:
     """Return the text without a leading byte-order mark, which concatenated files may have on any line."""
     if "\0" in text:
         raise CorpusError(f"{where}: got a NUL character; expected text: binary, or UTF-16? Convert it to UTF-8")
@@ -476,7 +478,7 @@ def decode_line(raw: bytes, where: str) -> str:
             f"{where}: got more than {MAX_CHARACTERS:,} characters; expected one sentence a line. The line begins with "
             f"{_shortened(line)}"
         )
-    return _check_text(line, where).strip(" \r\n\f\v")
+    return check_text(line, where).strip(" \r\n\f\v")
 
 
 def _shortened(text: str, limit: int = 40) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from dikkat.errors import InputError
 from dikkat.storage import toml
 from dikkat.translation import phrasebook
+from dikkat.translation.data.catalogues import CatalogueCorpus, kind_of
 from dikkat.translation.data.corpus import AlignedCorpus, DatasetCorpus, TsvCorpus
 from dikkat.translation.data.named_corpora import NAMES, named
 from dikkat.translation.errors import CorpusError
@@ -42,6 +43,7 @@ class Source:
     | `{name = "tatoeba-fra-eng", part = "whole"}` | a corpus by name, and training, validation, test or whole |
     | `pairs.tsv`, `{tsv = "pairs.tsv"}` | lines of sentence, tab, translation; file names have a dot or a slash |
     | `pairs.csv`, `{tsv = "pairs.csv", source = "COLUMN", target = "COLUMN"}` | a table, with columns by their names |
+    | `memory.tmx`, `{tsv = "memory.tmx", source = "en", target = "tr"}` | TMX, XLIFF, PO or MO, also with languages |
     | `{source = "FILE", target = "FILE"}` | two files; line i of one translates line i of the other |
     | `{dataset = "NAME", source = "COLUMN", target = "COLUMN"}` | a Hugging Face data set; also `config`, `split` |
     | `{dataset = "./FOLDER", …}` | a data set from a folder, whose name begins with a dot, a slash or `~` |
@@ -52,8 +54,8 @@ class Source:
         name: A corpus that dikkat knows.
         part: The part of the corpus `name`; None: the one for its use in the recipe.
         tsv: A file of pairs.
-        source: A file of sentences, or the column of a table or a data set.
-        target: A file or a column of their translations.
+        source: A file of sentences, the column of a table or a data set, or the language of a TMX or XLIFF file.
+        target: A file, a column or a language of their translations.
         dataset: A data set of the Hugging Face Hub, or a local folder.
         config: The data set's configuration.
         split: The data set's split.
@@ -135,7 +137,7 @@ first=600)
     def languages(self) -> tuple[str, str] | None:
         """The source and the target language, if the names of the corpus or of its columns have them."""
         if self.tsv is not None:
-            return TsvCorpus(self.tsv, self.source, self.target).languages
+            return self._file(self.tsv).languages
         return None if self.name is None else ("en", "de" if self.name.endswith("-de") else "fr")
 
     def open(self, part: Part) -> Any:
@@ -148,6 +150,9 @@ first=600)
         corpus = self._open(self.part or part)
         return corpus if self.first is None else list(islice(corpus, self.first))
 
+    def _file(self, path: str) -> TsvCorpus | CatalogueCorpus:
+        return (CatalogueCorpus if kind_of(path) else TsvCorpus)(path, self.source, self.target)
+
     def _open(self, part: Part) -> Any:
         if self.name == PHRASEBOOK:
             if part == "validation":
@@ -156,7 +161,7 @@ first=600)
         if self.name is not None:
             return getattr(named(self.name), part)
         if self.tsv is not None:
-            return TsvCorpus(self.tsv, self.source, self.target)
+            return self._file(self.tsv)
         source, target = self.source or "", self.target or ""  # neither is None in the other two forms
         if self.dataset is not None:
             return DatasetCorpus(self.dataset, self.config, self.split or "train", source=source, target=target)

@@ -149,7 +149,7 @@ def count_common(sentences: Iterable[str], hashes: NDArray[np.uint32]) -> tuple[
 
 
 def _hashes(sentences: Iterable[str]) -> NDArray[np.uint32]:
-    texts = (_normalise(sentence).encode() for sentence in sentences)
+    texts = (normalise(sentence).encode() for sentence in sentences)
     digests = b"".join(hashlib.blake2b(text, digest_size=4).digest() for text in texts)
     return np.frombuffer(digests, "<u4").astype(np.uint32)
 
@@ -168,7 +168,7 @@ class _Part(Corpus):
     def __iter__(self) -> Iterator[Pair]:
         is_empty = True
         for pair in self._corpus:
-            if self._is_member(_normalise(pair[0])):
+            if self._is_member(normalise(pair[0])):
                 is_empty = False
                 yield pair
         if is_empty:
@@ -191,14 +191,14 @@ class _Part(Corpus):
 class _WithoutLeaks(Corpus):
     def __init__(self, training: Corpus, held_out: Corpus) -> None:
         self._corpus, self._held_out = training, str(held_out)
-        self._keys = {_normalise(source) for source, _ in held_out}
+        self._keys = {normalise(source) for source, _ in held_out}
         self._has_warned = False
 
     def __iter__(self) -> Iterator[Pair]:
         total = kept_pairs = 0
         for pair in self._corpus:
             total += 1
-            if _normalise(pair[0]) not in self._keys:
+            if normalise(pair[0]) not in self._keys:
                 kept_pairs += 1
                 yield pair
         message = (
@@ -235,7 +235,7 @@ def _check_shares(*shares: float) -> None:
 def _distinct_sentences(pairs: Iterable[Pair], limit: int | None) -> list[str]:
     sentences: set[str] = set()
     for source, _ in pairs:
-        sentences.add(_normalise(source))
+        sentences.add(normalise(source))
         if len(sentences) == limit:
             break
     return sorted(sentences)
@@ -250,7 +250,7 @@ def _describe_count(keys: Sequence[str]) -> str:
     return f"the corpus has {count} different source {'sentence' if len(keys) == 1 else 'sentences'}"
 
 
-def _normalise(sentence: str) -> str:
+def normalise(sentence: str) -> str:
     """Return the sentence without differences of case, spacing, apostrophes and Unicode composition."""
     if not sentence.isascii():
         sentence = unicodedata.normalize("NFC", sentence).replace("’", "'")

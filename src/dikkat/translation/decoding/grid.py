@@ -23,6 +23,7 @@ from dikkat.translation.decoding.compiled.record import ENDED
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.decoding.stepwise import mean_log
+from dikkat.translation.memory.states import Nearest, States
 from dikkat.translation.network.model import TranslationModel, pad
 from dikkat.translation.network.weights import undescribed
 from dikkat.translation.text.special_tokens import BEGIN, END
@@ -37,13 +38,20 @@ def can_run(models: Sequence[TranslationModel], search: Search) -> bool:
 
 @torch.no_grad()
 def search_grid(
-    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search, slot_bits: Tensor
+    models: Sequence[TranslationModel],
+    sentences: Sequence[Sentence],
+    search: Search,
+    slot_bits: Tensor,
+    states: Sequence[States | None],
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each sentence, best first. Equally likely tokens come in any order."""
     beams, device = StepBeams(sentences, search, slot_bits), models[0].output_bias.device
     count, beam = len(sentences), search.beam
     source_tokens, lengths = pad([sentence.tokens for sentence in sentences])
-    grids = [Grid(model.eval(), to_device(source_tokens, device), lengths, beam) for model in models]
+    grids = [
+        Grid(model.eval(), to_device(source_tokens, device), lengths, beam, stored)
+        for model, stored in zip(models, states, strict=True)
+    ]
     vocabulary = len(models[0].output_bias)
     end_bonus = to_device(ENDED * F.one_hot(torch.tensor(END), vocabulary), device)
     first_place = to_device(torch.tensor([0.0, *[-torch.inf] * (beam - 1)]), device)
@@ -52,6 +60,7 @@ def search_grid(
     totals = first_place.double().repeat(count, 1)
     tables: list[tuple[Tensor, Tensor, Tensor]] = []
     weights: list[Tensor | None] = []
+    nearest: list[Nearest | None] = []
     min_tokens = max(sentence.min_tokens for sentence in sentences)
     for step in range(beams.table_steps):
         cancellation.check()
@@ -59,7 +68,9 @@ def search_grid(
             allowed = beams.allowed(step, np.arange(count), np.zeros(count, np.int64))
             special = torch.zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
             bars = to_device(torch.zeros(count, 1, vocabulary).index_copy_(2, beams.limited, special[:, None]), device)
-        all_scores, all_weights = zip(*(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True)
+        all_scores, all_weights, all_nearest = zip(
+            *(grid.step(tokens.flatten(), origins.flatten()) for grid in grids), strict=True
+        )
         scores = mean_log(all_scores) if len(all_scores) > 1 else all_scores[0].log_softmax(1)
         gains, top_tokens = (scores.unflatten(0, (count, beam)) + bars).topk(beam)
         # Ended hypotheses come first and keep one place each, regardless of the scores after the end.
@@ -69,10 +80,11 @@ def search_grid(
         tables.append((tokens, origins, totals))
         attention = [row for row, model in zip(all_weights, models, strict=True) if model.attends]
         weights.append(torch.stack(attention).mean(0) if len(attention) > 1 else next(iter(attention), None))
+        nearest.append(all_nearest[0] if len(models) == 1 else None)
         totals = totals + end_bonus.index_select(0, tokens.flatten()).view_as(totals)
         if len(tables) == _STEPS_AT_ONCE or step == beams.table_steps - 1:
-            beams.take_chosen(tables, weights)
-            tables, weights = [], []
+            beams.take_chosen(tables, weights, nearest)
+            tables, weights, nearest = [], [], []
             if not beams.state["rows"]:
                 break
     return beams.results()
@@ -84,7 +96,9 @@ class Grid:
     The gates and readout are sums. The terms of each token's embedding and each position's value are computed once.
     """
 
-    def __init__(self, model: TranslationModel, source_tokens: Tensor, lengths: Tensor, beam: int) -> None:
+    def __init__(
+        self, model: TranslationModel, source_tokens: Tensor, lengths: Tensor, beam: int, stored: States | None
+    ) -> None:
         memory, state = model.encode(source_tokens, lengths)
         decoder, rows = model.decoder, len(source_tokens) * beam
         dtype = torch.promote_types(memory.value.dtype, torch.float32)
@@ -113,9 +127,10 @@ class Grid:
         operands = operands._replace(gates=self._words[:1].expand(rows, -1))
         self._find_weights = Keys(operands, decoder.score.pair, decoder.score.profile).find_weights
         self._query_and_gates = project_states(operands, self._layers[-1])
+        self._stored = stored and stored.to(model.output_bias)
 
-    def step(self, tokens: Tensor, origins: Tensor) -> tuple[Tensor, Tensor]:
-        """Return scores (R, V) of the next tokens and weights (R, m), after `tokens` (R,) in rows `origins` (R,)."""
+    def step(self, tokens: Tensor, origins: Tensor) -> tuple[Tensor, Tensor, Nearest | None]:
+        """Return scores (R, V), weights (R, m) and the nearest states, after `tokens` (R,) in rows `origins` (R,)."""
         state = [layer.index_select(0, origins) for layer in self._state]
         cell = [None] * len(state) if self._cell is None else [layer.index_select(0, origins) for layer in self._cell]
         query, recurrent = self._query_and_gates(state[-1])
@@ -126,4 +141,8 @@ class Grid:
         self._state, cells, _ = zip(*cell_steps, strict=True)
         self._cell = self._cell and cells
         features = torch.addmm(readout, self._state[-1], self._readout).tanh_().add_(lexical)
-        return torch.addmm(self._output[0], features, self._output[1]), weights.flatten(0, 1)
+        scores = torch.addmm(self._output[0], features, self._output[1])
+        if self._stored is None:
+            return scores, weights.flatten(0, 1), None
+        nearest = self._stored.find_nearest(features)
+        return self._stored.mix(scores, nearest), weights.flatten(0, 1), nearest

@@ -5,7 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from dikkat.translation.memory.states import Nearest
+from dikkat.translation.text.special_tokens import UNKNOWN
+from dikkat.translation.text.tokenizer import Encoded
 
 _LONGEST = 30  # the most tokens of a sequence whose repetition is counted
 
@@ -33,12 +38,15 @@ class Hypothesis:
         weights: (T, S) float32 on the CPU, the attention weights. Rows sum to 1. All are equal if the model has no
             attention.
         finished: Whether the model ended the sentence. If not, the length limit cut it.
+        nearest: The stored states that were merged with the model's probabilities of each token, (T, K) each. None if
+            no pairs are stored, or several models translated together.
     """
 
     ids: list[int]
     score: float
     weights: Tensor
     finished: bool
+    nearest: Nearest | None = None
 
 
 def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: float = math.inf) -> tuple[int, int]:
@@ -66,3 +74,15 @@ def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: 
             if allowed < times and first < start and any(begins_word(token) for token in ids[first : first + size]):
                 start, end = first, first + size
     return repeats, end
+
+
+def find_copies(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
+    """Return for each unknown target token the unknown source word with the largest weight; None for other tokens."""
+    words: list[str | None] = [None] * len(ids)
+    if UNKNOWN not in ids or UNKNOWN not in encoded.ids:
+        return words
+    is_known = torch.tensor([token != UNKNOWN for token in encoded.ids], device="cpu")
+    for index, token in enumerate(ids):
+        if token == UNKNOWN:
+            words[index] = encoded.pieces[int(weights[index].masked_fill(is_known, -1.0).argmax())]
+    return words

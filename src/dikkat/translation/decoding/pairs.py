@@ -1,7 +1,9 @@
 """Methods for sentence pairs: the probabilities of given translations, and the links between their words."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from numbers import Integral
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -10,10 +12,13 @@ from dikkat.errors import InputError
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.alignment import Link, links, merge_pieces, posteriors
 from dikkat.translation.decoding.search import forced_scores
+from dikkat.translation.memory.pair_memory import Snapshot
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.tokenizer import Tokenizer
 from dikkat.translation.text.units import Units
+
+Checked = TypeVar("Checked")
 
 _FULL_BATCH_TOKENS = 100  # batches of sentences with more source tokens are smaller, to bound memory
 
@@ -26,6 +31,9 @@ class PairScorer:
     slots: Slots
 
     def _models(self) -> tuple[TranslationModel, ...]:
+        raise NotImplementedError
+
+    def _memories(self) -> tuple[Snapshot | None, ...]:
         raise NotImplementedError
 
     @property
@@ -67,7 +75,8 @@ class PairScorer:
         scores = [0.0] * len(checked)
         lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
         for batch in batches(lengths, batch_size):
-            results = forced_scores(self._models(), [(sources[index], targets[index]) for index in batch])
+            pairs_of_batch = [(sources[index], targets[index]) for index in batch]
+            results = forced_scores(self._models(), pairs_of_batch, self._memories())
             for index, score in zip(batch, results, strict=True):
                 scores[index] = score
         return scores
@@ -175,3 +184,20 @@ def check_batch_size(batch_size: int) -> None:
     """Raise `InputError` unless the batch size is a whole number of at least 1."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
         raise InputError(f"batch_size: got {batch_size!r}; expected a whole number of at least 1")
+
+
+def read_windows(sentences: Iterable[str], size: int, check: Callable[[str, str], Checked]) -> Iterator[list[Checked]]:
+    """Yield lists of at most `size` checked sentences. Sentences before an error are yielded before it is raised."""
+    checked = (check(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
+    while True:
+        window: list[Checked] = []
+        try:
+            for sentence in islice(checked, size):
+                window.append(sentence)
+        except Exception:
+            if window:
+                yield window
+            raise
+        if not window:
+            return
+        yield window

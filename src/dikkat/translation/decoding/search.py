@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from itertools import zip_longest
 from operator import or_
 from threading import Lock
 
@@ -24,6 +25,7 @@ from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.decoding.stepwise import mean_log, step_by_step
 from dikkat.translation.errors import SettingsError
+from dikkat.translation.memory.pair_memory import Snapshot
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
 from dikkat.translation.network.weights import every_module_has_hooks, search_obstacles
 from dikkat.translation.text.special_tokens import SPECIAL, UNKNOWN
@@ -49,6 +51,7 @@ def beam_search(
     sources: Sequence[Sequence[int]],
     search: Search = DEFAULT,
     slots: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {}),
+    memories: Sequence[Snapshot | None] = (),
 ) -> list[list[Hypothesis]]:
     r"""Translate a batch by beam search, or draw translations. Ended hypotheses cost no further time.
 
@@ -71,6 +74,8 @@ def beam_search(
         slots: The slot numbers, 0 to 62, of source tokens and of target tokens. A slot is a token that stands for a
             number or another span that is copied. A hypothesis writes only slots of its source, each at most once. A
             hypothesis without all of them ends no search, and ranks below hypotheses with all. Samples ignore slots.
+        memories: The stored pairs of each model, whose tokens are merged with the model's probabilities
+            (`PairMemory.snapshot`); None or no sequence: the model's probabilities.
 
     Returns:
         For each source, in order, `search.n_best` hypotheses, best first by the score of `Search`; hypotheses cut by
@@ -117,15 +122,17 @@ def beam_search(
         slot_set = reduce(or_, (bits_of_source.get(token, 0) for token in source), 0) if bits_of_source else 0
         may_copy = attends and UNKNOWN in source
         sentences.append(Sentence(source, may_copy, 0 if only_slots else min_length, max_length, slot_set))
+    states = [None if snapshot is None else snapshot.states for snapshot in memories] or [None] * len(model_list)
     if panels := find_panels(model_list, search):
+        panels = panels if states[0] is None else panels.with_states(states[0])
         return run.search(panels, sentences, search, slot_bits)
     if not grid.can_run(model_list, search):
-        return step_by_step(model_list, sentences, search, slot_bits)
+        return step_by_step(model_list, sentences, search, slot_bits, states)
     results: list[list[Hypothesis]] = [[] for _ in sentences]
     for has_slots, engine in ((False, grid.search_grid), (True, step_by_step)):
         indices = [index for index, sentence in enumerate(sentences) if bool(sentence.slots) is has_slots]
         group = [sentences[index] for index in indices]
-        hypotheses_of_group = engine(model_list, group, search, slot_bits) if group else []
+        hypotheses_of_group = engine(model_list, group, search, slot_bits, states) if group else []
         for index, hypotheses in zip(indices, hypotheses_of_group, strict=True):
             results[index] = hypotheses
     return results
@@ -147,12 +154,15 @@ def list_models(models: Models) -> list[TranslationModel]:
 
 
 @torch.no_grad()
-def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[float]:
+def forced_scores(
+    models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], memories: Sequence[Snapshot | None] = ()
+) -> list[float]:
     """Compute the log-probabilities of given translations: the `score` of a finished hypothesis.
 
     Args:
         models: As in `beam_search`.
         pairs: (source, translation), token numbers without the end token; a source has at least one.
+        memories: As in `beam_search`.
 
     Returns:
         The natural log-probability of each translation, its end token included.
@@ -174,9 +184,16 @@ def forced_scores(models: Models, pairs: Sequence[tuple[Sequence[int], Sequence[
     if not pairs:
         return []
     batch = collate(pairs).to(model_list[0].output_bias.device)
+    all_states = [
+        None if memory is None else memory.states.to(model.output_bias)
+        for model, memory in zip_longest(model_list, memories)
+    ]
     features, log_probabilities = (model.features(batch).split(_CHUNK) for model in model_list), []
     for tokens, *chunks in zip(expected(batch).split(_CHUNK), *features, strict=True):
-        scores = [model.scores(chunk) for model, chunk in zip(model_list, chunks, strict=True)]
+        scores = [
+            model.scores(chunk) if states is None else states.mix(model.scores(chunk), states.find_nearest(chunk))
+            for model, chunk, states in zip(model_list, chunks, all_states, strict=True)
+        ]
         log_probabilities.append(mean_log(scores).gather(1, tokens.unsqueeze(1)).squeeze(1).double().cpu())
     by_pair = torch.cat(log_probabilities).split(batch.target_lengths.tolist())
     return [float(tokens.sum()) for tokens in by_pair]

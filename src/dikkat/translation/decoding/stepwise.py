@@ -13,6 +13,7 @@ from dikkat._engine.addresses import to_device
 from dikkat.translation.decoding.compiled.beams import StepBeams, Table
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import GREEDY, Search
+from dikkat.translation.memory.states import Nearest, States
 from dikkat.translation.network.model import TranslationModel, pad
 
 # A function of allowed scores (R, V), the rows' sentences and the step, which returns tokens (R, K).
@@ -21,10 +22,14 @@ Choice = Callable[[Tensor, Table, int], Tensor]
 
 @torch.no_grad()
 def step_by_step(
-    models: Sequence[TranslationModel], sentences: Sequence[Sentence], search: Search, slot_bits: Tensor
+    models: Sequence[TranslationModel],
+    sentences: Sequence[Sentence],
+    search: Search,
+    slot_bits: Tensor,
+    states: Sequence[States | None],
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each sentence, best first, or its samples in the order of drawing."""
-    steps, count = ModelSteps(models, [sentence.tokens for sentence in sentences]), search.n_best
+    steps, count = ModelSteps(models, [sentence.tokens for sentence in sentences], states), search.n_best
     if not search.sample:
         choose = partial(find_likeliest, search.beam)
         return _search(steps, StepBeams(sentences, search, slot_bits), choose)
@@ -40,14 +45,14 @@ def _search(steps: "ModelSteps", beams: StepBeams, choose: Choice) -> list[list[
     previous, _, sentences, missing = beams.rows
     while len(previous):
         cancellation.check()
-        scores, weights = steps.step(torch.from_numpy(previous))
+        scores, weights, nearest = steps.step(torch.from_numpy(previous))
         limited, allowed = (
             to_device(tensor, scores.device) for tensor in (beams.limited, beams.allowed(step, sentences, missing))
         )
         possible = scores.index_copy(1, limited, scores[:, limited].masked_fill(~allowed, -torch.inf))
         tokens = choose(possible, sentences, step)
         gains = (possible.gather(1, tokens) - scores.logsumexp(1, keepdim=True)).double()
-        beams.take(gains, tokens, weights)
+        beams.take(gains, tokens, weights, nearest)
         old_sentences, step = sentences, step + 1
         previous, rows, sentences, missing = beams.rows
         # Hypotheses of one sentence share its memory.
@@ -61,28 +66,41 @@ def mean_log(scores: Sequence[Tensor]) -> Tensor:
 
 
 class ModelSteps:
-    """The models of a search with their memories and states."""
+    """The models of a search with their memories and states, and the stored states that are merged with each."""
 
-    def __init__(self, models: Sequence[TranslationModel], sources: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, models: Sequence[TranslationModel], sources: Sequence[Sequence[int]], stored: Sequence[States | None]
+    ) -> None:
         self._models = [model.eval() for model in models]
+        self._stored = [states and states.to(model.output_bias) for states, model in zip(stored, models, strict=True)]
         self._device = models[0].output_bias.device
         numbers, lengths = pad(sources)
         encoded = [model.encode(to_device(numbers, self._device), lengths) for model in models]
         self._memories, self._states = [memory for memory, _ in encoded], [state for _, state in encoded]
 
-    def step(self, previous: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Run a step of all rows; return scores (R, V), and mean weights (R, S) of the models with attention."""
-        scores, weights, previous = [], [], previous.to(self._device)
-        for index, model in enumerate(self._models):
+    def step(self, previous: Tensor) -> tuple[Tensor, Tensor | None, Nearest | None]:
+        """Run a step of all rows.
+
+        Returns:
+            Scores (R, V); mean weights (R, S) of the models with attention; the nearest stored states of a single
+            model.
+        """
+        scores, weights, previous, nearest = [], [], previous.to(self._device), None
+        for index, (model, stored) in enumerate(zip(self._models, self._stored, strict=True)):
             features, model_weights, self._states[index] = model.step_features(
                 previous, self._memories[index], self._states[index]
             )
             model_scores = model.scores(features)
+            if stored is not None:
+                nearest = stored.find_nearest(features)
+                model_scores = stored.mix(model_scores, nearest)
             scores.append(model_scores.to(torch.promote_types(model_scores.dtype, torch.float32)))
             if model.attends:
                 weights.append(model_weights)
         mean_weights = torch.stack(weights).mean(0) if weights else None
-        return scores[0] if len(scores) == 1 else mean_log(scores), mean_weights
+        if len(scores) > 1:
+            return mean_log(scores), mean_weights, None
+        return scores[0], mean_weights, nearest
 
     def select(self, rows: Tensor, *, memories: bool) -> None:
         """Keep only these rows, in this order; rows may be repeated."""

@@ -240,7 +240,7 @@ def _find_replaced(line: _Line, term: Occurrence, weights: Tensor) -> Offsets | 
 
 
 def _reread(scorer: PairScorer, lines: Sequence[_Line], batch_size: int) -> Iterator[Translation]:
-    """Yield the translation with each changed target: its tokens, attention weights and score."""
+    """Yield the translation with each changed target: its tokens, attention weights and score, without sources."""
     masked = [scorer.slots.mask(line.translation.source, line.target) for line in lines]
     sources = scorer.source_tokenizer.encode_all([source.text for source, _ in masked])
     targets = scorer.target_tokenizer.encode_all([target.text for _, target in masked])
@@ -262,4 +262,5 @@ def _reread(scorer: PairScorer, lines: Sequence[_Line], batch_size: int) -> Iter
             target_tokens=list(map(masked[k][1].restore, targets[k].pieces)),
             weights=weights[k],
             score=scores[k],
+            sources=[[] for _ in targets[k].pieces] if line.translation.sources else [],
         )

@@ -1,10 +1,12 @@
 """Translated sentences with their attention weights."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from dikkat.translation.memory.sources import Source
 
 _FLAGS: dict[str, Callable[["Translation"], object]] = {
     "unknown words": lambda translation: any(any(map(str.isalnum, word)) for word in translation.unknown),
@@ -41,6 +43,8 @@ class Translation:
         confidence: The probability that the translation is right: that its chrF with a human translation is at least
             80. It is calibrated on validation pairs; None if the model was trained without them.
         unused_terms: The source terms whose translation could not be used.
+        sources: For each target token the stored pairs that took part in its probability, with their weights, largest
+            first. Empty if the translator has no stored pairs, and for an ensemble.
     """
 
     source: str
@@ -56,6 +60,7 @@ class Translation:
     invented: tuple[str, ...] = ()
     confidence: float | None = None
     unused_terms: tuple[str, ...] = ()
+    sources: list[list[Source]] = field(default_factory=list)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -81,7 +86,7 @@ def join_sentences(line: str, translations: Sequence[Translation], spaces: Seque
         target_tokens=[token for t in translations for token in t.target_tokens],
         weights=torch.block_diag(*(t.weights for t in translations)), score=sum(t.score for t in translations),
         finished=all(t.finished for t in translations), unknown=tuple(word for t in translations for word in t.unknown),
-        repeated=any(t.repeated for t in translations),
+        repeated=any(t.repeated for t in translations), sources=[token for t in translations for token in t.sources],
         unused_terms=tuple(term for t in translations for term in t.unused_terms),
     )  # fmt: skip
 

@@ -2,29 +2,30 @@
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, get_args, overload
 
 import torch
-from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.extras import require_extra
 from dikkat.storage.files import write_whole
 from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.decoding.alignment import agreed
-from dikkat.translation.decoding.hypothesis import Hypothesis, repetition
+from dikkat.translation.decoding.correcting import correct
+from dikkat.translation.decoding.hypothesis import Hypothesis, find_copies, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
-from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence
+from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence, read_windows
 from dikkat.translation.decoding.search import beam_search
 from dikkat.translation.decoding.term_use import link_terms, use_terms
 from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
+from dikkat.translation.memory.pair_memory import PairMemory, Snapshot, find_stored
+from dikkat.translation.memory.sources import list_sources
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import undescribed
 from dikkat.translation.settings import Settings
@@ -32,7 +33,6 @@ from dikkat.translation.terms import NO_TERMS, Terms
 from dikkat.translation.text.capitals import SPACES, sentences_of
 from dikkat.translation.text.markup import Element, carry, parse
 from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
-from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.text.tokenizer import Encoded, Tokenizer
 from dikkat.translation.text.units import Units
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from dikkat.show.notebook import TranslatorWidget
 
 Markup = Literal["html"]
-Checked = TypeVar("Checked")
 Marked = tuple[str, str, Element]
 _Translate = Callable[[Sequence[str]], list[list[Translation]]]
 
@@ -176,9 +175,9 @@ class BaseTranslator(PairScorer):
         translate = partial(self._translate_window, batch_size=batch_size, search=search, terms=terms)
         size = _WINDOW_BATCHES * batch_size if batch_size > 1 else 1
         if markup is None:
-            windows = _read_windows(lines, size, check_sentence)
+            windows = read_windows(lines, size, check_sentence)
             return (group for window in windows for group in self._translate(window, translate, split=split))
-        windows_ = _read_windows(lines, size, self.marked)
+        windows_ = read_windows(lines, size, self.marked)
         return (group for window in windows_ for group in self._translate_marked(window, translate, batch_size, terms))
 
     def check_terms(self, terms: Terms | Mapping[str, str]) -> Terms:
@@ -231,7 +230,8 @@ class BaseTranslator(PairScorer):
     def _translate(self, lines: Sequence[str], translate: _Translate, *, split: bool) -> list[list[Translation]]:
         if not split or self.source_tokenizer.several:
             return self._assess(translate(lines))
-        texts = [sentences_of(line) for line in lines]
+        memories = self._memories()
+        texts = [([line], []) if find_stored(memories, line) else sentences_of(line) for line in lines]
         results = iter(translate([s for sentences, _ in texts for s in sentences]))
         return self._assess(
             groups[0] if len(sentences) == 1 else [join_sentences(line, t, spaces) for t in zip(*groups, strict=False)]
@@ -255,7 +255,11 @@ class BaseTranslator(PairScorer):
     def _translate_window(
         self, sentences: Sequence[str], batch_size: int, search: Search, terms: Terms
     ) -> list[list[Translation]]:
-        masked = [self.slots.mask(sentence) for sentence in sentences]
+        memories = self._memories()
+        masked = [
+            self.slots.mask(sentence) if (pair := find_stored(memories, sentence)) is None else pair.mask(self.slots)
+            for sentence in sentences
+        ]
         encoded = self.source_tokenizer.encode_all([source.text for source, _ in masked])
         empty = torch.zeros(0, 0, device="cpu")
         copied = [self.slots.copies(source.text) for source, _ in masked]
@@ -265,20 +269,25 @@ class BaseTranslator(PairScorer):
         ]
         lengths = [0 if is_copied else len(source.ids) for source, is_copied in zip(encoded, copied, strict=True)]
         for batch in batches(lengths, batch_size):
-            groups = self._search([encoded[index].ids for index in batch], search)
+            groups = self._search([encoded[index].ids for index in batch], search, memories)
             for index, group in zip(batch, groups, strict=True):
                 results[index] = [
-                    self._make_translation(sentences[index], *masked[index], encoded[index], best) for best in group
+                    self._make_translation(sentences[index], *masked[index], encoded[index], best, memories)
+                    for best in group
                 ]
-        if terms.targets:
-            flat = iter(use_terms(self, terms, [best for group in results for best in group], batch_size))
-            results = [[next(flat) for _ in group] for group in results]
+        if terms.targets:  # a correction is right as it is
+            free = [k for k, sentence in enumerate(sentences) if find_stored(memories, sentence) is None]
+            changed = iter(use_terms(self, terms, [best for k in free for best in results[k]], batch_size))
+            for k in free:
+                results[k] = [next(changed) for _ in results[k]]
         return results
 
-    def _search(self, sources: Sequence[list[int]], search: Search) -> list[list[Hypothesis]]:
+    def _search(
+        self, sources: Sequence[list[int]], search: Search, memories: Sequence[Snapshot | None]
+    ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each source. Repetitive or unfinished hypotheses come last."""
         slots = self.source_tokenizer.slots, self.target_tokenizer.slots
-        results = beam_search(self._models(), sources, search, slots)
+        results = beam_search(self._models(), sources, search, slots, memories)
 
         def faults(k: int, hypothesis: Hypothesis) -> tuple[bool, bool]:
             return self._find_end(hypothesis.ids, sources[k]) < len(hypothesis.ids), not hypothesis.finished
@@ -286,7 +295,7 @@ class BaseTranslator(PairScorer):
         faulty = [k for k, group in enumerate(results) if any(any(faults(k, best)) for best in group)]
         if faulty and search.n_best < search.beam and not search.sample:
             wider = _replace(search, n_best=search.beam)
-            retried = beam_search(self._models(), [sources[k] for k in faulty], wider, slots)
+            retried = beam_search(self._models(), [sources[k] for k in faulty], wider, slots, memories)
             results = [dict(zip(faulty, retried, strict=True)).get(k, group) for k, group in enumerate(results)]
         for k in () if search.sample else faulty:
             results[k] = sorted(results[k], key=partial(faults, k))[: search.n_best]
@@ -303,14 +312,15 @@ class BaseTranslator(PairScorer):
         return repetition(ids, self.target_tokenizer.begins_word, allowed)[1]
 
     def _make_translation(
-        self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis
-    ) -> Translation:
+        self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis,
+        memories: Sequence[Snapshot | None],
+    ) -> Translation:  # fmt: skip
         cut = self._find_end(hypothesis.ids, encoded.ids)
         slots, count = self.target_tokenizer.slots, len(target.parts)
         indices = [index for index, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
         ids = [hypothesis.ids[index] for index in indices]
         weights = hypothesis.weights if len(ids) == len(hypothesis.ids) else hypothesis.weights[indices]
-        copies = _find_copies(encoded, ids, weights)
+        copies = find_copies(encoded, ids, weights)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         text, labels = self.target_tokenizer.text_and_labels(ids, copies)
         return Translation(
@@ -323,6 +333,7 @@ class BaseTranslator(PairScorer):
             finished=hypothesis.finished,
             unknown=tuple(sentence[start:end] for start, end in unknown),
             repeated=cut < len(hypothesis.ids),
+            sources=list_sources(memories, hypothesis.nearest, indices),
         )
 
 
@@ -339,6 +350,7 @@ class Translator(BaseTranslator):
         slots: The spans, such as numbers, that translations copy.
         confidence_model: The model of the confidence of each translation; None after a training without validation
             pairs.
+        memory: The stored pairs, such as corrections, that translations follow.
 
     Example:
         >>> translation, nothing = translator.translate(["Go.", ""])
@@ -355,6 +367,7 @@ class Translator(BaseTranslator):
     origin: Origin | None = None
     slots: Slots = NO_SLOTS
     confidence_model: ConfidenceModel | None = None
+    memory: PairMemory = field(default_factory=PairMemory, compare=False)
 
     @classmethod
     def load(cls, folder: str | Path) -> "Translator":
@@ -363,7 +376,8 @@ class Translator(BaseTranslator):
         Raises:
             ModelFolderError: A file is missing, damaged or does not fit; the message names it.
         """
-        return cls(*model_folder.load(folder))
+        contents = model_folder.load(folder)
+        return cls(*contents[:-1], contents.memory or PairMemory())
 
     @staticmethod
     def ensemble(translators: Sequence["Translator"]) -> "Ensemble":
@@ -386,24 +400,59 @@ class Translator(BaseTranslator):
         if not translators:
             raise InputError("translators: got none; expected at least one")
         first = translators[0]
-        for index, other in enumerate(translators):
-            if not isinstance(other, Translator):
-                raise TypeError(f"translators[{index}]: got {type(other).__name__}; expected a Translator of one model")
+        for index, translator in enumerate(translators):
+            if not isinstance(translator, Translator):
+                raise TypeError(
+                    f"translators[{index}]: got {type(translator).__name__}; expected a Translator of one model"
+                )
             for name in ("source_tokenizer", "target_tokenizer"):
-                if getattr(other, name).to_json() != getattr(first, name).to_json():
+                if getattr(translator, name).to_json() != getattr(first, name).to_json():
                     raise InputError(
                         f"translators[{index}]: got a {name} that differs from that of translators[0]; expected models "
                         "trained with the same tokenizers"
                     )
-            if other.slots != first.slots:
+            if translator.slots != first.slots:
                 raise InputError(
                     f"translators[{index}]: got slots that differ from those of translators[0]; expected models "
                     "trained with the same slots"
                 )
-        models = tuple(other.model for other in translators)
-        penalty = fmean(other._length_penalty() for other in translators)
+        models = tuple(translator.model for translator in translators)
+        penalty = fmean(translator._length_penalty() for translator in translators)
         confidence = ConfidenceModel.mean([translator.confidence_model for translator in translators])
-        return Ensemble(models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty, confidence)
+        memories = tuple(translator.memory for translator in translators)
+        return Ensemble(
+            models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty, confidence, memories
+        )
+
+    def correct(self, source: str, target: str) -> list[str]:
+        """Store a correction at once: later translations of this sentence are `target`, and similar sentences follow.
+
+        A later correction of the same sentence replaces an earlier one. `save` stores the corrections with the model.
+        Several threads may call this method while others translate.
+
+        Args:
+            source: The sentence.
+            target: Its right translation.
+
+        Returns:
+            Messages: the different earlier correction that is replaced, and words that the model cannot write.
+
+        Raises:
+            InputError: A text is empty, too long or not Unicode, or the sentence has no letters.
+            TypeError: An argument is not a string.
+
+        Example:
+            >>> import copy
+            >>> corrected = copy.deepcopy(translator)
+            >>> corrected.correct("Go.", "Elle voit l'homme.")
+            []
+            >>> corrected.translate("Go.").target
+            "Elle voit l'homme."
+        """
+        check_sentence(source, "source")
+        check_sentence(target, "target")
+        tokenizers = self.source_tokenizer, self.target_tokenizer
+        return correct(self.memory, self.model, tokenizers, self.slots, source, target)
 
     def save(self, folder: str | Path, *, int8: bool = False) -> None:
         """Save a model folder atomically: weights, settings and tokenizers.
@@ -498,10 +547,13 @@ class Translator(BaseTranslator):
     def _contents(self) -> model_folder.Contents:
         tokenizers = self.source_tokenizer, self.target_tokenizer
         origin, slots, confidence = self.origin, self.slots, self.confidence_model
-        return model_folder.Contents(self.model, self.settings, *tokenizers, origin, slots, confidence)
+        return model_folder.Contents(self.model, self.settings, *tokenizers, origin, slots, confidence, self.memory)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)
+
+    def _memories(self) -> tuple[Snapshot | None, ...]:
+        return (self.memory.snapshot,)
 
     def _length_penalty(self) -> float:
         penalty = self.settings.length_penalty
@@ -519,6 +571,7 @@ class Ensemble(BaseTranslator):
         slots: The spans, such as numbers, that translations copy.
         length_penalty: The mean of the models' length penalties, used by a search without one.
         confidence_model: The mean of the models' confidence models; None if a model has none.
+        memories: The stored pairs of each model; the probabilities are merged before they are averaged.
     """
 
     models: tuple[TranslationModel, ...]
@@ -527,37 +580,13 @@ class Ensemble(BaseTranslator):
     slots: Slots = NO_SLOTS
     length_penalty: float = 1.0
     confidence_model: ConfidenceModel | None = None
+    memories: tuple[PairMemory, ...] = ()
+
+    def _memories(self) -> tuple[Snapshot | None, ...]:
+        return tuple(memory.snapshot for memory in self.memories)
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return self.models
 
     def _length_penalty(self) -> float:
         return self.length_penalty
-
-
-def _find_copies(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
-    words: list[str | None] = [None] * len(ids)
-    if UNKNOWN not in ids or UNKNOWN not in encoded.ids:
-        return words
-    is_known = torch.tensor([token != UNKNOWN for token in encoded.ids], device="cpu")
-    for index, token in enumerate(ids):
-        if token == UNKNOWN:
-            words[index] = encoded.pieces[int(weights[index].masked_fill(is_known, -1.0).argmax())]
-    return words
-
-
-def _read_windows(sentences: Iterable[str], size: int, check: Callable[[str, str], Checked]) -> Iterator[list[Checked]]:
-    """Yield lists of at most `size` checked sentences. Sentences before an error are yielded before it is raised."""
-    checked = (check(sentence, f"sentences[{index}]") for index, sentence in enumerate(sentences))
-    while True:
-        window: list[Checked] = []
-        try:
-            for sentence in islice(checked, size):
-                window.append(sentence)
-        except Exception:
-            if window:
-                yield window
-            raise
-        if not window:
-            return
-        yield window

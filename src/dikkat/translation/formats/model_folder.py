@@ -22,6 +22,8 @@ from dikkat.storage.tensors import describe, joined, misfits
 from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.errors import ModelFolderError, SettingsError
 from dikkat.translation.formats.origin import Origin
+from dikkat.translation.memory import pair_memory
+from dikkat.translation.memory.pair_memory import PairMemory
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.settings import Settings
 from dikkat.translation.text.slots import NO_SLOTS, Slots
@@ -36,8 +38,12 @@ SCALES = ".scales"
 """The suffix that makes an int8 matrix's name the name of its rows' scales."""
 WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
-FILES = (WEIGHTS, SETTINGS, SOURCE, TARGET)
+MEMORY = "memory.safetensors"
+"""The file of the stored pairs, if there are any."""
+_REQUIRED = (WEIGHTS, SETTINGS, SOURCE, TARGET)
+FILES = (*_REQUIRED, MEMORY)
 """The files of a model folder, without the file of their checksums."""
+_MODEL = "model"  # metadata of a memory: the checksum of its model's weights
 
 _LARGEST_TEXT = 1 << 20  # bytes of settings, of checksums, and of the header of the weights
 
@@ -87,6 +93,7 @@ class Contents(NamedTuple):
     origin: Origin | None = None
     slots: Slots = NO_SLOTS
     confidence: ConfidenceModel | None = None
+    memory: PairMemory | None = None
 
 
 def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None:
@@ -105,6 +112,32 @@ def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None
     files = content(contents, int8=int8, where=folder)
     recover(folder)
     check_replaceable(folder)
+    _write_files(folder, files)
+
+
+def write_memory(folder: str | Path, memory: PairMemory) -> None:
+    """Replace the stored pairs of a model folder atomically; the other files stay the same.
+
+    Raises:
+        ModelFolderError: A file of the folder is missing or cannot be read.
+        OSError: The system could not write; the older model is unchanged.
+    """
+    folder = absolute(Path(folder))
+    recover(folder)
+    check_replaceable(folder)
+    files = {name: _read_bytes(folder / name, LARGEST_TOKENIZER) for name in _REQUIRED if name != WEIGHTS}
+    files = {WEIGHTS: _read_bytes(folder / WEIGHTS, (folder / WEIGHTS).stat().st_size), **files}
+    _write_files(folder, files | _memory_files(memory, files[WEIGHTS]))
+
+
+def _memory_files(memory: PairMemory | None, weights: bytes) -> dict[str, bytes]:
+    if not memory:
+        return {}
+    tensors, metadata = memory.to_tensors()
+    return {MEMORY: dump_tensors(tensors, metadata=metadata | {_MODEL: digest(weights)})}
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         write_folder(folder, files, replace=True)
@@ -131,11 +164,13 @@ def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:
         settings["slots"] = contents.slots.to_dict()
     if contents.confidence is not None:
         settings["confidence"] = contents.confidence.to_dict()
+    weights_data = dump_tensors(weights, metadata={"format": "pt"})
     return {
-        WEIGHTS: dump_tensors(weights, metadata={"format": "pt"}),
+        WEIGHTS: weights_data,
         SETTINGS: (json.dumps(settings, indent=2) + "\n").encode(),
         SOURCE: contents.source.to_json().encode(),
         TARGET: contents.target.to_json().encode(),
+        **_memory_files(contents.memory, weights_data),
     }
 
 
@@ -164,7 +199,9 @@ def load(folder: str | Path) -> Contents:
     if int8:
         tensors = _from_int8(tensors)
     model.load_state_dict(tensors, assign=True)
-    return Contents(model.eval().requires_grad_(not int8), settings, source, target, origin, slots, confidence)
+    memory = _load_memory(folder / MEMORY, model, (len(source), len(target)), sums) if MEMORY in sums else None
+    model = model.eval().requires_grad_(not int8)
+    return Contents(model, settings, source, target, origin, slots, confidence, memory)
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:
@@ -250,8 +287,10 @@ def _load_sums(path: Path) -> dict[str, str]:
         sums = parse_sums(data)
     except ValueError as error:
         raise ModelFolderError(f"{path}: not a list of SHA-256 sums ({error}). Copy the folder again") from error
-    if set(sums) != set(FILES):
-        raise ModelFolderError(f"{path}: expected the sums of {', '.join(FILES)}. Copy the folder again")
+    if set(sums) - {MEMORY} != set(_REQUIRED):
+        raise ModelFolderError(f"{path}: expected the sums of {', '.join(_REQUIRED)}. Copy the folder again")
+    if MEMORY not in sums and (path.parent / MEMORY).exists():
+        raise ModelFolderError(f"{path}: has no sum of {MEMORY}, which another model wrote. Remove {MEMORY}")
     return sums
 
 
@@ -276,6 +315,19 @@ def _load_tensors(path: Path, expected: Mapping[str, Tensor], sums: Mapping[str,
         return load_tensors(data)
     except Exception as error:  # the library raises nothing narrower
         raise ModelFolderError(f"{path}: truncated or damaged ({error}). Copy the folder again") from error
+
+
+def _load_memory(path: Path, model: TranslationModel, sizes: tuple[int, int], sums: Mapping[str, str]) -> PairMemory:
+    data = _read_bytes(path, pair_memory.LARGEST)
+    _check_sum(path, data, sums)
+    try:
+        metadata = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        if metadata.pop(_MODEL, "") != sums[WEIGHTS]:
+            raise ValueError(f"the memory belongs to another model than {WEIGHTS}")
+        features = model.output_table.shape[1]
+        return PairMemory.from_tensors(load_tensors(data), metadata, features=features, sizes=sizes)
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelFolderError(f"{path}: damaged, or of another model ({error}). Copy the folder again") from error
 
 
 def _check_weights_header(expected: Mapping[str, Tensor], head: bytes, path: Path) -> None:

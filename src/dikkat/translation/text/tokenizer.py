@@ -147,6 +147,37 @@ class Tokenizer:
         )
         return cls(inner)
 
+    def extended(self, sentences: Sequence[str]) -> "Tokenizer":
+        """Return a tokenizer that knows the words of more sentences; numbers of tokens stay.
+
+        A word tokenizer gets a token, at the end, for each piece that it reads as `<unk>`. A byte-pair tokenizer has no
+        such pieces: only `unknown` no longer lists their words.
+
+        Raises:
+            ModelFolderError: More than `MOST_TOKENS` tokens.
+
+        Example:
+            >>> tokenizer = Tokenizer.train(["Il est calme."], "word", min_freq=1, vocabulary_size=100)
+            >>> extended = tokenizer.extended(["Elle est calme."])
+            >>> len(tokenizer), len(extended), extended.decode(extended.encode("elle est calme.").ids)
+            (8, 9, 'Elle est calme.')
+        """
+        content, composed = json.loads(self.to_json()), [_normalised(sentence)[0] for sentence in sentences]
+        if self.kind == "bpe":
+            pieces = sorted({*_read_known_pieces(content["decoder"]), *_frequent_pieces(composed)})
+            content["decoder"]["decoders"][1]["pattern"]["String"] = _CARRIER + " ".join(pieces)
+        else:
+            vocabulary, normalizer, splitter = (
+                content["model"]["vocab"],
+                self._inner.normalizer,
+                self._inner.pre_tokenizer,
+            )
+            for text in self._capitals.exchanged(composed):
+                for piece, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)):
+                    if _bare_form(piece) not in self._nearest:
+                        vocabulary.setdefault(piece, len(vocabulary))
+        return Tokenizer.from_json(json.dumps(content).encode(), "the extended tokenizer")
+
     def __len__(self) -> int:
         return self._inner.get_vocab_size()
 

@@ -189,7 +189,7 @@ class Loop:
         written = {
             penalty: [translation.target for translation in results] for penalty, results in translations.items()
         }
-        best = max(written, key=lambda penalty: _bleu(written[penalty], references))
+        best = max(written, key=lambda penalty: corpus_bleu(written[penalty], references))
         confidence = ConfidenceModel.fit(translations[best], references)
         return best, evaluate(written[best], references, sources), confidence
 
@@ -315,7 +315,9 @@ class Loop:
         score = 0.0
         if self.group.rank == 0:
             translations = self.translator.translate([source for source, _ in self.sample])
-            score = _bleu([translation.target for translation in translations], [target for _, target in self.sample])
+            score = corpus_bleu(
+                [translation.target for translation in translations], [target for _, target in self.sample]
+            )
         return self.group.total(score, 1)[0]
 
     def _keep_weights(self, validation: Validation) -> None:
@@ -393,7 +395,8 @@ class Loop:
         )
 
 
-def _bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Return sacreBLEU of translations, from 0 to 100; without four words in a row, of shorter n-grams."""
     from sacrebleu.metrics.bleu import BLEU
 
     words = words_of(references)

@@ -13,6 +13,7 @@ from dikkat.errors import InputError
 from dikkat.translation.decoding.compiled.record import HYPOTHESES, LINE, NONFINITE_SCORES, STATE
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import Search
+from dikkat.translation.memory.states import Nearest
 from dikkat.translation.text.special_tokens import BEGIN, SPECIAL
 
 _STEP_TABLES = ("step_totals", "step_tokens", "step_rows", "step_origins", "step_missing", "step_ended", "step_out")
@@ -98,24 +99,21 @@ class Beams:
                 "its training diverged. Train it again, with a lower learning rate"
             )
 
-    def hypotheses(self, weights: Sequence[Tensor] | Tensor) -> list[list[Hypothesis]]:
+    def hypotheses(
+        self, weights: Sequence[Tensor] | Tensor, nearest: Sequence[Sequence[Tensor] | Tensor]
+    ) -> list[list[Hypothesis]]:
         """Return each sentence's best hypotheses, after its last step.
 
         Args:
             weights: The attention weights (R, S) of each step; empty for a model without attention.
+            nearest: The nearest stored states and their weights, (R, K) of each step each; empty without a memory.
         """
         last_steps, steps = self.tables["result_steps"], int(self.state["step"][0])
         lengths = last_steps + 1 - self.tables["result_ended"]  # the end token is not part of the translation
         totals, ended = self.tables["result_totals"].tolist(), self.tables["result_ended"].tolist()
         ids, rows = (self.call.kept[name].numpy()[:, :steps] for name in ("result_ids", "result_rows"))
-        all_weights = None
-        if isinstance(weights, Tensor):
-            all_weights = weights.numpy()[np.arange(steps), rows]
-        elif weights:
-            # A device may have taken steps after the search was over.
-            by_step = zip(weights, torch.from_numpy(rows.T).to(weights[0].device), strict=False)
-            chosen = torch.stack([step_weights[step_rows] for step_weights, step_rows in by_step], 1)
-            all_weights = chosen.float().cpu().numpy()
+        all_weights = _select(weights, rows)
+        all_nearest = [_select(tables, rows) for tables in nearest]
         results: list[list[Hypothesis]] = [[] for _ in self._sentences]
         for hypothesis in (last_steps >= 0).nonzero()[0].tolist():
             sentence, length = hypothesis // self._n_best, int(lengths[hypothesis])
@@ -125,11 +123,26 @@ class Beams:
             else:
                 # A copy, since a view would keep the weights of all hypotheses alive.
                 token_weights = torch.from_numpy(all_weights[hypothesis, :length, :positions].astype(np.float32))
+            stored = [torch.from_numpy(t[hypothesis, :length].copy()) for t in all_nearest if t is not None]
             result = Hypothesis(
-                ids[hypothesis, :length].tolist(), totals[hypothesis], token_weights, bool(ended[hypothesis])
-            )
+                ids[hypothesis, :length].tolist(), totals[hypothesis], token_weights, bool(ended[hypothesis]),
+                Nearest(*stored) if stored else None,
+            )  # fmt: skip
             results[sentence].append(result)
         return results
+
+
+def _select(tables: Sequence[Tensor] | Tensor, rows: Table) -> Table | None:
+    """Return the rows (H, T) of the tables of T steps, (H, T, width); None without tables."""
+    if isinstance(tables, Tensor):
+        selected: Table = tables.numpy()[np.arange(rows.shape[1]), rows]
+        return selected
+    if not tables:
+        return None
+    # A device may have taken steps after the search was over.
+    by_step = zip(tables, torch.from_numpy(rows.T).to(tables[0].device), strict=False)
+    chosen = torch.stack([table[step_rows] for table, step_rows in by_step], 1)
+    return (chosen.float() if chosen.is_floating_point() else chosen).cpu().numpy()
 
 
 class StepBeams(Beams):
@@ -147,6 +160,7 @@ class StepBeams(Beams):
         self.limited, self._limited_bits = torch.from_numpy(limited), bits[limited]
         self.grow_tables(max(sentence.max_tokens for sentence in sentences))
         self._weights: list[Tensor] = []
+        self._nearest: list[Nearest] = []
 
     def allowed(self, step: int, sentences: Table, missing: Table) -> Tensor:
         """Return which `limited` tokens may be next, (R, L) bool, by the rows' sentences and missing slots (R,)."""
@@ -163,30 +177,42 @@ class StepBeams(Beams):
         names = ("next_tokens", "next_rows", "next_sentences", "next_missing")
         return tuple(self.tables[name][:count].copy() for name in names)  # type: ignore[return-value]
 
-    def take(self, gains: Tensor, tokens: Tensor, weights: Tensor | None) -> None:
-        """Add a step: the likeliest tokens (R, K), best first, their log-probabilities, and the weights (R, S)."""
+    def take(self, gains: Tensor, tokens: Tensor, weights: Tensor | None, nearest: Nearest | None) -> None:
+        """Add a step: the likeliest tokens (R, K), best first, their log-probabilities, weights and nearest states."""
         arrays, count = self.call.kept, len(gains)
         arrays["gains"][:count], arrays["tokens"][:count] = gains, tokens
-        self._advance([weights], chosen=0)
+        self._advance([weights], [nearest], chosen=0)
 
-    def take_chosen(self, steps: Sequence[tuple[Tensor, Tensor, Tensor]], weights: Sequence[Tensor | None]) -> None:
-        """Add steps chosen on a device: the best tokens, origins and log-probabilities (B, K), and weights (B·K, S)."""
+    def take_chosen(
+        self,
+        steps: Sequence[tuple[Tensor, Tensor, Tensor]],
+        weights: Sequence[Tensor | None],
+        nearest: Sequence[Nearest | None],
+    ) -> None:
+        """Add steps chosen on a device.
+
+        Args:
+            steps: The best tokens, origins and log-probabilities (B, K) of each step.
+            weights: The attention weights (B·K, S) of each step.
+            nearest: The nearest stored states of each step.
+        """
         start = int(self.state["step"][0])
         columns = torch.stack([torch.stack(tables).double() for tables in zip(*steps, strict=True)]).cpu()
         for name, column in zip(("step_tokens", "step_origins", "step_totals"), columns, strict=True):
             self.call.kept[name][start : start + len(steps)] = column
         # A grid has a row for each place, so that rows are origins.
         self.call.kept["step_rows"][start : start + len(steps)] = columns[1]
-        self._advance(weights, chosen=len(steps))
+        self._advance(weights, nearest, chosen=len(steps))
 
     def results(self) -> list[list[Hypothesis]]:
         """Return each sentence's best hypotheses, after its last step."""
-        return self.hypotheses(self._weights)
+        return self.hypotheses(self._weights, list(zip(*self._nearest, strict=True)))
 
-    def _advance(self, weights: Sequence[Tensor | None], chosen: int) -> None:
+    def _advance(self, weights: Sequence[Tensor | None], nearest: Sequence[Nearest | None], chosen: int) -> None:
         from dikkat.translation.decoding.compiled import rules
 
         self._weights += [tensor for tensor in weights if tensor is not None]
+        self._nearest += [tensors for tensors in nearest if tensors is not None]
         self.call.fields["chosen"] = chosen
         self.call.run(rules.advance, 1)
         self.check()

@@ -1,5 +1,6 @@
 """A translator's weights packed into panels for a compiled search."""
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from dikkat._engine.record import BYTES, round_up
 from dikkat.recurrent.fused.record import CHOICES
 from dikkat.storage.int8 import quantized
 from dikkat.translation.decoding.compiled import record
+from dikkat.translation.memory.states import States
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import Affine, Cells, Compared, compared
 
@@ -84,6 +86,9 @@ class Panels:
             "features": self._round_up(len(attention.key.weight)),
             "values": model.encoder.directions * direction_size,
             "lexical": int(model.is_lexical),
+            "nearest": 0,
+            "state_blocks": 0,
+            "state_size": 0,
         }
         self._add_tables(model, attention)
         self._add_encoder(model, attention)
@@ -91,6 +96,38 @@ class Panels:
         self.loop = len(self._phases)
         self._add_step(model, attention)
         self.blocks = self._phases[-1]["blocks"]
+        self._features = len(model.readout.weight)
+        self._extended: tuple[States, Panels] | None = None
+        self._summarize()
+
+    def with_states(self, states: States) -> "Panels":
+        """Return panels with phases that find the nearest of the stored states; the newest one is kept."""
+        if self._extended is None or self._extended[0] is not states:
+            self._extended = states, self._extend(states)
+        return self._extended[1]
+
+    def _extend(self, states: States) -> "Panels":
+        extended = copy.copy(self)
+        *phases, output = self._phases
+        extended._phases, extended._terms, extended._kept, extended._extended = phases, list(self._terms), [], None
+        dtype, dimensions = self.dtype, len(states.projection)
+        size, keys, biases = self._round_up(dimensions), states.keys.to(dtype), states.biases.to(dtype)
+        extended.tensors = self.tensors | {
+            "state_keys": self._pad(keys), "state_biases": biases, "state_tokens": states.tokens,
+        }  # fmt: skip
+        readout = _Read("readout", 0, self._features, self.sizes["readout"])
+        projection = Affine(states.projection.to(dtype), None)
+        extended._add_affine(record.LIVE, projection, [readout], _Write("probe", 0, size), record.PROBE)
+        scored = Affine(keys, biases - keys.square().sum(1) / 2)  # without −‖q‖²/2, which is equal for all states
+        extended._add_affine(record.LIVE, scored, [_Read("probe", 0, dimensions, size)], None, record.NEAR)
+        blocks = extended._phases[-1]["blocks"]
+        extended.sizes = self.sizes | {"nearest": states.count, "state_blocks": blocks, "state_size": size}
+        extended._phases.append(output)
+        extended._summarize()
+        return extended
+
+    def _summarize(self) -> None:
+        """Set the attributes that follow from the phases."""
         self.widest = max(phase["panels"] for phase in self._phases) * self._lanes
         terms = (self._terms[phase["first_term"] :][: phase["terms"]] for phase in self._phases)
         self.reads = max(sum(term[3] for term in group) for group in terms)
@@ -106,7 +143,7 @@ class Panels:
 
     def _add_tables(self, model: TranslationModel, attention: Compared) -> None:
         for side, table in (("source", model.source_table), ("target", model.target_embedding)):
-            numbers, scales = self._quantize(table.weight)
+            numbers, scales = _quantize(table.weight, int8=self.int8)
             self.tensors[f"{side}_table"] = padded = self._pad(numbers)
             if self.int8 or padded is not numbers:  # an unchanged table takes no more memory
                 self._kept.append(padded)
@@ -183,7 +220,9 @@ class Panels:
         output = Affine(model.output_table, model.output_bias)
         self._add_affine(record.LIVE, output, [_Read("readout", 0, len(model.readout.weight), sizes["readout"])], None)
 
-    def _add_affine(self, rows: int, affine: Affine | nn.Linear, reads: list[_Read], target: _Write | None) -> None:
+    def _add_affine(
+        self, rows: int, affine: Affine | nn.Linear, reads: list[_Read], target: _Write | None, kind: int | None = None
+    ) -> None:
         """Add a phase of a matrix and a bias; without `target`, the output layer, whose scores are ranked."""
         weight, bias, lanes = affine.weight, affine.bias, self._lanes
         size = len(weight)
@@ -194,11 +233,15 @@ class Panels:
             blocks = -(-size // (_OUTPUT_PANELS * lanes))
             panels = -(-size // (blocks * lanes))
         padding = blocks * panels * lanes - size
-        packed = self._pack(affine.weight, reads, lambda t: pad(t, (0, 0, 0, padding)).view(blocks, panels, lanes, -1))
+        if kind is None:
+            kind = record.DENSE if target is not None else record.RANK
+        packed = self._pack(
+            affine.weight, reads, lambda t: pad(t, (0, 0, 0, padding)).view(blocks, panels, lanes, -1),
+            int8=self.int8 and kind < record.PROBE,
+        )  # fmt: skip
         bias = torch.zeros(size, dtype=self.dtype, device="cpu") if affine.bias is None else affine.bias.detach()
         padding_bias = 0.0 if target is not None else -torch.inf  # so that padding is never a token
         biases = pad(bias, (0, padding), value=padding_bias).view(blocks, panels * lanes)
-        kind = record.DENSE if target is not None else record.RANK
         self._add_phase(kind, rows, packed, [(read, (0, panels)) for read in reads], biases, target)
 
     def _pack_gates(self, weight: Tensor, reads: list[_Read], *, input_side: bool) -> tuple["_Packed", tuple[int, int]]:
@@ -215,7 +258,7 @@ class Panels:
             filled = pad(by_gate, (0, 0, 0, self._round_up(by_gate.shape[1]) - by_gate.shape[1]))
             return filled.unflatten(1, (-1, self._lanes)).transpose(0, 1)
 
-        packed = self._pack(weight, reads, in_blocks)
+        packed = self._pack(weight, reads, in_blocks, int8=self.int8)
         return packed, (0 if input_side or gates == 4 else 1, gates)
 
     def _order_biases(self, cells: Cells) -> Tensor:
@@ -232,12 +275,11 @@ class Panels:
 
     # --- matrices
 
-    def _quantize(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
-        return quantized(weight) if self.int8 else (weight.detach(), None)
-
-    def _pack(self, weight: Tensor, reads: list[_Read], in_blocks: Callable[[Tensor], Tensor]) -> "_Packed":
+    def _pack(
+        self, weight: Tensor, reads: list[_Read], in_blocks: Callable[[Tensor], Tensor], *, int8: bool
+    ) -> "_Packed":
         """Pack a matrix into panels. The columns of each read are padded with zeros to the size of its term."""
-        numbers, scales = self._quantize(weight)
+        numbers, scales = _quantize(weight, int8=int8)
         packed = []
         for read, columns in zip(reads, numbers.split([read.size * read.groups for read in reads], dim=1), strict=True):
             padded = self._pad(columns.unflatten(1, (read.groups, read.size))).flatten(1)
@@ -286,6 +328,10 @@ class _Packed(NamedTuple):
 
     panels: Tensor
     scales: Tensor | None
+
+
+def _quantize(weight: Tensor, *, int8: bool) -> tuple[Tensor, Tensor | None]:
+    return quantized(weight) if int8 else (weight.detach(), None)
 
 
 def _concatenate(packed: Sequence[_Packed], dim: int) -> _Packed:

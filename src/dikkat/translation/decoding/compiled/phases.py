@@ -39,7 +39,7 @@ from dikkat._engine.vectors import (
 from dikkat.recurrent.fused.attending import attend_row
 from dikkat.recurrent.fused.cells import gru, lstm
 from dikkat.translation.decoding.compiled import record
-from dikkat.translation.decoding.compiled.ranking import Phase, merge, rank
+from dikkat.translation.decoding.compiled.ranking import Phase, merge, merge_states, rank, rank_states
 from dikkat.translation.decoding.compiled.rules import State, finish_step
 
 # The type of the terms of all phases, `record.TERM`, in kernels' signatures.
@@ -165,7 +165,7 @@ def _multiply(
     for index in range(phase.terms):
         term = terms[phase.first_term + index]
         out = at(target, term.first_panel * lanes)
-        if int8 is not None:
+        if int8 is not None and phase.kind < record.PROBE:
             direction = 0
             if phase.kind == record.ENCODE:
                 direction = block // (phase.blocks // call.directions)
@@ -180,8 +180,8 @@ def _multiply(
         else:
             layer = _find_layer(call, state, phase, term, block)
             source = at(_buffer(call, term.source, layer, zero), first * term.step)
-            panels = pointer(weight, zero)
-            _product(rows, source, term.step, panels, term.count, term.panels, out, width, source, source, int8, zero)
+            numbers = pointer(weight, zero)
+            _product(rows, source, term.step, numbers, term.count, term.panels, out, width, source, source, None, zero)
             weight += term.count * term.panels * 64
 
 
@@ -370,7 +370,7 @@ def _begin_phase(call: Call, state: State, phase: Phase, terms: Terms, int8: Any
         clear(_buffer(call, _ENCODER_STATE, 0, zero), size, zero)
         if call.lstm:
             clear(_buffer(call, _ENCODER_CELL, 0, zero), size, zero)
-    if int8 is not None:
+    if int8 is not None and phase.kind < record.PROBE:
         _quantize(call, state, phase, terms, zero)
     state.first_ticket += state.tasks
     state.tasks, state.cost = phase.blocks * chunks, 1 + phase.stride * min(rows, record.CHUNK)
@@ -419,12 +419,14 @@ def search(zero: Any, int8: Any) -> Any:
                 _attend(call, state, task, work.exps, zero)
             else:
                 _multiply(call, state, phase, terms, block, first, count, work.block, int8, zero)
-                if kind == record.DENSE:
+                if kind == record.DENSE or kind == record.PROBE:
                     _write(call, phase, block, first, count, work.block, zero)
                 elif kind == record.ENCODE:
                     _step_encoder(call, state, phase, block, first, count, work.block, zero)
                 elif kind == record.CELL:
                     _step_decoder(call, phase, block, first, count, work.block, zero)
+                elif kind == record.NEAR:
+                    rank_states(call, phase, block, first, count, work.block, zero)
                 else:
                     rank(call, state, phase, block, first, count, work.block, zero)
             if added(control + record.FINISHED, 1) != state.first_ticket + state.tasks:
@@ -434,10 +436,13 @@ def search(zero: Any, int8: Any) -> Any:
                 state.encoded += 1
             elif kind == record.RANK:
                 for row in range(state.rows):
-                    merge(call, row, zero)
+                    merge(call, state, row, zero)
                 finish_step(call, state, False)
                 state.phase = call.loop
             else:
+                if kind == record.NEAR:
+                    for row in range(state.rows):
+                        merge_states(call, state, row, zero)
                 state.phase, state.encoded = state.phase + 1, 0
             if state.status == record.RUNNING:
                 _begin_phase(call, state, phases[state.phase], terms, int8, zero)

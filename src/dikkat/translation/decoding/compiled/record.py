@@ -35,30 +35,39 @@ HYPOTHESES = Record(**_HYPOTHESES | {"whole": f"{_HYPOTHESES['whole']} chosen"})
 SEARCH = Record(
     numbers="""
         source_table target_table source_scales target_scales key key_exp key_peaks weight value weights weight_factors
-        block_peaks block_sums block_gains quantized_scales
+        block_peaks block_sums block_gains quantized_scales state_keys state_biases block_weights nearest_scores
     """,
-    doubles=_HYPOTHESES["doubles"],
+    doubles=f"{_HYPOTHESES['doubles']} nearest_weights",
     integers=f"""
         {_HYPOTHESES["integers"]} control phases terms buffers strides sources lengths key_counts chunk_first
-        chunk_rows block_tokens quantized
+        chunk_rows block_tokens quantized state_tokens block_states nearest_states
     """,
     flags=_HYPOTHESES["flags"],
     whole=f"""
         {_HYPOTHESES["whole"]} phase_count term_count lstm longest positions chunks capacity blocks embedded hidden
         direction_size directions layers encoder_layers readout lexical loop pair profile keys key_row features values
+        nearest state_blocks state_size
     """,
-    real=f"{_HYPOTHESES['real']} scale folded single exp_limit largest",
+    real=f"{_HYPOTHESES['real']} scale folded single exp_limit largest negligible",
     regions="block exps",
 )
+"""A compiled search. With a memory of stored states (`memory.states`), K = `nearest` is not 0:
+
+- `state_keys` (N, `state_size`), `state_biases` and `state_tokens` (N,): the stored states.
+- `block_weights` and `block_states` (R, `state_blocks`, K): a block's nearest states, by their log-weights + ‖q‖²/2.
+- `nearest_states` and `nearest_weights` (T, R, K): the nearest states of each step and their weights.
+- `nearest_scores` (R, K): the model's scores of their tokens.
+"""
 
 BUFFERS = (
     "embedded_source", "outputs", "outputs_below", "gates", "encoder_state", "encoder_cell", "final", "final_cell",
     "keys", "before", "cell_before", "after", "cell_after", "embedding", "context", "attended", "query", "readout",
+    "probe",
 )  # fmt: skip
 """The buffers of a search's phases, in the order of their numbers in the kernel."""
 
-READ, DENSE, ENCODE, KEYS, GATHER, ATTEND, CELL, RANK = range(8)
-"""The kinds of phases."""
+READ, DENSE, ENCODE, KEYS, GATHER, ATTEND, CELL, RANK, PROBE, NEAR = range(10)
+"""The kinds of phases. The last two find the nearest stored states, and are never in int8."""
 POSITIONS, SENTENCES, LIVE = range(3)
 """The rows of a phase: all positions of all sentences, all sentences, or the hypotheses that continue."""
 

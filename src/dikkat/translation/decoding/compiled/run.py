@@ -14,6 +14,7 @@ from dikkat.translation.decoding.compiled.beams import Beams
 from dikkat.translation.decoding.compiled.network import Panels
 from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import Search
+from dikkat.translation.memory.states import NEGLIGIBLE
 
 # Seconds between two checks for Ctrl-C, about.
 _RUN_SECONDS = 0.05
@@ -71,7 +72,7 @@ class Run:
             "longest": longest, "positions": count * longest, "capacity": self._capacity, "blocks": panels.blocks,
             "keys": keys, "key_row": round_up(keys, 2 * call.lanes), "scale": panels.scale,
             "folded": ranges.folded, "single": ranges.single, "exp_limit": ranges.most,
-            "largest": torch.finfo(panels.dtype).max,
+            "largest": torch.finfo(panels.dtype).max, "negligible": NEGLIGIBLE,
         }  # fmt: skip
         for name, tensor in panels.tensors.items():
             call.point(name, tensor, tensor.dtype)
@@ -81,6 +82,11 @@ class Run:
             call.new(name, rows, panels.blocks)
         for name in ("block_gains", "block_tokens"):
             call.new(name, rows, panels.blocks, beam)
+        self._nearest = panels.sizes["nearest"]
+        if self._nearest:
+            for name in ("block_weights", "block_states"):
+                call.new(name, rows, panels.sizes["state_blocks"], self._nearest)
+            call.new("nearest_scores", rows, self._nearest)
         chunks = count * -(-longest // record.CHUNK)
         self._beams = Beams(
             call, count, beam, n_best, sources=count * longest, lengths=count, chunk_first=chunks, chunk_rows=chunks,
@@ -135,6 +141,7 @@ class Run:
             "attended": (sizes["lexical"], rows * sizes["embedded"]),
             "query": (1, rows * sizes["features"]),
             "readout": (1, rows * sizes["readout"]),
+            "probe": (1, rows * sizes["state_size"]),
         }
         lengths = [shapes[name][0] * shapes[name][1] for name in record.BUFFERS]
         starts = [sum(lengths[:index]) for index in range(len(lengths))]
@@ -162,6 +169,8 @@ class Run:
     def _grow_tables(self, steps: int) -> None:
         self._beams.grow_tables(steps)
         self._beams.extend("weights", steps if self._attends else 1, self._capacity, self._call.fields["key_row"])
+        for name in ("nearest_states", "nearest_weights") if self._nearest else ():
+            self._beams.extend(name, steps, self._capacity, self._nearest)
 
     def _set_control(self, offset: int, number: int) -> None:
         self._tables["control"][offset // 8] = number
@@ -201,4 +210,6 @@ class Run:
 
     def results(self) -> list[list[Hypothesis]]:
         """Return the best hypotheses of each sentence."""
-        return self._beams.hypotheses(self._call.kept["weights"] if self._attends else [])
+        tensors = self._call.kept
+        nearest = [tensors[name] for name in ("nearest_states", "nearest_weights")] if self._nearest else []
+        return self._beams.hypotheses(tensors["weights"] if self._attends else [], nearest)

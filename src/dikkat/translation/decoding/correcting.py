@@ -1,0 +1,90 @@
+"""Corrections: sentence pairs that a user adds to the memory of a translator."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dikkat.errors import InputError
+from dikkat.translation.decoding.options import length_limit
+from dikkat.translation.memory.pair_memory import PairMemory, StoredPair
+from dikkat.translation.memory.states import score_projection
+from dikkat.translation.network.model import TranslationModel, collate
+from dikkat.translation.text.slots import Slots
+from dikkat.translation.text.special_tokens import UNKNOWN
+from dikkat.translation.text.tokenizer import Tokenizer
+
+BANDWIDTH = 0.1
+"""The bandwidth of corrections: a root mean square difference of the scores of two states, in nats."""
+BIAS = 5.0
+"""The log-weight of a correction at its own states, where the model's is 0."""
+_DIMENSIONS = 48
+
+
+def correct(
+    memory: PairMemory,
+    model: TranslationModel,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    slots: Slots,
+    source: str,
+    target: str,
+) -> list[str]:
+    """Store a correction; return messages about a replaced correction, and about parts that cannot be written."""
+    if not source.strip() or not target.strip():
+        side = "target" if source.strip() else "source"
+        raise InputError(f"{side}: got an empty text; expected a sentence and its translation. Leave the pair out")
+    snapshot, pair = memory.snapshot, StoredPair(source, target, (), (), torch.empty(0, device="cpu"), BIAS)
+    pair = _tokenize(pair, tokenizers, slots)
+    old = None if snapshot is None else snapshot.by_ids.get(pair.source_ids)
+    if old is not None and old.source != source and old.target_ids != pair.target_ids:
+        # Equal but for numbers, and translated otherwise: then the numbers are read as text.
+        pair = _tokenize(replace(pair, has_slots=False), tokenizers, slots)
+    if not pair.source_ids or not pair.target_ids:
+        side = "target" if pair.source_ids else "source"
+        raise InputError(f"{side}: got {getattr(pair, side)!r}, which has no token of the model")
+    if slots.copies(slots.mask(source)[0].text):
+        raise InputError(f"source: got {source!r}; expected letters, since a text without letters is always copied")
+    projection = memory.projection(lambda: score_projection(model.output_table, _DIMENSIONS) / BANDWIDTH)
+    keys = compute_keys(model, projection, [(pair.source_ids, pair.target_ids)])[0]
+    return [
+        f"replaces the earlier correction {old.target!r} of {old.source!r}"
+        for old in memory.store(replace(pair, keys=keys))
+        if old.target_ids != pair.target_ids
+    ] + _faults(pair, tokenizers[1], slots)
+
+
+def _tokenize(pair: StoredPair, tokenizers: tuple[Tokenizer, Tokenizer], slots: Slots) -> StoredPair:
+    source_ids, target_ids = (
+        tuple(tokenizer.numbers([masked.text])[0])
+        for tokenizer, masked in zip(tokenizers, pair.mask(slots), strict=True)
+    )
+    return replace(pair, source_ids=source_ids, target_ids=target_ids)
+
+
+def _faults(pair: StoredPair, tokenizer: Tokenizer, slots: Slots) -> list[str]:
+    """Return messages about parts of a correction that the model cannot write."""
+    _, target = pair.mask(slots)
+    messages, limit = [], length_limit(len(pair.source_ids))
+    if UNKNOWN in pair.target_ids:
+        words = [target.text[start:end] for start, end in tokenizer.unknown(target.text)]
+        messages.append(f"words outside the target vocabulary cannot be written: {', '.join(words)}")
+    elif (written := target.write(tokenizer.decode(pair.target_ids))) != pair.target:
+        messages.append(f"will be written as {written!r}")
+    if len(pair.target_ids) > limit:
+        messages.append(f"has {len(pair.target_ids)} tokens, more than the limit of {limit}, and will be cut")
+    return messages
+
+
+@torch.no_grad()
+def compute_keys(
+    model: TranslationModel, projection: Tensor, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> list[Tensor]:
+    """Return for each pair the projected states (T + 1, d) float16 before each target token and before the end."""
+    batch = collate(pairs)
+    was_training, device = model.training, model.output_bias.device
+    features = model.eval().features(batch.to(device)).float().cpu()
+    model.train(was_training)
+    keys = features @ projection.t()
+    limit = torch.finfo(torch.float16).max
+    return list(keys.clamp(-limit, limit).half().split(batch.target_lengths.tolist()))

@@ -1,0 +1,181 @@
+"""Several images in a batch or in a prompt, and division by the weights of a neutral prompt."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+Image = pytest.importorskip("PIL.Image")
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil  # noqa: E402
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil  # noqa: E402
+
+import dikkat  # noqa: E402
+from dikkat.inspection.dataflow import Dataflow  # noqa: E402
+from dikkat.inspection.image_inputs import ImageInputs  # noqa: E402
+from stress.image_processors import build  # noqa: E402
+from white_squares import keys_of, square_image  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of transformers
+VIT, TEXT, NEUTRAL = ViTImageProcessorPil(size={"height": 35, "width": 35}), "what is on", "is the"
+
+
+def picture(seed: int, width: int = 157, height: int = 101) -> Any:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8))
+
+
+def vit() -> Any:
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 12, "intermediate_size": 17, "num_hidden_layers": 2, "num_attention_heads": 3}
+    return transformers.ViTModel(transformers.ViTConfig(**sizes, image_size=35, patch_size=7)).eval()
+
+
+def content_of(path: Path) -> Any:
+    page = path.read_text(encoding="utf-8")
+    return json.loads(re.findall(r'<script id="dikkat-content" type="application/json">(.*?)</script>', page)[0])
+
+
+def test_a_batch_of_images(tmp_path: Path) -> None:
+    model, images = vit(), [picture(5), picture(7, 61, 83)]
+    trace = dikkat.show.attention(model, VIT, images, tmp_path / "a.html")
+    for number, image in enumerate(images):
+        single = dikkat.show.attention(model, VIT, image)
+        (grid,) = trace.tokens_of(number)["self"].parts.values()
+        assert np.array_equal(np.asarray(grid.image), np.asarray(image))
+        for (_, record), (_, expected) in zip(trace.calls(), single.calls(), strict=True):
+            torch.testing.assert_close(record.of_batch(number).blocks, expected.of_batch(0).blocks)
+    calls = content_of(tmp_path / "a.html")["calls"]
+    assert [view["element"] for view in calls["views"]] == [0, 1]
+    assert [(image["width"], image["height"]) for image in calls["images"]] == [(157, 101), (61, 83)]
+    dikkat.show.attention(model, VIT, images, tmp_path / "b.html", element=1)
+    assert [image["width"] for image in content_of(tmp_path / "b.html")["calls"]["images"]] == [61]
+
+
+@pytest.mark.parametrize("kind", ["llava", "qwen2_vl", "idefics3"])
+def test_several_images_in_a_prompt(kind: str) -> None:
+    """The tokens that change with an image are the tokens that are drawn on the image."""
+    model, processor, _ = build(kind, "sectioned" if kind == "qwen2_vl" else "small")
+    images = [square_image(70, 40, 20), square_image(30, 20, 20, (113, 151))]
+    token = processor.image_token  # Qwen2-VL needs words between images
+    text = f"what {token} is {token} on" if kind == "qwen2_vl" else TEXT
+    trace = dikkat.show.attention(model, processor, (images, text))
+    labels = trace.tokens["self"]
+    name = next(call.name for call, record in trace.calls() if call.kind == "self")
+    drawn = [*dict.fromkeys(id(grid.image) for grid in labels.parts.values())]
+    assert len(drawn) == 2
+    for number in (0, 1):
+        others = [*images]
+        others[number] = Image.new("RGB", images[number].size)
+        sources = (images, text), (others, text)
+        arguments = [ImageInputs.read(model, processor, source).arguments for source in sources]
+        first, second = (keys_of(model, values, name, len(labels)) for values in arguments)
+        change = max(((a - b).norm(dim=-1) for a, b in zip(first, second, strict=True)), key=lambda norms: norms.max())
+        for position in (change > 0.5 * change.max()).nonzero()[:, 0].tolist():
+            start, grid = next((start, grid) for start, grid in labels.parts.items()
+                               if start <= position < start + len(grid))  # fmt: skip
+            assert id(grid.image) == drawn[number]
+            row, column = grid.cells()[position - start]
+            left, top, right, bottom = grid.box
+            width, height = (right - left) / grid.columns, (bottom - top) / grid.rows
+            cell = left + column * width, top + row * height, left + (column + 1) * width, top + (row + 1) * height
+            assert np.asarray(grid.image.convert("L").crop([*map(round, cell)])).max() > 200
+
+
+def test_words_about_several_images() -> None:
+    model, processor, _ = build("llava", "small")
+    model.generation_config.eos_token_id = None
+    trace = dikkat.show.attention(model, processor, ([picture(5), picture(7)], TEXT), max_new_tokens=3)
+    assert len(trace.parts["self"]) == 2
+    assert trace[0].weights.shape[2] == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ([(picture(5), "what")], TypeError, r"image: got a tuple of 2 in a list.*once for each text"),
+        (np.zeros((3, 31, 37, 3)), ValueError, r"image: got shape \(3, 31, 37, 3\).*Pass a batch or video as"),
+        ([], ValueError, "image: got an empty list"),
+    ],
+)  # fmt: skip
+def test_bad_lists(source: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        dikkat.show.attention(vit(), VIT, source)
+
+
+def test_a_batch_with_different_sizes() -> None:
+    uncropped = CLIPImageProcessorPil(size={"shortest_edge": 35}, do_center_crop=False)
+    model = transformers.Dinov2Model(transformers.Dinov2Config(
+        hidden_size=12, num_hidden_layers=1, num_attention_heads=3, image_size=35, patch_size=7)).eval()  # fmt: skip
+    with pytest.raises(ValueError, match=r"image: got pixel_values of shape .*Call attention once for each image"):
+        dikkat.show.attention(model, uncropped, [picture(5, 157, 101), picture(7, 101, 157)])
+
+
+def relative_weights(model: Any, processor: Any, image: Any) -> tuple[list[torch.Tensor], int]:
+    """Return the divided and scaled weights for the first written word, from "eager" attention in float64."""
+    rows = []
+    model = model.double()
+    model.set_attn_implementation("eager")
+    for text in (TEXT, NEUTRAL):
+        arguments = ImageInputs.read(model, processor, (image, text)).arguments
+        is_image = arguments["input_ids"][0] == model.config.image_token_id
+        with torch.no_grad():
+            attentions = model(**arguments, output_attentions=True).attentions
+        rows.append([weights[0, :, -1, is_image] for weights in attentions])
+    quotients = [first / second for first, second in zip(*rows, strict=True)]
+    model.set_attn_implementation("sdpa")
+    return [quotient / quotient.sum(-1, keepdim=True) for quotient in quotients], int(is_image.nonzero()[0])
+
+
+def test_division_by_a_neutral_prompt(tmp_path: Path) -> None:
+    model, processor, _ = build("llava", "small")
+    model.generation_config.eos_token_id = None
+    trace = dikkat.show.attention(model, processor, (picture(5), TEXT), tmp_path / "a.html", max_new_tokens=2,
+                                  neutral=NEUTRAL)  # fmt: skip
+    expected, start = relative_weights(model, processor, picture(5))
+    for layer, shares in enumerate(expected):
+        weights = trace[layer].weights[0, :, 0].double()
+        image = weights[:, start : start + shares.shape[-1]]
+        torch.testing.assert_close(image, shares, atol=2e-3, rtol=5e-3)
+        assert float(weights.sum()) == pytest.approx(float(image.sum()))  # words have 0
+    label = f"divided by the weights for {NEUTRAL!r}"
+    assert label in (tmp_path / "a.html").read_text(encoding="utf-8").replace("&#x27;", "'")
+    figure = trace.figure(0, 1, kind="image")
+    assert figure.axes[0].get_title().endswith(label)
+    trace.save(tmp_path / "a.safetensors")
+    assert dikkat.inspection.Trace.load(tmp_path / "a.safetensors").neutral == NEUTRAL
+
+
+def test_bad_neutral_prompts() -> None:
+    model, processor, _ = build("llava", "small")
+    with pytest.raises(TypeError, match="neutral: got 3 for"):
+        dikkat.show.attention(model, processor, (picture(5), TEXT), max_new_tokens=2, neutral=3)
+    with pytest.raises(TypeError, match="neutral: got an argument without max_new_tokens"):
+        dikkat.show.attention(model, processor, (picture(5), TEXT), neutral=NEUTRAL)
+
+
+def test_errors_of_generate_are_not_errors_of_the_processor() -> None:
+    model, processor, _ = build("llava", "small")
+    with pytest.raises(ValueError, match=r"(?s)^The following `model_kwargs` are not used.*temprature"):
+        dikkat.show.attention(model, processor, (picture(5), TEXT), max_new_tokens=2, temprature=1.0)
+
+
+def test_tensors_are_followed_only_in_two_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, processor, _ = build("llava", "small")
+    model.generation_config.eos_token_id = None
+    counts, follow = list[int](), Dataflow._follow
+
+    def count(self: Any, call: Any) -> None:
+        counts.append(1)
+        follow(self, call)
+
+    monkeypatch.setattr(Dataflow, "_follow", count)
+    totals = []
+    for words in (2, 7):
+        counts.clear()
+        dikkat.show.attention(model, processor, (picture(5), TEXT), max_new_tokens=words)
+        totals.append(len(counts))
+    assert totals[1] < 1.1 * totals[0]

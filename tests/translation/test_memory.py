@@ -1,0 +1,415 @@
+"""Stored pairs: three engines against a reference in NumPy, corrections, files and bad input."""
+
+import copy
+import json
+import math
+import pickle
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import kit
+from dikkat.cli import main
+from dikkat.storage.folders import SUMS, digest
+from dikkat.translation import InputError, ModelFolderError, Search, Translator, beam_search, forced_scores
+from dikkat.translation.decoding import grid
+from dikkat.translation.decoding import search as search_module
+from dikkat.translation.decoding.correcting import compute_keys
+from dikkat.translation.formats.model_folder import MEMORY
+from dikkat.translation.memory.pair_memory import PairMemory, StoredPair
+from dikkat.translation.memory.states import NEGLIGIBLE, score_projection
+from dikkat.translation.network.model import collate
+from dikkat.translation.text.special_tokens import UNKNOWN
+from translation.taught import PAIRS
+from translation.test_search import MANY, SLOTS, assert_agree, make, plain
+
+STORED = [
+    ([5, 6, 6], [4, 9, 7]), ([7, 4], [10]), ([8, 9, 10, 7], [5, 11, 12]),
+    ([10, 10, 6], [7, 4]), ([9, 4], [12, 8, 6, 4]),
+]  # fmt: skip
+
+
+def memory_of(model, width=0.35, bias=1.5, nearest=5, dimensions=5):
+    """A memory whose states are near enough that several of them count, and far enough that they differ."""
+    table = model.output_table.detach()
+    projection = (score_projection(table, dimensions) / width).to(torch.float32)
+    memory = PairMemory(projection=projection, nearest=nearest)
+    for number, (source, target) in enumerate(STORED):
+        keys = compute_keys(model, projection, [(source, target)])[0]
+        memory.store(StoredPair(f"s{number}", f"t{number}", tuple(source), tuple(target), keys, bias))
+    return memory
+
+
+class Mixed:
+    """A model whose probabilities are mixed with a memory's, in NumPy: the formula, state after state."""
+
+    def __init__(self, model, memory):
+        self.model, self.attends, self.output_bias, self.encode = model, model.attends, model.output_bias, model.encode
+        self.states, self.seen = memory.snapshot.states, []
+
+    def step(self, previous, memory, state):
+        features, weights, state = self.model.step_features(previous, memory, state)
+        return self.mixed(features), weights, state
+
+    def mixed(self, features):
+        p = self.model.scores(features).softmax(1).double().numpy()
+        for row, feature in enumerate(features.double().numpy()):
+            query = self.states.projection.double().numpy() @ feature
+            squares = ((query - self.states.keys.double().numpy()) ** 2).sum(1)
+            logs = self.states.biases.double().numpy() - squares / 2
+            chosen = [i for i in np.argsort(-logs)[: self.states.count] if logs[i] >= NEGLIGIBLE]
+            for i in chosen:
+                p[row, int(self.states.tokens[i])] += math.exp(logs[i])
+            p[row] /= 1 + sum(math.exp(logs[i]) for i in chosen)
+            self.seen.append(len(chosen))
+        return torch.from_numpy(np.log(p))
+
+
+ENGINES = ["compiled", "stepwise", "grid"]
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request, monkeypatch):
+    if request.param != "compiled":
+        monkeypatch.setattr(search_module, "find_panels", lambda *_: None)
+    if request.param == "grid":
+        monkeypatch.setattr(grid, "can_run", lambda models, search: not search.sample)
+    return request.param
+
+
+@pytest.mark.usefixtures("engine")
+@kit.each("slots", [({}, {}), SLOTS])
+@kit.each("search", [Search(1), Search(3, n_best=2), Search(5, n_best=5, min_ratio=1.0, length_penalty=0.0)])
+def test_engines_search_the_mixture(search, slots):
+    model = make(seed=3)
+    memory = memory_of(model)
+    mixed = Mixed(model, memory)
+    sources = [*MANY, [8, 5, 6]]
+    found = beam_search(model, sources, search, slots, [memory.snapshot])
+    for source, hypotheses in zip(sources, found, strict=True):
+        assert_agree(hypotheses, plain(mixed, source, search, slots))
+    assert sum(mixed.seen) > 2 * len(mixed.seen)
+    alone = beam_search(model, sources, search, slots)
+    assert [[one.ids for one in group] for group in alone] != [[one.ids for one in group] for group in found]
+
+
+@pytest.mark.usefixtures("engine")
+@torch.no_grad()
+def test_the_nearest_states_of_each_token_are_returned():
+    model = make(seed=3)
+    memory = memory_of(model)
+    states = memory.snapshot.states
+    for source, (best, *_) in zip(MANY, beam_search(model, MANY, Search(3), memories=[memory.snapshot]), strict=True):
+        features = model.features(collate([(source, best.ids)])).double()
+        queries = features @ states.projection.double().T
+        for t in range(len(best.ids)):
+            squares = (queries[t] - states.keys.double()).square().sum(1)
+            logs = states.biases.double() - squares / 2
+            kept = {int(i) for i in logs.topk(states.count).indices if logs[i] >= NEGLIGIBLE}
+            weights = dict(zip(best.nearest.states[t].tolist(), best.nearest.weights[t].tolist(), strict=True))
+            assert {i for i, weight in weights.items() if weight} == kept
+            for i in kept:
+                assert weights[i] == pytest.approx(float(logs[i].exp()), rel=1e-6)
+
+
+def test_many_states_in_several_blocks_in_float32():
+    model = make(seed=3).float()
+    memory = memory_of(model, nearest=7)
+    generator = torch.Generator().manual_seed(0)
+    size = len(memory.snapshot.states.projection)
+    for number in range(211):  # more than two blocks of 256 states
+        keys = torch.randn(5, size, generator=generator).half() * 9
+        target = torch.randint(4, 13, (4,), generator=generator).tolist()
+        memory.store(StoredPair(f"many {number}", "t", (4, 5, number), tuple(target), keys, 1.5))
+    assert len(memory.snapshot.states.keys) > 2 * 256
+    found = beam_search(model, MANY, Search(4, n_best=2), memories=[memory.snapshot])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_module, "find_panels", lambda *_: None)
+        expected = beam_search(model, MANY, Search(4, n_best=2), memories=[memory.snapshot])
+    for group, other in zip(found, expected, strict=True):
+        assert [one.ids for one in group] == [one.ids for one in other]
+        assert [one.score for one in group] == pytest.approx([one.score for one in other], rel=1e-5)
+
+
+@kit.each("top_k", [None, 3])
+def test_samples_are_drawn_from_the_mixture(top_k):
+    model = make(seed=3)
+    memory = memory_of(model, width=0.05, bias=9.0)
+    search = Search(sample=True, n_best=40, top_k=top_k)
+    (found,) = beam_search(model, [[7, 4]], search, memories=[memory.snapshot])
+    assert sum(sample.ids == [10] for sample in found) >= 39  # the stored translation, of probability 0.9998
+
+
+def test_forced_scores_are_those_of_the_search():
+    model = make(seed=3)
+    memory = memory_of(model)
+    found = beam_search(model, MANY, Search(3), memories=[memory.snapshot])
+    pairs = [(source, best.ids) for source, (best, *_) in zip(MANY, found, strict=True) if best.finished]
+    scores = forced_scores(model, pairs, [memory.snapshot])
+    assert scores == pytest.approx([best.score for best, *_ in found if best.finished], rel=1e-9)
+    assert scores != pytest.approx(forced_scores(model, pairs), rel=1e-3)
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_ensemble_averages_the_mixtures():
+    models = [make(seed=3), make(seed=4)]
+    memories = [memory_of(models[0]), None]
+    found = beam_search(models, MANY, Search(3), memories=[memories[0].snapshot, None])
+    for source, hypotheses in zip(MANY, found, strict=True):
+        assert_agree(hypotheses, plain([Mixed(models[0], memories[0]), models[1]], source, Search(3)))
+        assert hypotheses[0].nearest is None
+
+
+# --- corrections
+
+
+def corrected_copy(translator, corrections=()):
+    copied = copy.deepcopy(translator)
+    for pair in corrections:
+        copied.correct(*pair)
+    return copied
+
+
+NEW = [
+    ("Go.", "Il voit l'homme."), ("He's calm.", "Marie a perdu !"), ("The man is Marie.", "L'homme est Marie."),
+    ("She is calm.", "Elle est calme."), ("Where is Marie?", "Où est Marie ?"), ("I'm calm.", "Je suis calme."),
+]  # fmt: skip
+
+
+@kit.each("search", [Search(), Search(1), Search(precision="int8"), Search(3, n_best=3)])
+def test_corrections_are_right_when_asked_again(translator, search):
+    corrected = corrected_copy(translator, NEW)
+    results = [group[0].target for group in corrected.translate_n_best([source for source, _ in NEW], search=search)]
+    assert results == [target for _, target in NEW]
+    assert len(corrected.memory) == len(NEW)
+    assert len(translator.memory) == 0
+
+
+def test_other_sentences_stay_the_same(translator):
+    corrected = corrected_copy(translator, [NEW[0]])
+    others = [source for source, _ in PAIRS if source != "Go."]
+    assert [t.target for t in corrected.translate(others)] == [t.target for t in translator.translate(others)]
+
+
+def test_the_newest_correction_wins(translator):
+    corrected = corrected_copy(translator)
+    assert corrected.correct("Go.", "Va chez Marie !") == []
+    assert corrected.correct("Go.", "Va chez Marie !") == []
+    (message,) = corrected.correct("Go.", "Elle a perdu.")
+    assert message == "replaces the earlier correction 'Va chez Marie !' of 'Go.'"
+    assert corrected.translate("Go.").target == "Elle a perdu."
+    assert len(corrected.memory) == 1
+
+
+def test_a_corrected_line_of_several_sentences_is_not_split(translator):
+    line, target = "Go. I lost.", "J'ai perdu l'homme."
+    assert corrected_copy(translator, [(line, target)]).translate(line).target == target
+
+
+def test_sources_say_which_correction_a_token_follows(translator):
+    corrected = corrected_copy(translator, [NEW[0]])
+    translation = corrected.translate("Go.")
+    assert len(translation.sources) == len(translation.target_tokens)
+    for (source,) in translation.sources:
+        assert source[:2] == NEW[0]
+        assert source.weight == pytest.approx(math.exp(5) / (1 + math.exp(5)), abs=5e-3)
+    assert translator.translate("Go.").sources == []
+    both = corrected.translate("Go. Go.")
+    assert len(both.sources) == len(both.target_tokens)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda memory: pickle.loads(pickle.dumps(memory))])
+def test_a_copy_has_its_own_corrections(translator, copied):
+    corrected = corrected_copy(translator, NEW[:2])
+    other = copied(corrected)
+    other.correct(*NEW[2])
+    assert (len(corrected.memory), len(other.memory)) == (2, 3)
+    assert other.memory.pairs == NEW[:3]
+    assert other.translate(NEW[0][0]).target == NEW[0][1]
+
+
+def test_threads_correct_and_translate_at_once(translator):
+    corrected, results, start = corrected_copy(translator), {}, threading.Barrier(len(NEW))
+
+    def work(pair):
+        start.wait()
+        corrected.correct(*pair)
+        results[pair[0]] = corrected.translate(pair[0]).target
+
+    threads = [threading.Thread(target=work, args=(pair,)) for pair in NEW]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == dict(NEW)
+    assert sorted(corrected.memory.pairs) == sorted(NEW)
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        (("", "Va !"), "source: got an empty text"),
+        (("Go.", " \t"), "target: got an empty text"),
+        (("12", "13"), "expected letters"),
+        (("a" * 10_001, "Va !"), "source: got 10,001 characters"),
+        (("Go.", "\ud800"), "target: got .* expected Unicode"),
+    ],
+)
+def test_what_cannot_be_corrected_is_an_error(translator, pair, message):
+    corrected = corrected_copy(translator)
+    with pytest.raises(InputError, match=message):
+        corrected.correct(*pair)
+    assert len(corrected.memory) == 0
+
+
+def test_words_that_cannot_be_written_are_reported(translator):
+    corrected = corrected_copy(translator)
+    assert corrected.correct("Go.", "Va Zürich !") == ["words outside the target vocabulary cannot be written: Zürich"]
+    assert "Zürich" not in corrected.translate("Go.").target
+    assert UNKNOWN in corrected.memory.snapshot.pairs[0].target_ids
+
+
+def test_a_long_source_is_corrected(translator):
+    corrected = corrected_copy(translator)
+    source = "go " * 3_000
+    assert corrected.correct(source, "Va !") == []
+    assert corrected.translate(source).target == "Va !"
+
+
+def test_a_target_beyond_the_length_limit_is_reported(translator):
+    assert "more than the limit of 14" in corrected_copy(translator).correct("Go.", "Va ! " * 9)[-1]
+
+
+# --- files
+
+
+@kit.each("int8", [False, True])
+def test_a_folder_keeps_the_corrections(translator, tmp_path, int8):
+    corrected = corrected_copy(translator, NEW)
+    corrected.save(tmp_path / "model", int8=int8)
+    loaded = Translator.load(tmp_path / "model")
+    assert loaded.memory.pairs == NEW
+    assert [t.target for t in loaded.translate([source for source, _ in NEW])] == [target for _, target in NEW]
+    loaded.correct("I lost.", "Va !")
+    loaded.save(tmp_path / "model")
+    assert len(Translator.load(tmp_path / "model").memory) == len(NEW) + 1
+
+
+def test_a_folder_without_corrections_has_no_memory(translator, tmp_path):
+    translator.save(tmp_path / "model")
+    assert not (tmp_path / "model" / MEMORY).exists()
+
+
+def rewritten(folder, change):
+    """Change the tensors and metadata of a folder's memory, with the right checksums."""
+    path = folder / MEMORY
+    data = path.read_bytes()
+    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    tensors = load_file(path)
+    change(tensors, metadata)
+    save_file(tensors, path, metadata)
+    sums = [line for line in (folder / SUMS).read_text().splitlines() if MEMORY not in line]
+    (folder / SUMS).write_text("\n".join([*sums, f"{digest(path.read_bytes())}  {MEMORY}"]) + "\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors, metadata: metadata.update(model="0" * 64),
+        lambda tensors, metadata: metadata.update(nearest="0"),
+        lambda tensors, metadata: metadata.update(nearest="x"),
+        lambda tensors, metadata: tensors.pop("keys"),
+        lambda tensors, metadata: tensors.update(keys=tensors["keys"].float()),
+        lambda tensors, metadata: tensors.update(keys=tensors["keys"][1:].clone()),
+        lambda tensors, metadata: tensors["keys"].fill_(math.nan),
+        lambda tensors, metadata: tensors.update(projection=tensors["projection"][:, 1:].clone()),
+        lambda tensors, metadata: tensors["target_tokens"].fill_(1_000),
+        lambda tensors, metadata: tensors["source_tokens"].fill_(-1),
+        lambda tensors, metadata: tensors["source_lengths"].fill_(-1),
+        lambda tensors, metadata: tensors["target_lengths"].fill_(2**30),
+        lambda tensors, metadata: tensors["texts"].fill_(255),
+        lambda tensors, metadata: tensors.update(texts=torch.tensor(list(b'[["a"]]'), dtype=torch.uint8)),
+        lambda tensors, metadata: tensors.update(texts=torch.tensor(list(b'[["a", "b", true]]'), dtype=torch.uint8)),
+    ],
+)
+def test_a_memory_that_does_not_fit_is_an_error(translator, tmp_path, change):
+    corrected_copy(translator, NEW).save(tmp_path / "model")
+    rewritten(tmp_path / "model", change)
+    with pytest.raises(ModelFolderError, match=r"memory\.safetensors: damaged, or of another model"):
+        Translator.load(tmp_path / "model")
+
+
+def test_a_damaged_memory_is_an_error(translator, tmp_path):
+    corrected_copy(translator, NEW).save(tmp_path / "model")
+    path = tmp_path / "model" / MEMORY
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(ModelFolderError, match=r"memory\.safetensors: damaged: its checksum differs"):
+        Translator.load(tmp_path / "model")
+    path.unlink()
+    with pytest.raises(ModelFolderError, match=r"memory\.safetensors: missing"):
+        Translator.load(tmp_path / "model")
+
+
+def test_a_memory_without_a_checksum_is_an_error(translator, tmp_path):
+    translator.save(tmp_path / "model")
+    (tmp_path / "model" / MEMORY).write_bytes(b"")
+    with pytest.raises(ModelFolderError, match=r"has no sum of memory\.safetensors"):
+        Translator.load(tmp_path / "model")
+
+
+# --- the command line
+
+
+def run(capsys, monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["dikkat", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    captured = capsys.readouterr()
+    return stopped.value.code or 0, captured.out, captured.err
+
+
+def test_the_command_line_corrects(translator, tmp_path, capsys, monkeypatch):
+    model, corrections = tmp_path / "model", tmp_path / "corrections.tsv"
+    translator.save(model, int8=True)
+    before = {path.name: path.read_bytes() for path in model.iterdir() if path.name != SUMS}
+    lines = ["Go.\tVa !", "Go.\tElle voit Marie.", "I lost.\tJ'ai perdu Zürich."]
+    corrections.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    status, out, err = run(capsys, monkeypatch, "correct", model, corrections)
+    assert (status, out) == (0, "")
+    assert f"{corrections}, line 2: replaces the earlier correction 'Va !' of 'Go.'" in err
+    assert f"{corrections}, line 3: words outside the target vocabulary cannot be written: Zürich" in err
+    assert f"{model}: 3 corrections read, 2 stored" in err
+    assert {name: (model / name).read_bytes() for name in before} == before
+    status, out, _ = run(capsys, monkeypatch, "translate", model, "Go.", "--json")
+    values = json.loads(out)
+    assert (status, values["target"]) == (0, "Elle voit Marie.")
+    assert {(s["source"], s["target"]) for sources in values["sources"] for s in sources} == {
+        ("Go.", "Elle voit Marie.")
+    }
+    assert json.loads(run(capsys, monkeypatch, "info", model, "--json")[1])["stored_pairs"] == 2
+    assert run(capsys, monkeypatch, "quantize", model, "--output", tmp_path / "small")[0] == 0
+    assert run(capsys, monkeypatch, "translate", tmp_path / "small", "Go.")[1] == "Elle voit Marie.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Go.\n", "line 1: got no tab"),
+        ("Go.\tVa !\n\tVa !\n", "line 2: source: got an empty text"),
+        ("", "got no lines"),
+    ],
+)
+def test_a_wrong_file_of_corrections_changes_nothing(translator, tmp_path, capsys, monkeypatch, text, message):
+    translator.save(tmp_path / "model")
+    (tmp_path / "wrong.tsv").write_text(text)
+    status, out, err = run(capsys, monkeypatch, "correct", tmp_path / "model", tmp_path / "wrong.tsv")
+    assert (status, out) == (2, "")
+    assert message in err
+    assert len(Translator.load(tmp_path / "model").memory) == 0

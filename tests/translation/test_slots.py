@@ -1,5 +1,6 @@
 """Slots: what training pairs do with numbers and placeholders is learned, and translations do the same."""
 
+import copy
 import dataclasses
 import json
 
@@ -314,3 +315,31 @@ def test_texts_are_composed_and_their_blanks_collapsed_first(kind):
     places = tokenizer.offsets(["  the a\u0323\u0301 man"])[0]
     text = "  the a\u0323\u0301 man"
     assert {text[first:last].strip() for first, last in places} >= {"the", "a\u0323\u0301", "man"}
+
+
+# --- corrections
+
+
+def test_a_correction_writes_the_numbers_of_each_sentence(taught):
+    corrected = copy.deepcopy(taught)
+    assert corrected.correct("Ana left at 14:05.", "Zé saiu às 14h05.") == []
+    assert corrected.translate("Ana left at 14:05.").target == "Zé saiu às 14h05."
+    assert corrected.translate("Ana left at 9:41.").target == "Zé saiu às 9h41."
+
+
+def test_a_correction_may_lack_a_number(taught):
+    corrected = copy.deepcopy(taught)
+    corrected.correct("Ana left at 14:05.", "Ana saiu.")
+    assert corrected.translate("Ana left at 14:05.").target == "Ana saiu."
+    assert "23h10" in corrected.translate("Rita left at 23:10.").target
+
+
+def test_corrections_that_differ_only_in_numbers_may_contradict(taught):
+    corrected = copy.deepcopy(taught)
+    pairs = [("Ana left at 8:10.", "Ana saiu às 8h10."), ("Ana left at 8:14.", "Zé ligou às 8h14.")]
+    messages = [corrected.correct(*pair) for pair in pairs]
+    assert [pair.has_slots for pair in corrected.memory.snapshot.pairs] == [True, False]
+    assert messages == [[], ["will be written as 'Zé ligou às <unk>.'"]]  # whole words: 8h14 is none of them
+    first, second = corrected.translate([source for source, _ in pairs])
+    assert first.target == pairs[0][1]
+    assert second.target.startswith("Zé ligou às ")

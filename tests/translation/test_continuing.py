@@ -38,7 +38,7 @@ def test_corrections_are_learnt_and_old_pairs_kept(old):
     assert result.after.bleu >= result.before.bleu - 0.3
     assert str(result).startswith("2 of 2 corrections right (0 before), BLEU 100.00 of 7 old validation pairs (100.00")
     assert result.translator.settings == old.settings
-    assert lines[0] == "8 pairs in memory: 1 pairs left out, because a correction has their source sentence"
+    assert lines[0] == "8 pairs in memory: 1 pairs left out, because a correction translates them differently"
     assert "2 corrections, 0 of them already right; 7 old pairs" in lines[1]
     assert "1 new source words and 2 new target words" in lines[1]
     assert result.epochs == 2 * (len(lines) - 2) < 10, "the training ends when all corrections are right"

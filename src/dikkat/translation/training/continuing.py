@@ -3,7 +3,7 @@
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any, NamedTuple
@@ -77,7 +77,7 @@ def continue_training(
         translator: The trained translator; its weights are float32.
         corrections: The (source, target) pairs to learn, after those in the memory. If several have the same source
             sentence, the last one counts.
-        pairs: Old training pairs. Those with the source sentence of a correction are left out.
+        pairs: Old training pairs. Those that a correction translates differently are left out.
         validation: Old validation pairs. Those with the source sentence of a correction are left out.
         values: Settings of the training by name, such as `epochs` or `learning_rate`.
         tell: A function that is called with lines about the progress.
@@ -107,10 +107,10 @@ def continue_training(
     rate = _LEARNING_RATES[len(new_pairs) < _FEW]
     settings = _make_settings(translator.settings, {"learning_rate": rate, **(values or {})})
     check_precision(settings.precision, device_type())
-    keys = {normalise(source) for source, _ in new_pairs}
-    old_pairs = _sample_old(as_corpus(pairs), keys, settings.epochs * _epoch_sizes(len(new_pairs))[1], report)
+    targets = {normalise(source): target for source, target in new_pairs}
+    old_pairs = _sample_old(as_corpus(pairs), targets, settings.epochs * _epoch_sizes(len(new_pairs))[1], report)
     random.Random(settings.seed).shuffle(old_pairs)
-    guard = sample_evenly((pair for pair in validation if normalise(pair[0]) not in keys), _GUARD_PAIRS)[0]
+    guard = sample_evenly((pair for pair in validation if normalise(pair[0]) not in targets), _GUARD_PAIRS)[0]
     if not guard:
         raise CorpusError("validation: got no pairs without a correction; expected old validation pairs")
     before = _measure(translator, guard, new_pairs)
@@ -333,13 +333,13 @@ def _distinct(corrections: Iterable[Pair]) -> list[Pair]:
     return list(latest.values())
 
 
-def _sample_old(pairs: Corpus, keys: Set[str], count: int, report: Callable[[str], object]) -> list[Pair]:
+def _sample_old(pairs: Corpus, targets: Mapping[str, str], count: int, report: Callable[[str], object]) -> list[Pair]:
     left_out = 0
 
     def others() -> Iterator[Pair]:
         nonlocal left_out
         for pair in pairs:
-            if normalise(pair[0]) in keys:
+            if targets.get(normalise(pair[0]), pair[1]) != pair[1]:
                 left_out += 1
             else:
                 yield pair
@@ -348,7 +348,7 @@ def _sample_old(pairs: Corpus, keys: Set[str], count: int, report: Callable[[str
     if not sample:
         raise CorpusError(f"training: got no pairs without a correction ({pairs}); expected old training pairs")
     if left_out:
-        report(f"{pairs}: {left_out:,} pairs left out, because a correction has their source sentence")
+        report(f"{pairs}: {left_out:,} pairs left out, because a correction translates them differently")
     return sample
 
 

@@ -17,6 +17,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 import dikkat  # noqa: E402
 from dikkat.inspection.dataflow import Dataflow  # noqa: E402
 from dikkat.inspection.image_inputs import ImageInputs  # noqa: E402
+from dikkat.inspection.torch_attention import weights_of_one_query  # noqa: E402
 from stress.image_processors import build  # noqa: E402
 from white_squares import keys_of, square_image  # noqa: E402
 
@@ -179,3 +180,19 @@ def test_tensors_are_followed_only_in_two_runs(monkeypatch: pytest.MonkeyPatch) 
         dikkat.show.attention(model, processor, (picture(5), TEXT), max_new_tokens=words)
         totals.append(len(counts))
     assert totals[1] < 1.1 * totals[0]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("masked", [None, torch.bool, torch.float32])
+def test_weights_of_one_query_give_the_output(packed: bool, masked: torch.dtype | None) -> None:
+    """Weights times values are the output of PyTorch's function, with 2 heads of keys and 3 heads of queries each."""
+    torch.manual_seed(3)
+    key, value = torch.randn(1, 2, 11, 5), torch.randn(1, 2, 11, 7)
+    query = torch.randn(1, 2, 3, 5) if packed else torch.randn(1, 6, 1, 5)
+    is_seen = torch.rand(1, *query.shape[1:3], 11) > 0.3
+    mask = {None: None, torch.bool: is_seen, torch.float32: torch.where(is_seen, torch.randn(11), -1e9)}[masked]
+    options = {"attn_mask": mask, "scale": 0.4, "enable_gqa": not packed}
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, **options)
+    weights = weights_of_one_query(query, key, value, **options)
+    output = torch.einsum("bhm,bhmd->bhd", weights, value.repeat_interleave(3, 1))
+    torch.testing.assert_close(output, expected.reshape(1, 6, 7))

@@ -1,5 +1,6 @@
 """Slots: what training pairs do with numbers and placeholders is learned, and translations do the same."""
 
+import copy
 import dataclasses
 import json
 
@@ -241,7 +242,7 @@ def test_of_one_search_a_candidate_without_repetition_is_taken(taught, monkeypat
     tokens = {label.lower(): number for number, label in enumerate(taught.target_tokenizer.labels(size))}
     ids = [[tokens[each.lower()] for each in text.split()] for text in candidates]
 
-    def search(_, sources, options, slots):
+    def search(_, sources, options, slots, *rest):
         assert slots == (taught.source_tokenizer.slots, taught.target_tokenizer.slots)
         weights = [torch.full((len(each), len(sources[0])), 1 / len(sources[0])) for each in ids]
         found = [Hypothesis(each, -1.0 - k, w, True) for k, (each, w) in enumerate(zip(ids, weights, strict=True))]
@@ -314,3 +315,31 @@ def test_texts_are_composed_and_their_blanks_collapsed_first(kind):
     places = tokenizer.offsets(["  the a\u0323\u0301 man"])[0]
     text = "  the a\u0323\u0301 man"
     assert {text[first:last].strip() for first, last in places} >= {"the", "a\u0323\u0301", "man"}
+
+
+# --- corrections
+
+
+def test_a_correction_writes_the_numbers_of_each_sentence(taught):
+    corrected = copy.deepcopy(taught)
+    assert corrected.correct("Ana left at 14:05.", "Zé saiu às 14h05.") == []
+    assert corrected.translate("Ana left at 14:05.").target == "Zé saiu às 14h05."
+    assert corrected.translate("Ana left at 9:41.").target == "Zé saiu às 9h41."
+
+
+def test_a_correction_may_lack_a_number(taught):
+    corrected = copy.deepcopy(taught)
+    corrected.correct("Ana left at 14:05.", "Ana saiu.")
+    assert corrected.translate("Ana left at 14:05.").target == "Ana saiu."
+    assert "23h10" in corrected.translate("Rita left at 23:10.").target
+
+
+def test_corrections_that_differ_only_in_numbers_may_contradict(taught):
+    corrected = copy.deepcopy(taught)
+    pairs = [("Ana left at 8:10.", "Ana saiu às 8h10."), ("Ana left at 8:14.", "Zé ligou às 8h14.")]
+    messages = [corrected.correct(*pair) for pair in pairs]
+    assert [pair.has_slots for pair in corrected.memory.snapshot.pairs] == [True, False]
+    assert messages == [[], ["will be written as 'Zé ligou às <unk>.'"]]  # whole words: 8h14 is none of them
+    first, second = corrected.translate([source for source, _ in pairs])
+    assert first.target == pairs[0][1]
+    assert second.target.startswith("Zé ligou às ")

@@ -185,7 +185,7 @@ def test_the_n_best_of_each_sentence(translator):
 def test_sentences_of_similar_lengths_go_together_and_long_ones_few_at_once(translator, monkeypatch):
     batches = []
 
-    def search(model, sources, search, slots):
+    def search(model, sources, search, *rest):
         batches.append([len(source) for source in sources])
         return beam_search(model, sources, search)
 

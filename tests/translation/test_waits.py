@@ -68,7 +68,8 @@ SEARCHES = [
 def assert_both_agree(models: Sequence[TranslationModel], search: Search) -> None:
     copies = any(model.attends for model in models)
     sentences = [Sentence(each, copies and UNKNOWN in each, *limits(search, len(each))) for each in SOURCES]
-    wanted, found = (way(models, sentences, search, NO_SLOTS) for way in (step_by_step, grid.search_grid))
+    ways, no_states = (step_by_step, grid.search_grid), [None] * len(models)
+    wanted, found = (way(models, sentences, search, NO_SLOTS, no_states) for way in ways)
     for one, other in zip(wanted, found, strict=True):
         assert [each.ids for each in one] == [each.ids for each in other]
         assert [each.finished for each in one] == [each.finished for each in other]
@@ -95,7 +96,7 @@ def test_a_step_of_a_grid_is_few_operations_and_reads_nothing() -> None:
         search = Search(beam=3, max_length=longest)
         sentences = [Sentence(each, True, *limits(search, len(each))) for each in SOURCES]
         with Operations() as seen:
-            grid.search_grid([model], sentences, search, NO_SLOTS)
+            grid.search_grid([model], sentences, search, NO_SLOTS, [None])
         return seen
 
     few, more = counted(2).counted, counted(7).counted

@@ -66,8 +66,8 @@ def _faults(pair: StoredPair, tokenizer: Tokenizer, slots: Slots) -> list[str]:
     """Return messages about parts of a correction that the model cannot write."""
     _, target = pair.mask(slots)
     messages, limit = [], length_limit(len(pair.source_ids))
-    if UNKNOWN in pair.target_ids:
-        words = [target.text[start:end] for start, end in tokenizer.unknown(target.text)]
+    words = [target.text[start:end] for start, end in tokenizer.unknown(target.text)]
+    if UNKNOWN in pair.target_ids and words:
         messages.append(f"words outside the target vocabulary cannot be written: {', '.join(words)}")
     elif (written := target.write(tokenizer.decode(pair.target_ids))) != pair.target:
         messages.append(f"will be written as {written!r}")

@@ -325,7 +325,6 @@ def stream_elements(path: Path, root: str, names: Sequence[str]) -> Iterator[Any
         elements = etree.iterparse(stream, tag=tags, collect_ids=False, **PARSER_OPTIONS)
         for _, element in elements:
             yield element
-            element.clear()
             while element.getprevious() is not None:
                 del element.getparent()[0]
         if local_name(elements.root) != root:

@@ -237,6 +237,12 @@ def test_an_elision_before_a_term_follows_its_first_letter(translator):
     assert use(*arguments, "l'outil", "le mandrin", [eye], {"tool": "mandrin"}) == "le mandrin"
     assert use(*arguments, "la table", "l'ami", [eye], {"tool": "ami"}) == "l'ami"
     assert use(*arguments, "L'outil", "Le mandrin", [eye], {"tool": "mandrin"}) == "Le mandrin"
+    assert use(*arguments, "l'outil", "l'mandrin", [eye], {"tool": "mandrin"}) in ("le mandrin", "la mandrin")
+    assert use(*arguments, "la table", "l'homme", [eye], {"tool": "homme"}) == "l'homme"
+    assert (
+        use(translator, ["l'outil", "la vis"], "the tool", "l'outil", "le mandrin", [eye], {"tool": "mandrin"})
+        == "la mandrin"
+    )
 
 
 def test_attention_finds_a_word_whose_posterior_is_elsewhere(translator):

@@ -161,24 +161,27 @@ def _use_next(line: _Line, weights: Tensor, tokenizer: Tokenizer) -> Choice:
     for word_start, word_end in reversed(Units.of(text).spans):
         forms_of_word = _cased_forms(text[word_start:word_end], tokenizer.forms)
         options = [text[:word_start] + form + text[word_end:] for form in forms_of_word]
-        heads = [(start, "")] if word_start else [(start, ""), *_elided(line.target[:start], tokenizer)]
+        elisions = [] if word_start else list(_elided(line.target[:start], tokenizer))
         choices = [
             (position, head, option)
-            for position, head in heads
+            for position, head in [(start, ""), *elisions]
             for option in options
-            if position == start or _may_elide(option) is head.endswith(tuple(_APOSTROPHES)) or option[0] in "hH"
+            if not elisions or _fits(line.target[:position] + head, option)
         ]
+        index = 0
         if len(choices) > 1:
             index = yield [line.target[:first] + head + option + line.target[end:] for first, head, option in choices]
-            start, head, text = choices[index]
-            line.replace((start, end), head + text)
-            start += len(head)
-            end = start + len(text)
+        start, head, text = choices[index]
+        line.replace((start, end), head + text)
+        start += len(head)
+        end = start + len(text)
     line.used.append((start, end))
 
 
-def _may_elide(text: str) -> bool:
-    return unicodedata.normalize("NFD", text[0]).lower()[0] in _VOWELS
+def _fits(before: str, text: str) -> bool:
+    """Return whether a text may follow a word with or without an elision; both may precede an h."""
+    first = unicodedata.normalize("NFD", text[0]).lower()[0]
+    return first == "h" or (first in _VOWELS) is before.endswith(tuple(_APOSTROPHES))
 
 
 def _insert(text: str, term: str, end: int) -> str:

@@ -57,7 +57,7 @@ def _names_of_examples(request: pytest.FixtureRequest) -> None:
         names.update(np=numpy, torch=torch, dikkat=dikkat)
         for name in names.keys() & request.node.dtest.globs.keys():
             del names[name]  # the module's own np may be MXNet's
-        if request.path.parent.name in ("translation", "decoding", "serving"):
+        if request.path.parent.name in ("translation", "decoding", "training", "serving"):
             names["translator"] = _translator()
 
 

@@ -55,6 +55,7 @@ BENCHES = (
     Bench("attention.crossovers", "thresholds between implementations"),
     Bench("attention.looking", "weights on request: time compared with the forward, and memory"),
     Bench("attention.recording", "recording a part of a Hugging Face model, compared with no recording"),
+    Bench("attention.captions", "maps of the words that a model writes about an image, compared with no recording"),
     Bench("attention.changing", "changes, effects, passages and watches, compared with the plain model"),
     Bench("regression.speed", "kernel regression, compared with peers", (), PEERS),
     Bench("regression.judgement", "predictions of regressors and classifiers over tables", (), PEERS),

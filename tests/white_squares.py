@@ -29,7 +29,7 @@ def square_image(left: int, top: int, side: int, size: tuple[int, int] = SIZE) -
 
 @contextmanager
 def no_attention() -> Iterator[None]:
-    """PyTorch's attention and softmax return zeros, so that positions do not mix; random choices are the same."""
+    """Attention, softmax and depthwise convolutions return zeros, so that positions do not mix."""
 
     def zeros(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
         return query.new_zeros(*query.shape[:-1], value.shape[-1])
@@ -40,8 +40,16 @@ def no_attention() -> Iterator[None]:
     def no_convolution(text: Tensor, weight: Tensor, *_: Any, **__: Any) -> Tensor:  # over the positions of a text
         return text.new_zeros(len(text), len(weight), text.shape[-1])
 
+    conv2d = torch.nn.functional.conv2d
+
+    def no_spatial_convolution(*arguments: Any, **keywords: Any) -> Tensor:  # of each feature, over the patches
+        output = conv2d(*arguments, **keywords)
+        is_depthwise = [*arguments[6:7], keywords.get("groups", 1)][0] > 1
+        return torch.zeros_like(output) if is_depthwise else output
+
     with (
         mock.patch.object(torch.nn.functional, "conv1d", no_convolution),
+        mock.patch.object(torch.nn.functional, "conv2d", no_spatial_convolution),
         mock.patch.object(torch.nn.functional, "scaled_dot_product_attention", zeros),
         mock.patch.object(torch.nn.functional, "softmax", no_weights),
         mock.patch.object(torch, "softmax", no_weights),

@@ -43,11 +43,13 @@ def choose_terms(translator: Translator, training: Sequence[Pair], validation: S
         for words in linked_words(translator, pairs):
             for source, target in words:
                 counts[source.lower()][target] += 1
+    capitals = Counter(word for _, target in training for word in target.split()[1:])  # without sentences' first words
     terms = dict[str, str]()
     for source, targets in sorted(held_out.items(), key=lambda item: (-item[1].total(), item[0])):
         if len(source) < _SHORTEST or not source.isalpha() or links[source].total() < _LEAST:
             continue
         ((base, _),) = links[source].most_common(1)
+        base = base if capitals[base] >= capitals[base.lower()] else base.lower()
         consistent = all(
             sum(number for word, number in counts.items() if forms.are_forms(base.lower(), word.lower()))
             >= _CONSISTENT * counts.total()

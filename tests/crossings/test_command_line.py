@@ -129,7 +129,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copytree(taught_model(tmp_path_factory), folder / "model")
         texts = {
             "pairs": "".join(f"{source}\t{target}\n" for source, target in PAIRS),
-            "corrections": "Go.\tAllez !\n",
+            "corrections": "She won.\tElle a gagné.\n",
             "validation": "I won.\tJ'ai gagné.\n",
             "messages.po": HEADER + 'msgid "Go."\nmsgstr ""\n',
             "sentences": "".join(f"{source}\n" for source, _ in PAIRS[:2]),

@@ -46,7 +46,7 @@ def test_a_notebook_shows_what_it_has_stored(path, kernel):
         pytest.skip("needs rxnmapper's weights: pip download --no-deps rxnmapper==0.4.3 -d .rxnmapper")
     stored, again = (nbformat.read(path, as_version=4) for _ in range(2))
     again.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))  # of all names of the one before
-    client = nbclient.NotebookClient(again, kernel, timeout=300, resources={"metadata": {"path": path.parent}})
+    client = nbclient.NotebookClient(again, kernel, timeout=600, resources={"metadata": {"path": path.parent}})
     client.execute(cleanup_kc=False)
     client.kc.stop_channels()
     assert any(cell.get("outputs") for cell in stored.cells)

@@ -7,6 +7,7 @@ import torch
 
 from dikkat.errors import InputError
 from dikkat.translation import CorpusError, Settings, SettingsError, Tokenizer, Translator
+from dikkat.translation.memory.pair_memory import PairMemory
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.training import continuing
@@ -37,13 +38,28 @@ def test_corrections_are_learnt_and_old_pairs_kept(old):
     assert result.after.bleu >= result.before.bleu - 0.3
     assert str(result).startswith("2 of 2 corrections right (0 before), BLEU 100.00 of 7 old validation pairs (100.00")
     assert result.translator.settings == old.settings
-    assert lines[0] == "8 pairs in memory: 1 pairs left out, because a correction has their source sentence"
+    assert lines[0] == "8 pairs in memory: 1 pairs left out, because a correction translates them differently"
     assert "2 corrections, 0 of them already right; 7 old pairs" in lines[1]
     assert "1 new source words and 2 new target words" in lines[1]
     assert result.epochs == 2 * (len(lines) - 2) < 10, "the training ends when all corrections are right"
     for name, tensor in old.model.state_dict().items():
         assert torch.equal(tensor, before[name]), "the old translator is unchanged"
     assert texts(old, PAIRS) == [target for _, target in PAIRS]
+
+
+def test_stored_corrections_are_learnt_and_unlearnt_ones_stay_in_the_memory(old):
+    corrected = replace(old, memory=PairMemory())
+    for source, target in [("Go.", "Pars !"), ("She won.", "Elle a gagné.")]:
+        corrected.correct(source, target)
+    with pytest.warns(UserWarning, match=r"corrections: 1 of them left out, .* such as 'Go\.'"):
+        result = continue_training(corrected, CORRECTIONS[:1], PAIRS, PAIRS, values=QUICK)
+    assert (result.corrections, result.after.right, len(result.translator.memory)) == (2, 2, 0)
+    assert texts(result.translator, CORRECTIONS) == ["Allez !", "Elle a gagné."]
+    lines, slow = [], {"epochs": 1, "learning_rate": 1e-6}
+    result = continue_training(old, CORRECTIONS, PAIRS, PAIRS, values=slow, tell=lines.append)
+    assert (result.after.right, lines[-1]) == (0, "2 corrections are not in the weights, but in the memory")
+    assert result.translator.memory.pairs == CORRECTIONS
+    assert texts(result.translator, CORRECTIONS) == ["Allez !", "Elle a gagné."]
 
 
 def test_a_continued_training_is_repeatable_and_saved(old, tmp_path):
@@ -95,7 +111,7 @@ def test_tied_tables_of_one_vocabulary_grow_together(old):
 
 
 @pytest.mark.parametrize(
-    ("corrections", "copies", "old_pairs"), [(1, 8, 248), (7, 8, 200), (50, 2, 200), (201, 1, 402)]
+    ("corrections", "copies", "old_pairs"), [(1, 2, 254), (7, 2, 242), (50, 2, 200), (201, 1, 402)]
 )
 def test_an_epoch_has_all_corrections_and_other_old_pairs(corrections, copies, old_pairs):
     new = [([number], [1]) for number in range(corrections)]
@@ -116,8 +132,8 @@ def test_an_epoch_has_all_corrections_and_other_old_pairs(corrections, copies, o
 
 def test_the_last_of_contradictory_corrections_counts(old):
     contradictory = [("Go.", "Pars !"), *CORRECTIONS, ("I lost.", "J'ai perdu.")]
-    with pytest.warns(UserWarning, match=r"1 corrections left out, because a later one .* such as 'Go\.'"):
-        assert continuing._distinct(continuing.as_corpus(contradictory)) == [
+    with pytest.warns(UserWarning, match=r"1 of them left out, because a later one .* such as 'Go\.'"):
+        assert continuing._distinct(contradictory) == [
             ("Go.", "Allez !"), ("She won.", "Elle a gagné."), ("I lost.", "J'ai perdu."),
         ]  # fmt: skip
 
@@ -145,7 +161,7 @@ def test_what_cannot_be_continued(old, tmp_path):
     ):
         with pytest.raises(SettingsError, match=message):
             continue_training(old, CORRECTIONS, PAIRS, PAIRS, values=values)
-    with pytest.raises(CorpusError, match=r"corrections: got no pairs \(0 pairs in memory\)"):
+    with pytest.raises(CorpusError, match="corrections: got no pairs, and none in the memory"):
         continue_training(old, [], PAIRS, PAIRS)
     with pytest.raises(CorpusError, match="validation: got no pairs without a correction"):
         continue_training(old, CORRECTIONS, PAIRS, PAIRS[:1])

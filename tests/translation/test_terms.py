@@ -6,17 +6,8 @@ import warnings
 import pytest
 import torch
 
-from dikkat.translation import (
-    CorpusError,
-    InputError,
-    Search,
-    Settings,
-    Tokenizer,
-    Translation,
-    TranslationModel,
-    Translator,
-)
-from dikkat.translation.decoding.alignment import forced_weights
+from dikkat.translation import CorpusError, InputError, Settings, Tokenizer, Translation, TranslationModel
+from dikkat.translation.decoding.alignment import forced_weights, posteriors
 from dikkat.translation.decoding.pairs import PairScorer
 from dikkat.translation.decoding.term_use import use_terms
 from dikkat.translation.terms import LONGEST, Terms
@@ -139,9 +130,9 @@ def test_forced_weights_are_those_of_the_search(translator):
             (translator.source_tokenizer, translator.target_tokenizer), ("I lost.", "J'ai perdu."), strict=True
         )
     )
-    (weights,) = forced_weights([translator.model, translator.model], [(source, target)])
+    (weights,) = forced_weights(translator.model, [(source, target)])
     torch.testing.assert_close(weights, translator.translate("I lost.").weights, atol=1e-5, rtol=0)
-    assert forced_weights([translator.model], [(source, [])])[0].shape == (0, len(source))
+    assert forced_weights(translator.model, [(source, [])])[0].shape == (0, len(source))
 
 
 def test_a_dictionary_is_not_needed_twice(translator):
@@ -173,14 +164,14 @@ def test_more_terms_than_allowed_are_reported(translator):
 class Judge(PairScorer):
     """A translator whose scores count the words of a reference, with given links between units."""
 
-    def __init__(self, translator, tokenizer, reference, links):
+    def __init__(self, translator, tokenizer, reference, links, attention):
         self._translator, self.slots = translator, NO_SLOTS
         self.source_tokenizer, self.target_tokenizer = translator.source_tokenizer, tokenizer
         torch.manual_seed(0)
         self._model = TranslationModel(
             Settings(embedding_size=4, hidden_size=4), len(self.source_tokenizer), len(tokenizer)
         )
-        self._reference, self._links = reference.split(), links
+        self._reference, self._links, self._attention = reference.split(), links, attention
 
     def _models(self):
         return (self._model,)
@@ -192,13 +183,16 @@ class Judge(PairScorer):
             for _, target in pairs
         ]
 
-    def weights_of_units(self, pairs, batch_size=64, *, whole_spans=False):
-        return [torch.tensor(self._links.pop(0)) for _ in pairs]
+    def weights_of_units(self, pairs, batch_size=64, *, whole_spans=False, of_tokens=posteriors):
+        if of_tokens is posteriors:
+            self._last = [self._links.pop(0) for _ in pairs]
+            return [torch.tensor(links) for links in self._last]
+        return [torch.tensor(self._attention or links) for links in self._last]
 
 
-def use(translator, text, source, target, reference, links, terms):
+def use(translator, text, source, target, reference, links, terms, attention=None):
     tokenizer = Tokenizer.train(text, "word", min_freq=1, vocabulary_size=999)
-    judge = Judge(translator, tokenizer, reference, links)
+    judge = Judge(translator, tokenizer, reference, links, attention)
     given = Translation(source, target, source.split(), target.split(), torch.zeros(0, 0), -1.0)
     (result,) = use_terms(judge, Terms.of(terms), [given], 64)
     return result.target
@@ -245,6 +239,12 @@ def test_an_elision_before_a_term_follows_its_first_letter(translator):
     assert use(*arguments, "L'outil", "Le mandrin", [eye], {"tool": "mandrin"}) == "Le mandrin"
 
 
+def test_attention_finds_a_word_whose_posterior_is_elsewhere(translator):
+    elsewhere, attention = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.1, 0.9]]
+    arguments = translator, GERMAN, "the cells", "die Felder", "die Zellen", [elsewhere], {"cells": "Zelle"}
+    assert use(*arguments, attention) == "die Zellen"
+
+
 def test_a_term_at_the_beginning_gets_a_capital(translator):
     assert use(translator, GERMAN, "cells", "Felder", "Zeile", [[[1.0]]], {"cells": "zeile"}) == "Zeile"
 
@@ -253,32 +253,6 @@ def test_neighbouring_words_of_a_term_are_replaced_together(translator):
     links = [[1.0, 0.0, 0.0], [0.0, 0.7, 0.3], [0.4, 0.3, 0.3], [0.0, 0.2, 0.8]]
     arguments = translator, GERMAN, "the data range", "la plage de données", "la zone", [links]
     assert use(*arguments, {"data range": "zone"}) == "la zone"
-
-
-# --- with other options
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"search": Search(beam=1)}, {"search": Search(precision="int8")}, {"search": Search(beam=3, n_best=3)},
-        {"search": Search(sample=True, n_best=2, seed=3, temperature=0.1)}, {"split": False}, {"batch_size": 1},
-        {"markup": "html"},
-    ],
-    ids=str,
-)  # fmt: skip
-@pytest.mark.parametrize("ensemble", [False, True])
-def test_terms_and_confidence_cross_all_options(translator, options, ensemble):
-    if ensemble and options.get("search", Search()).precision == "int8":
-        pytest.skip("int8 translates with a single model")
-    translating = Translator.ensemble([translator, translator]) if ensemble else translator
-    lines = ["She lost the man. The man is calm.", "Go.", ""]
-    results = list(translating.translate_n_best(lines, terms={"man": "ami"}, **options))
-    for group in results:
-        assert all(0 <= each.confidence <= 1 for each in group)
-        assert all(each.weights.shape == (len(each.target_tokens), len(each.source_tokens)) for each in group)
-    assert all(each.target.count("ami") == 2 or each.unused_terms for each in results[0])
-    assert [group[0].target for group in results[1:]] == ["Va !", ""]
 
 
 def test_tags_move_with_a_term(translator):

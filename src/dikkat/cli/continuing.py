@@ -14,7 +14,7 @@ from dikkat.translation.data.source import Source
 from dikkat.translation.training.continuing import check_trainable, continue_training
 
 
-def continue_model(old: Path, corrections: Source, values: Mapping[str, Any], output: Path) -> None:
+def continue_model(old: Path, corrections: Source | None, values: Mapping[str, Any], output: Path) -> None:
     """Train the model of a folder on corrections, and save the result as another folder.
 
     `values` are the options by name, parsed: the old corpus, its validation pairs and settings.
@@ -29,13 +29,21 @@ def continue_model(old: Path, corrections: Source, values: Mapping[str, Any], ou
     translator = Translator.load(old)
     check_trainable(translator, str(old))
     known = translator.origin.languages if translator.origin else None
+    if corrections is None and not len(translator.memory):
+        raise InputError(f"--corrections: missing; expected it with --from, as {old} has no stored corrections")
     for name, source in (("--corrections", corrections), ("--corpus", plan.corpus)):
-        _check_languages(known, source.languages, old, f"{name} {source.title()}")
+        if source is not None:
+            _check_languages(known, source.languages, old, f"{name} {source.title()}")
     pairs, validation = plan.data()
     if validation is None:
         raise InputError("--validation: got none with --from; expected old validation pairs, to see what is forgotten")
     result = continue_training(
-        translator, corrections.open("training"), pairs, validation, values=plan.values, tell=_report
+        translator,
+        [] if corrections is None else corrections.open("training"),
+        pairs,
+        validation,
+        values=plan.values,
+        tell=_report,
     )
     result.translator.save(output)
     _report(f"{output}: {result}")

@@ -109,7 +109,11 @@ def train(
     corpus: CorpusOption = None,
     corrections: Annotated[
         str | None,
-        option("With --from: the pairs to learn. The last one of a source sentence counts.", "CORPUS", panel="Corpus"),
+        option(
+            "With --from: the pairs to learn. Unset: the corrections that the model has stored.",
+            "CORPUS",
+            panel="Corpus",
+        ),
     ] = None,
     validation: ValidationOption = None,
     test: TestOption = None,
@@ -123,9 +127,8 @@ def train(
     values = read_options({"corpus": corpus, "validation": validation, "test": test, **options})
     check_conflicts(values)
     check_writable(output, overwrite=resume or overwrite, advice=", or --resume to continue its training")
-    if (from_model is None) != (corrections is None):
-        missing, present = ("--from", "--corrections") if from_model is None else ("--corrections", "--from")
-        raise InputError(f"{missing}: missing; expected it with {present}")
+    if from_model is None and corrections is not None:
+        raise InputError("--from: missing; expected it with --corrections")
     if from_model is not None:
         exclusive = {"a recipe": recipe, "--resume": resume, "--watch": watch}
         if conflicts := [name for name, value in exclusive.items() if value]:
@@ -133,7 +136,8 @@ def train(
         from dikkat.cli.continuing import continue_model
 
         with naming_options():
-            source = Source.parse(read_options({"corrections": corrections})["corrections"])
+            parsed = read_options({"corrections": corrections})
+            source = Source.parse(parsed["corrections"]) if parsed else None
             continue_model(from_model, source, values, output)
         return
     if watch is not None:

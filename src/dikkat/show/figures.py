@@ -46,10 +46,9 @@ def draw_layouts(row: NDArray[np.float64], title: str, layouts: Layouts) -> Figu
         raise ValueError("figure: got no grid or times among the keys; expected trace.tokens = [..., dikkat.Grid(...)]")
     panels: dict[int, list[tuple[Grid | Times, NDArray[np.float64]]]] = {}
     for number, (first, layout) in enumerate(layouts.items()):
-        values = row[first : first + len(layout)]
-        if isinstance(layout, Grid) and layout.order is not None:
-            values = values[np.argsort(layout.order)]
-        image = layout.image if isinstance(layout, Grid) else None
+        values, image = row[first : first + len(layout)], None
+        if isinstance(layout, Grid):
+            values, image = layout.in_reading_order(values), layout.image
         panels.setdefault(number if image is None else id(image) + len(layouts), []).append((layout, values))
     return draw_panels([[*panels.values()]], [title] * len(panels))
 

@@ -30,18 +30,16 @@ def features(translation: "Translation") -> dict[str, float]:
         >>> features(translator.translate("Go."))["unknown words"]
         0.0
     """
-    tokens = len(translation.target_tokens) + 1
     faults = (translation.repeated, not translation.finished, bool(translation.lost), bool(translation.invented))
     return {
-        "mean log-probability": translation.score / tokens,
+        "mean log-probability": translation.score / (len(translation.target_tokens) + 1),
         "log of log-probability": math.log1p(-min(0.0, translation.score)),
-        "log of length": math.log(tokens),
         "unknown words": math.log1p(len(translation.unknown)),
         "faults": float(any(faults)),
     }
 
 
-FEATURES = ("mean log-probability", "log of log-probability", "log of length", "unknown words", "faults")
+FEATURES = ("mean log-probability", "log of log-probability", "unknown words", "faults")
 
 
 @dataclass(frozen=True)

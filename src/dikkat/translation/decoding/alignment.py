@@ -78,28 +78,18 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
 
 
 @torch.no_grad()
-def forced_weights(
-    models: Sequence[TranslationModel], pairs: Sequence[tuple[Sequence[int], Sequence[int]]]
-) -> list[Tensor]:
-    """Return for each pair (T, S) float32: the attention weights while the models write the given target.
-
-    They are the mean of the models with attention. Rows sum to 1.
-    """
-    totals = [torch.zeros(len(target), len(source), device="cpu") for source, target in pairs]
-    attending = [model.eval() for model in models if model.attends]
-    for model in attending:
-        batch = collate(pairs).to(model.output_bias.device)
-        memory, state = model.encode(batch.source, batch.source_lengths)
-        rows = []
-        for previous in batch.target[:, :-2].unbind(1):
-            cancellation.check()
-            _, weights, state = model.step_features(previous, memory, state)
-            rows.append(weights)
-        stacked = torch.stack(rows, 1).float().cpu() if rows else torch.zeros(len(pairs), 0, batch.source.shape[1])
-        for total, weights in zip(totals, stacked, strict=True):
-            count, positions = total.shape
-            total += weights[:count, :positions] / len(attending)
-    return totals
+def forced_weights(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
+    """Return for each pair (T, S) float32: the attention weights while the model writes the given target."""
+    model.eval()
+    batch = collate(pairs).to(model.output_bias.device)
+    memory, state = model.encode(batch.source, batch.source_lengths)
+    rows = []
+    for previous in batch.target[:, :-2].unbind(1):
+        cancellation.check()
+        _, weights, state = model.step_features(previous, memory, state)
+        rows.append(weights)
+    stacked = torch.stack(rows, 1).float().cpu() if rows else torch.zeros(len(pairs), 0, batch.source.shape[1])
+    return [stacked[index, : len(target), : len(source)] for index, (source, target) in enumerate(pairs)]
 
 
 def merge_pieces(weights: Tensor, source: Tensor, target: Tensor) -> Tensor:

@@ -116,9 +116,12 @@ class PairScorer:
         ]
 
     def weights_of_units(
-        self, pairs: Sequence[tuple[str, str]], batch_size: int = 64, *, whole_spans: bool = False
-    ) -> list[Tensor]:
+        self, pairs: Sequence[tuple[str, str]], batch_size: int = 64, *, whole_spans: bool = False,
+        of_tokens: Callable[..., list[Tensor]] = posteriors,
+    ) -> list[Tensor]:  # fmt: skip
         """Return for each pair (T, S): how much each target unit comes from each source unit (`Units`). Rows sum to 1.
+
+        `of_tokens` computes the weights of tokens: `posteriors` or `forced_weights`.
 
         Raises:
             InputError: The batch size is below 1, or the model has no attention.
@@ -143,7 +146,7 @@ class PairScorer:
         for batch in batches(lengths, batch_size):
             tokens = [(numbers[0][index], numbers[1][index]) for index in batch]
             for model in models:
-                for index, weights in zip(batch, posteriors(model, tokens), strict=True):
+                for index, weights in zip(batch, of_tokens(model, tokens), strict=True):
                     totals[index] += merge_pieces(weights, shares[0][index], shares[1][index]) / len(models)
         return totals
 

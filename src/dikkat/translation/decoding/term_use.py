@@ -1,16 +1,16 @@
 """Terms in translations: replaces the words that come from a source term by the term's translation."""
 
+import unicodedata
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import regex
 import torch
 from torch import Tensor
 
 from dikkat.translation.data.corpus import MAX_CHARACTERS
-from dikkat.translation.decoding.alignment import forced_weights
+from dikkat.translation.decoding.alignment import forced_weights, posteriors
 from dikkat.translation.decoding.pairs import PairScorer, batches
 from dikkat.translation.decoding.search import forced_scores
 from dikkat.translation.decoding.translation import Translation
@@ -45,6 +45,11 @@ class _Line:
     used: list[Offsets] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether the target is not the translation's."""
+        return self.target != self.translation.target
+
     def replace(self, span: Offsets, text: str) -> None:
         """Replace a span by a used term."""
         start, end = span
@@ -58,21 +63,24 @@ def use_terms(
 ) -> list[Translation]:
     """Return the translations with the terms of their sources.
 
-    If a translation has no form of a term, the words that come from the source term by `weights_of_units` are replaced.
-    If there are none, the term is inserted. The term's words get the forms of the target vocabulary that make the
-    line likeliest. The tokens, attention weights and the score are those of the changed translation.
+    If a translation has no form of a term, the words that come from the source term are replaced, by the mean of
+    `posteriors` and attention weights. If there are none, the term is inserted. The term's words get the forms of the
+    target vocabulary that make the line likeliest. The tokens, attention weights and score are those of the new target.
     """
     tokenizer = scorer.target_tokenizer
     lines = [_find_pending(translation, terms, tokenizer.forms) for translation in translations]
     while active := [line for line in lines if line.pending]:
-        weights = scorer.weights_of_units([(line.translation.source, line.target) for line in active], batch_size)
-        choices = [_use_next(line, matrix, tokenizer) for line, matrix in zip(active, weights, strict=True)]
+        pairs = [(line.translation.source, line.target) for line in active]
+        weights = [scorer.weights_of_units(pairs, batch_size, of_tokens=kind) for kind in (posteriors, forced_weights)]
+        means = [(posterior + attention) / 2 for posterior, attention in zip(*weights, strict=True)]
+        choices = [_use_next(line, matrix, tokenizer) for line, matrix in zip(active, means, strict=True)]
         _choose(scorer, active, choices, batch_size)
-    changed = [k for k, line in enumerate(lines) if line.target != line.translation.target]
-    results = [replace(line.translation, unused_terms=tuple(line.unused)) for line in lines]
-    for k, result in zip(changed, _reread(scorer, [lines[k] for k in changed], batch_size), strict=True):
-        results[k] = replace(results[k], **result)
-    return results
+    changed = iter(_reread(scorer, [line for line in lines if line.is_changed], batch_size))
+    results = [next(changed) if line.is_changed else line.translation for line in lines]
+    return [
+        replace(result, unused_terms=tuple(line.unused)) if line.unused else result
+        for line, result in zip(lines, results, strict=True)
+    ]
 
 
 def link_terms(weights: Tensor, terms: Terms, translation: Translation, units: Sequence[Units], forms: Forms) -> None:
@@ -154,7 +162,12 @@ def _use_next(line: _Line, weights: Tensor, tokenizer: Tokenizer) -> Choice:
         forms_of_word = _cased_forms(text[word_start:word_end], tokenizer.forms)
         options = [text[:word_start] + form + text[word_end:] for form in forms_of_word]
         heads = [(start, "")] if word_start else [(start, ""), *_elided(line.target[:start], tokenizer)]
-        choices = [(position, head, option) for position, head in heads for option in options]
+        choices = [
+            (position, head, option)
+            for position, head in heads
+            for option in options
+            if position == start or _may_elide(option) is head.endswith(tuple(_APOSTROPHES)) or option[0] in "hH"
+        ]
         if len(choices) > 1:
             index = yield [line.target[:first] + head + option + line.target[end:] for first, head, option in choices]
             start, head, text = choices[index]
@@ -162,6 +175,10 @@ def _use_next(line: _Line, weights: Tensor, tokenizer: Tokenizer) -> Choice:
             start += len(head)
             end = start + len(text)
     line.used.append((start, end))
+
+
+def _may_elide(text: str) -> bool:
+    return unicodedata.normalize("NFD", text[0]).lower()[0] in _VOWELS
 
 
 def _insert(text: str, term: str, end: int) -> str:
@@ -222,8 +239,8 @@ def _find_replaced(line: _Line, term: Occurrence, weights: Tensor) -> Offsets | 
     return start, end - (line.target[end - 1] in _APOSTROPHES and end - start > 1)
 
 
-def _reread(scorer: PairScorer, lines: Sequence[_Line], batch_size: int) -> Iterator[dict[str, Any]]:
-    """Yield the tokens, the attention weights and the score of each changed target; its tokens have no sources."""
+def _reread(scorer: PairScorer, lines: Sequence[_Line], batch_size: int) -> Iterator[Translation]:
+    """Yield the translation with each changed target: its tokens, attention weights and score, without sources."""
     masked = [scorer.slots.mask(line.translation.source, line.target) for line in lines]
     sources = scorer.source_tokenizer.encode_all([source.text for source, _ in masked])
     targets = scorer.target_tokenizer.encode_all([target.text for _, target in masked])
@@ -231,14 +248,19 @@ def _reread(scorer: PairScorer, lines: Sequence[_Line], batch_size: int) -> Iter
     lengths = [max(len(source.ids), len(target.ids)) for source, target in zip(sources, targets, strict=True)]
     for batch in batches(lengths, batch_size):
         pairs = [(sources[k].ids, targets[k].ids) for k in batch]
-        results = forced_scores(scorer._models(), pairs), forced_weights(scorer._models(), pairs)
-        for k, score, matrix in zip(batch, *results, strict=True):
-            scores[k], weights[k] = score, matrix
+        models = [model for model in scorer._models() if model.attends]
+        batch_scores = forced_scores(scorer._models(), pairs)
+        weights_of_models = [forced_weights(model, pairs) for model in models]
+        for row, k in enumerate(batch):
+            scores[k] = batch_scores[row]
+            weights[k] = torch.stack([matrices[row] for matrices in weights_of_models]).mean(0)
     for k, line in enumerate(lines):
-        source_tokens = list(map(masked[k][0].restore, sources[k].pieces))
-        target_tokens = list(map(masked[k][1].restore, targets[k].pieces))
-        yield {
-            "target": line.target, "source_tokens": source_tokens, "target_tokens": target_tokens,
-            "weights": weights[k], "score": scores[k],
-            "sources": [[] for _ in target_tokens] if line.translation.sources else [],
-        }  # fmt: skip
+        yield replace(
+            line.translation,
+            target=line.target,
+            source_tokens=list(map(masked[k][0].restore, sources[k].pieces)),
+            target_tokens=list(map(masked[k][1].restore, targets[k].pieces)),
+            weights=weights[k],
+            score=scores[k],
+            sources=[[] for _ in targets[k].pieces] if line.translation.sources else [],
+        )

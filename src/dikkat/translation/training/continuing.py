@@ -3,7 +3,7 @@
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dikkat.errors import InputError
+from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.data.splits import normalise, sketch
@@ -36,13 +37,15 @@ MOST_LOST = 0.3
 
 _OLD_SHARE = 2  # old pairs per correction in each epoch
 _FEWEST = 256  # pairs of an epoch
-_MOST_COPIES = 8  # of a correction in an epoch
+_MOST_COPIES = 2  # of a correction in an epoch
 _MEASURED = 2  # epochs from one measurement to the next: translating takes as long as an epoch
-_GUARD_PAIRS = 300  # old validation pairs whose translations are scored
+_GUARD_PAIRS = 500  # old validation pairs whose translations are scored
 _VALUES: dict[str, Any] = {  # settings that options may change
-    "epochs": 10, "learning_rate": 1.5e-3, "schedule": "linear", "warmup_steps": 10, "batch_size": 32, "dropout": 0.1,
+    "epochs": 10, "schedule": "linear", "warmup_steps": 10, "batch_size": 32, "dropout": 0.1,
     "r_drop": 0.0,
 }  # fmt: skip
+_FEW = 50  # corrections, below which a smaller learning rate suffices
+_LEARNING_RATES = {True: 7e-4, False: 1.5e-3}  # for few and for many corrections
 _FIXED: dict[str, Any] = {  # settings without effect
     "batch_tokens": None, "accumulate": 1, "validation_steps": None, "criterion": "bleu", "average": 1,
     "patience": 1_000_000, "checkpoint_steps": 1_000, "shuffle_buffer": 1_000_000,
@@ -61,17 +64,20 @@ def continue_training(
     """Train a translator on corrections and old pairs, without changing the old translator.
 
     Each epoch has all corrections and at least twice as many old pairs, other ones in each epoch. After every second
-    epoch, dikkat translates the corrections and up to 300 old validation pairs. The result has the weights with the
+    epoch, dikkat translates the corrections and up to 500 old validation pairs. The result has the weights with the
     most right corrections whose BLEU on the old validation pairs is at most 0.3 lower than before. The training ends
     early if all corrections are right.
 
-    The translator's settings of the vocabulary and the network stay. A word vocabulary gets a row for each new word of
-    the corrections. At first, the new words together have a tenth of the probability of unknown words.
+    The corrections in the translator's memory are learnt too. The memory of the result has the corrections that its
+    weights have not learnt. The translator's settings of the vocabulary and the network stay. A word vocabulary gets a
+    row for each new word of the corrections. At first, the new words together have a tenth of the probability of
+    unknown words.
 
     Args:
         translator: The trained translator; its weights are float32.
-        corrections: The (source, target) pairs to learn. If several have the same source sentence, the last one counts.
-        pairs: Old training pairs. Those with the source sentence of a correction are left out.
+        corrections: The (source, target) pairs to learn, after those in the memory. If several have the same source
+            sentence, the last one counts.
+        pairs: Old training pairs. Those that a correction translates differently are left out.
         validation: Old validation pairs. Those with the source sentence of a correction are left out.
         values: Settings of the training by name, such as `epochs` or `learning_rate`.
         tell: A function that is called with lines about the progress.
@@ -97,13 +103,14 @@ def continue_training(
     check_trainable(translator, "translator")
     if processes().world > 1:
         raise InputError(f"processes: got {processes().world}; expected one, as a continued training is short")
-    settings = _make_settings(translator.settings, values or {})
+    new_pairs = _distinct([*translator.memory.pairs, *as_corpus(corrections)])
+    rate = _LEARNING_RATES[len(new_pairs) < _FEW]
+    settings = _make_settings(translator.settings, {"learning_rate": rate, **(values or {})})
     check_precision(settings.precision, device_type())
-    new_pairs = _distinct(as_corpus(corrections))
-    keys = {normalise(source) for source, _ in new_pairs}
-    old_pairs = _sample_old(as_corpus(pairs), keys, settings.epochs * _epoch_sizes(len(new_pairs))[1], report)
+    targets = {normalise(source): target for source, target in new_pairs}
+    old_pairs = _sample_old(as_corpus(pairs), targets, settings.epochs * _epoch_sizes(len(new_pairs))[1], report)
     random.Random(settings.seed).shuffle(old_pairs)
-    guard = sample_evenly((pair for pair in validation if normalise(pair[0]) not in keys), _GUARD_PAIRS)[0]
+    guard = sample_evenly((pair for pair in validation if normalise(pair[0]) not in targets), _GUARD_PAIRS)[0]
     if not guard:
         raise CorpusError("validation: got no pairs without a correction; expected old validation pairs")
     before = _measure(translator, guard, new_pairs)
@@ -131,6 +138,10 @@ def continue_training(
     model = loop.model.to("cpu").eval()
     origin = _make_origin(translator.origin, loop, new_pairs, len(guard))
     result = replace(grown, model=model, settings=translator.settings, origin=origin)
+    translations = result.translate(source for source, _ in guard)
+    confidence = ConfidenceModel.fit(translations, [target for _, target in guard])
+    result = replace(result, confidence_model=confidence)
+    _store_unlearnt(result, new_pairs, report)
     counts = len(new_pairs), len(guard), len(loop.state.epochs)
     return Continuation(result, before, loop.kept, *counts, loop.state.elapsed)
 
@@ -266,10 +277,8 @@ def _epoch_sizes(corrections: int) -> tuple[int, int]:
 
 def _measure(translator: Translator, guard: Sequence[Pair], corrections: Sequence[Pair]) -> Measurement:
     written = [result.target for result in translator.translate(source for source, _ in [*guard, *corrections])]
-    right = sum(
-        " ".join(text.split()) == " ".join(target.split())
-        for text, (_, target) in zip(written[len(guard) :], corrections, strict=True)
-    )
+    targets = [target for _, target in corrections]
+    right = sum(map(_is_right, written[len(guard) :], targets))
     return Measurement(corpus_bleu(written[: len(guard)], [target for _, target in guard]), right)
 
 
@@ -284,7 +293,26 @@ def _make_settings(old: Settings, values: Mapping[str, Any]) -> Settings:
     return Settings.from_dict({**old.to_dict(), **_VALUES, **_FIXED, **values})
 
 
-def _distinct(corrections: Corpus) -> list[Pair]:
+def _store_unlearnt(translator: Translator, corrections: Sequence[Pair], report: Callable[[str], object]) -> None:
+    """Store the corrections that the weights have not learnt in the memory."""
+    translations = translator.translate([source for source, _ in corrections])
+    for (source, target), translation in zip(corrections, translations, strict=True):
+        if not _is_right(translation.target, target):
+            try:
+                messages = translator.correct(source, target)
+            except InputError as error:
+                messages = [str(error)]
+            for message in messages:
+                report(f"{source!r}: {message}")
+    if count := len(translator.memory):
+        report(f"{count:,} corrections are not in the weights, but in the memory")
+
+
+def _is_right(text: str, target: str) -> bool:
+    return " ".join(text.split()) == " ".join(target.split())
+
+
+def _distinct(corrections: Iterable[Pair]) -> list[Pair]:
     """Return the corrections, the last one of each source sentence, and warn about contradictions."""
     latest: dict[str, Pair] = {}
     contradicted: list[str] = []
@@ -294,10 +322,10 @@ def _distinct(corrections: Corpus) -> list[Pair]:
             contradicted.append(source)
         latest[key] = source, target
     if not latest:
-        raise CorpusError(f"corrections: got no pairs ({corrections}); expected at least one")
+        raise CorpusError("corrections: got no pairs, and none in the memory of the model; expected at least one")
     if contradicted:
         warnings.warn(
-            f"{corrections}: {len(contradicted):,} corrections left out, because a later one translates the same "
+            f"corrections: {len(contradicted):,} of them left out, because a later one translates the same "
             f"source sentence differently, such as {contradicted[0]!r}",
             UserWarning,
             stacklevel=3,
@@ -305,13 +333,13 @@ def _distinct(corrections: Corpus) -> list[Pair]:
     return list(latest.values())
 
 
-def _sample_old(pairs: Corpus, keys: Set[str], count: int, report: Callable[[str], object]) -> list[Pair]:
+def _sample_old(pairs: Corpus, targets: Mapping[str, str], count: int, report: Callable[[str], object]) -> list[Pair]:
     left_out = 0
 
     def others() -> Iterator[Pair]:
         nonlocal left_out
         for pair in pairs:
-            if normalise(pair[0]) in keys:
+            if targets.get(normalise(pair[0]), pair[1]) != pair[1]:
                 left_out += 1
             else:
                 yield pair
@@ -320,7 +348,7 @@ def _sample_old(pairs: Corpus, keys: Set[str], count: int, report: Callable[[str
     if not sample:
         raise CorpusError(f"training: got no pairs without a correction ({pairs}); expected old training pairs")
     if left_out:
-        report(f"{pairs}: {left_out:,} pairs left out, because a correction has their source sentence")
+        report(f"{pairs}: {left_out:,} pairs left out, because a correction translates them differently")
     return sample
 
 

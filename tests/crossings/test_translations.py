@@ -1,5 +1,7 @@
 """Every option of a translation × each kind of request: plain, with terms, in HTML, without splitting."""
 
+import copy
+
 import pytest
 import torch
 
@@ -61,3 +63,25 @@ def test_terms_need_attention(translator, option):
     blind = untrained(translator, score="none")
     with pytest.raises(InputError, match="terms: got terms, and a model without attention"):
         blind.translate(LINES, terms=TERMS, **OPTIONS[option])
+
+
+CORRECTIONS = [("Go.", "Elle voit l'homme."), ("The man is calm.", "Marie a perdu !")]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_corrected_sentence_is_translated_as_corrected(translator, option, request_name, members):
+    corrected = copy.deepcopy(translator)
+    for pair in CORRECTIONS:
+        corrected.correct(*pair)
+    options = OPTIONS[option] | REQUESTS[request_name]
+    translating = corrected if members == 1 else Translator.ensemble([corrected] * members)
+    sources = [source for source, _ in CORRECTIONS]
+    if members > 1 and option == "int8":
+        with pytest.raises(InputError, match="precision: got 'int8'"):
+            translating.translate(sources, **options)
+        return
+    translations = translating.translate(sources, **options)
+    assert [translation.target for translation in translations] == [target for _, target in CORRECTIONS]
+    assert all(bool(translation.sources) is (members == 1) for translation in translations)

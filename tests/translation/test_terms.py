@@ -245,6 +245,12 @@ def test_an_elision_before_a_term_follows_its_first_letter(translator):
     )
 
 
+def test_of_linked_words_the_longest_is_replaced_and_no_unlinked_one(translator):
+    links, source = [[0.1, 0.9], [1.0, 0.0], [0.1, 0.9]], "spreadsheet cell"
+    arguments = translator, GERMAN, source, "das Tabellenkalkulation Feld", "das Tabellenkalkulation Zelle", [links]
+    assert use(*arguments, {"cell": "Zelle"}) == "das Tabellenkalkulation Zelle"
+
+
 def test_attention_finds_a_word_whose_posterior_is_elsewhere(translator):
     elsewhere, attention = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.1, 0.9]]
     arguments = translator, GERMAN, "the cells", "die Felder", "die Zellen", [elsewhere], {"cells": "Zelle"}

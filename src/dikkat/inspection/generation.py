@@ -4,6 +4,7 @@ import base64
 import html
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 
 from dikkat.inspection.call_kinds import find_kinds
 from dikkat.inspection.layer_selection import Layers, select_layers
-from dikkat.inspection.recording import record
-from dikkat.inspection.request import Inspection, range_of
+from dikkat.inspection.recording import recording
+from dikkat.inspection.request import Inspection, Request, Spans, range_of
 from dikkat.inspection.tables import make_frame
 from dikkat.inspection.text_inputs import encode, make_tokens
 from dikkat.inspection.trace import Trace
@@ -169,13 +170,15 @@ def generation(
     passages = {name: characters for name, characters in passages.items() if name in positions}
     inputs = {name: encoded[name] for name in ("input_ids", "attention_mask") if name in encoded}
     layers = _cross_attention(model, layers) if has_encoder else layers
-    with record(model, layers=layers, heads=heads, spans=positions, queries=[-1]) as trace:
+    request = Request(spans=positions, queries=[-1], heads=heads)
+    rows_of_modules = _Rows(cast(Spans, request.spans), None if has_encoder else inputs["input_ids"].shape[1])
+    with recording(model, request, layers, add_row=rows_of_modules.add) as trace:
         output = model.generate(  # type: ignore[operator]
             **inputs, **generate_arguments, max_new_tokens=max_new_tokens, return_dict_in_generate=True
         )
     ids, beams = output.sequences[0, 1 if has_encoder else inputs["input_ids"].shape[1] :], output.get("beam_indices")
     rows = [0] * len(ids) if beams is None else beams[0][beams[0] >= 0].tolist()  # of each call's batch
-    masses, head_layers, numbers = _masses(trace, "cross" if has_encoder else "self", rows)
+    masses, head_layers, numbers = _masses(trace, rows_of_modules.masses, "cross" if has_encoder else "self", rows)
     names, token_count = list(positions), len(encoded.encodings[0].offsets)
     even = np.array([len(tokens) / token_count for tokens in positions.values()])
     if not has_encoder:
@@ -309,8 +312,24 @@ def _cross_attention(model: nn.Module, layers: Layers | None) -> list[int | str]
     return [*names]
 
 
+class _Rows:
+    """The span masses of each module's calls from the third one on. `prompt_length` is None in cross attention."""
+
+    def __init__(self, spans: Spans, prompt_length: int | None) -> None:
+        self.masses = defaultdict[str, list[Tensor]](list)  # (B, H, spans)
+        self._spans, self._prompt_length = spans, prompt_length
+
+    def add(self, name: str, weights: Tensor) -> None:
+        """Add the span masses of the weights (B, H, m) of a module's next call."""
+        keys, first_key = weights.shape[-1], 0
+        if self._prompt_length is not None:  # a cache has the last keys only, or free places after all keys
+            first_key = max(0, self._prompt_length + 2 + len(self.masses[name]) - keys)
+        members = self._spans.members(weights)[first_key : first_key + keys]
+        self.masses[name].append(weights[..., : len(members)] @ members)
+
+
 def _masses(
-    trace: Trace, kind: str, rows: Sequence[int]
+    trace: Trace, later: Mapping[str, Sequence[Tensor]], kind: str, rows: Sequence[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the masses (tokens, heads, spans) of all calls of a kind, and the layer and the number of each head."""
     calls, masses, layers, heads = dict[tuple[int, str], list[Inspection]](), [], [], []
@@ -321,10 +340,11 @@ def _masses(
         raise ValueError(f"layers: got only calls without {kind}-attention; expected layers with {kind}-attention")
     for (layer, name), records in calls.items():
         by_row = [cast(Tensor, result.span_mass).reshape(-1, result.sizes[0], len(trace.spans)) for result in records]
+        by_row += later.get(name, ())
         can_end_early = len(by_row[0]) > 1  # the best of several beams
-        if len(records) != len(rows) and (not can_end_early or len(records) < len(rows)):
+        if len(by_row) != len(rows) and (not can_end_early or len(by_row) < len(rows)):
             raise ValueError(
-                f"model: got {len(records)} calls of {name!r} for {len(rows)} tokens; expected one for each"
+                f"model: got {len(by_row)} calls of {name!r} for {len(rows)} tokens; expected one for each"
             )
         masses.append(torch.stack([mass[row] for mass, row in zip(by_row, rows, strict=False)]).double().numpy())
         numbers = records[0].heads

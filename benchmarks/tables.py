@@ -175,6 +175,7 @@ def _changing(runs: list[Run]) -> Iterable[Row]:
             memory = f"{results['extra MiB']:.1f} MiB more, of which the record {results['MiB of the record']:.1f}"
             title = "256 tokens written after 8,192, masses of 50 spans recorded"
             yield [title, spread(results["ratio"]["50 spans"]), memory]
+            yield ["… by `dikkat.show.generation`", spread(results["ratio"]["a page of 50 spans"]), ""]
         elif run.name == "changing-max-score":
             title = "2,048 tokens, `max_score` of 12 layers recorded"
             yield [title, spread(results["ratio"]["max_score"]), ""]

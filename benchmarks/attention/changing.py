@@ -27,6 +27,9 @@ from typing import Any
 
 import torch
 import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -236,7 +239,9 @@ class Writing:
         dikkat.register_transformers()
         torch.manual_seed(0)
         self.model, self.ids = sharp(transformers.LlamaForCausalLM(config)), torch.randint(3, 1000, (1, tokens))
-        size = tokens // 50
+        words = Tokenizer(WordLevel({str(number): number for number in range(1000)}))
+        words.pre_tokenizer = WhitespaceSplit()  # type: ignore[assignment]
+        self.tokenizer, size = transformers.PreTrainedTokenizerFast(tokenizer_object=words), tokens // 50
         self.spans = {f"passage {number}": slice(number * size, (number + 1) * size) for number in range(50)}
 
     def write(self) -> None:
@@ -250,16 +255,28 @@ class Writing:
             self.write()
         return trace
 
+    def shown(self) -> Any:
+        """Write, and return the page of `dikkat.show.generation` with the same spans."""
+        pieces = [" ".join(map(str, self.ids[0, span].tolist())) for span in self.spans.values()]
+        spans, start = {}, 0
+        for name, piece in zip(self.spans, pieces, strict=True):
+            spans[name], start = slice(start, start + len(piece)), start + len(piece) + 1
+        rest = " ".join(map(str, self.ids[0, self.spans["passage 49"].stop :].tolist()))
+        return dikkat.show.generation(
+            self.model, self.tokenizer, " ".join([*pieces, rest]), spans=spans, max_new_tokens=self.new_tokens,
+            min_new_tokens=self.new_tokens, do_sample=False, pad_token_id=0,
+        )  # fmt: skip
+
 
 def passages_runs(quick: bool) -> dict[str, Run]:
     writing = Writing(quick)
-    return {"no recording": writing.write, "50 spans": writing.recorded}
+    return {"no recording": writing.write, "50 spans": writing.recorded, "a page of 50 spans": writing.shown}
 
 
 def check_passages() -> None:
     """Compare the masses of the first written token with "eager" attention."""
     writing = Writing(quick=True)
-    trace = writing.recorded()
+    trace, page = writing.recorded(), writing.shown()
     writing.model.set_attn_implementation("eager")
     with torch.no_grad():
         attentions = writing.model(writing.ids, output_attentions=True).attentions
@@ -267,6 +284,9 @@ def check_passages() -> None:
         masses = weights[0, :, -1].unflatten(-1, (50, -1)).sum(-1)
         recorded = trace[f"model.layers.{number}.self_attn", 0].span_mass
         torch.testing.assert_close(recorded[0, :, 0], masses, rtol=1e-4, atol=1e-6)
+        # On the page, the first token does not count as a part of the first passage.
+        shown = torch.from_numpy(page.masses[0, number * HEADS : (number + 1) * HEADS, 1:50]).float()
+        torch.testing.assert_close(shown, masses[:, 1:], rtol=1e-4, atol=1e-6)
 
 
 def passages(quick: bool) -> dict[str, Any]:

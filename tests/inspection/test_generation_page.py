@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E4
 
 import dikkat  # noqa: E402
 from dikkat.inspection import generation as source  # noqa: E402
+from dikkat.inspection.observation import Observation  # noqa: E402
 
 dikkat.register_transformers()
 
@@ -361,3 +362,16 @@ def test_a_path_is_checked_before_the_model_writes(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(type(model("llama")), "generate", None)
     with pytest.raises(FileNotFoundError, match="does not exist; create it"):
         dikkat.show.generation(model("llama"), tokenizer(), PROMPT, tmp_path / "no" / "page.html")
+
+
+def test_a_page_under_autocast_has_the_masses_of_float32():
+    """From the third token on, a shorter path computes the masses."""
+    arguments = {"spans": SPANS, "max_new_tokens": 5, "do_sample": False}
+    seen = []
+    for follows_tensors in (True, False):
+        with torch.autocast("cpu", torch.bfloat16), pytest.MonkeyPatch.context() as patch:
+            if follows_tensors:
+                patch.setattr(Observation, "repeats", property(lambda _: False, lambda *_: None), raising=False)
+            seen.append(dikkat.show.generation(model("llama"), tokenizer(), PROMPT, **arguments))
+    assert seen[0].text == seen[1].text
+    np.testing.assert_allclose(seen[0].masses, seen[1].masses, rtol=0, atol=1e-6)

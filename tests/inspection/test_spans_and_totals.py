@@ -1,6 +1,7 @@
 """Masses of spans, largest scores, and totals over calls, compared with maps of all weights in float64."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 import dikkat
 from dikkat import scores
+from dikkat.inspection.torch_attention import weights_of_one_query, without_autocast
 
 SPANS: dict[str, Any] = {"start": slice(0, 3), "even": slice(0, 11, 2), "listed": [4, 1, 4]}
 POSITIONS = {"start": [0, 1, 2], "even": [0, 2, 4, 6, 8, 10], "listed": [1, 4]}
@@ -314,3 +316,46 @@ def test_spans_beyond_the_keys_of_cross_attention_raise():
     model, message = Model(), "up to position 12; expected at most 4"
     with pytest.raises(ValueError, match=message), dikkat.record(model, spans={"a": slice(0, 13)}):
         model(torch.randn(2, 17, 4), torch.randn(2, 5, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("queries", [1, 4, 5])  # up to 4 queries, masses are sums of weights
+@pytest.mark.parametrize(
+    "change", [None, {"cut": True, "heads": 1}, {"scale": {"start": 3.0}, "spans": {"start": slice(0, 3)}}]
+)
+def test_masses_of_half_precision_and_of_changes(dtype, queries, change):
+    query, key = (torch.randn(2, 3, length, 8, dtype=torch.float64).to(dtype) for length in (queries, 907))
+    weights = logits_of("scaled dot", query, key).softmax(-1)
+    if change and "cut" in change:
+        weights[:, 1] = 0
+    elif change:
+        weights[..., :3] *= 3
+        weights /= weights.sum(-1, keepdim=True)
+
+    class Model(nn.Module):
+        def forward(self) -> Tensor:
+            return dikkat.attend(query, key, key, score=SCORES["scaled dot"])
+
+    model = Model()
+    with dikkat.change(model, **change) if change else nullcontext(), dikkat.record(model, spans=SPANS) as trace:
+        model()
+    tolerance = {torch.float16: 1e-4, torch.bfloat16: 1e-3}.get(dtype, 1e-6)
+    torch.testing.assert_close(trace[""].span_mass.double(), span_masses(weights), rtol=0, atol=tolerance)
+
+
+def test_the_weights_of_one_query_are_those_of_its_row():
+    """Masks of booleans and numbers, heads that share keys, hidden rows, and autocast."""
+    query, key = torch.randn(2, 6, 1, 8), torch.randn(2, 2, 11, 8)
+    seen = torch.rand(2, 1, 1, 11) > 0.4
+    seen[1] = False
+    numbers = torch.where(seen, torch.randn(2, 1, 1, 11), torch.finfo(torch.float32).min)
+    repeated = key.double().repeat_interleave(3, 1)
+    for mask in (None, seen, numbers):
+        logits = query.double() @ repeated.mT * 0.3
+        if mask is not None:
+            logits = logits.masked_fill(~seen, -math.inf) + (0 if mask.dtype == torch.bool else numbers.double())
+        expected = logits.softmax(-1).nan_to_num(0.0)[:, :, 0]
+        for grouped in (query, query.view(2, 2, 3, 8)):
+            with torch.autocast("cpu", torch.bfloat16), without_autocast():
+                weights = weights_of_one_query({"query": grouped, "key": key, "attn_mask": mask, "scale": 0.3})
+            torch.testing.assert_close(weights.double(), expected, rtol=0, atol=1e-6)

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import nn
@@ -144,3 +145,13 @@ def gets_no_hooks(module: nn.Module) -> bool:
     """
     is_leaf = type(module).__module__.startswith("torch.nn.modules.") and not module._modules
     return is_leaf or isinstance(module, torch.jit.ScriptModule)
+
+
+def cached_length(module: nn.Module, arguments: tuple[Any, ...]) -> int | None:
+    """Return the length of a transformers cache among the arguments, for the module's layer; None without a cache."""
+    layer = getattr(module, "layer_idx", None)
+    cache = next((arg for arg in arguments if hasattr(arg, "get_seq_length")), None) if type(layer) is int else None
+    try:
+        return None if cache is None else int(cache.get_seq_length(layer))
+    except (TypeError, ValueError):  # another kind of layer or cache
+        return None

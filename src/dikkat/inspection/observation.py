@@ -24,7 +24,7 @@ from dikkat._engine.pytorch_state import is_in_backward, is_transformed, uncompi
 from dikkat.inspection.calls import OWN_SOFTMAX
 from dikkat.inspection.dataflow import Dataflow
 from dikkat.inspection.edits import BoundEdit, Edits, Gate, Mass, edit_result, edit_weights
-from dikkat.inspection.layer_selection import LayerChoice, Numbering, gets_no_hooks, uncompiled_name
+from dikkat.inspection.layer_selection import LayerChoice, Numbering, cached_length, gets_no_hooks, uncompiled_name
 from dikkat.inspection.origins import Streams
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import inspect_problem
@@ -38,6 +38,7 @@ from dikkat.inspection.torch_attention import (
     problem_of_fused,
     run_heads,
     weights_of_one_query,
+    without_autocast,
 )
 
 
@@ -56,11 +57,12 @@ class Watcher:
     Attributes:
         changes: Whether it changes calls; if not, it records them.
         needs_scores: Whether a recording needs the scores of a model's own softmax.
+        is_regular: Whether later runs repeat the second one, with one call of each module.
         observation: The observation that reports calls.
     """
 
     changes = False
-    needs_scores = False
+    needs_scores = is_regular = False
     observation: "Observation"
 
     def __init__(self, model: nn.Module, choices: list[LayerChoice]) -> None:
@@ -73,7 +75,7 @@ class Watcher:
         self.parents: dict[int, tuple[int, int]] = {}
         self.query_sequences, self.key_sequences = set[int](), set[int]()  # of cross attention
         self._last_calls: dict[tuple[str, int], tuple[int, int]] = {}  # by module: end and keys of the last call
-        self._call_counts = Counter[tuple[int, str]]()
+        self._call_counts = Counter[str]()  # of this run, by module
         self.softmaxes = set[str]()  # modules with attention in their class name that called softmax
 
     def compute(self, name: str, problem: Problem, streams: Streams) -> Result | None:
@@ -138,6 +140,7 @@ class Watcher:
             if threading.get_ident() == self._thread:
                 self.run_count += 1
                 self._numbering.restart()
+                self._call_counts.clear()
                 self.start_run()
 
         with ExitStack() as stack:
@@ -153,7 +156,7 @@ class Watcher:
         # PyTorch may call a hook once more after its removal, and then without keywords.
         def enter(_: nn.Module, arguments: Any, keywords: Any = MappingProxyType({})) -> None:
             if threading.get_ident() == self._thread:
-                layer, cached = self._numbering.enter(name), _cached_length(module, (*arguments, *keywords.values()))
+                layer, cached = self._numbering.enter(name), cached_length(module, (*arguments, *keywords.values()))
                 if self.running:
                     layer = self.running[-1].layer if layer < 0 else layer
                     cached = self.running[-1].cached if cached is None else cached
@@ -184,8 +187,8 @@ class Watcher:
             self.query_sequences.add(query.sequence)
             self.key_sequences.add(key.sequence)
             return self.parents.get(query.sequence, (0, 0))[1], -1
-        slot = name, self._call_counts[self.run_count, name]
-        self._call_counts[self.run_count, name] += 1
+        slot = name, self._call_counts[name]
+        self._call_counts[name] += 1
         last_end, last_keys = self._last_calls.get(slot, (0, 0))
         cached = self.running[-1].cached
         if cached is None:
@@ -208,7 +211,7 @@ class Observation(Dataflow):
         self.watchers: list[Watcher] = []
         self._observed = ExitStack()
         self._is_observing, self.repeats = False, False
-        self._last_streams = dict[str, Streams]()  # by module
+        self._last_streams, self._query_shapes = dict[str, Streams](), dict[str, torch.Size]()  # by module
         self._outer: recording_hooks.Observer | None = None  # of a relevance that is computed in a recording
         self._logits: Tensor | None = None  # of the last softmax in a module with sinks
         self._step: int | None = None  # of a recurrence that is changed
@@ -348,7 +351,7 @@ class Observation(Dataflow):
     # --- PyTorch's functions
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.repeats and func is not F.scaled_dot_product_attention:
+        if self.repeats and func not in (F.scaled_dot_product_attention, flex_attention):
             return func(*args, **(kwargs or {}))
         if func is flex_attention:
             self._reject("flexible attention")
@@ -364,11 +367,16 @@ class Observation(Dataflow):
             return function(*arguments, **keywords)
         if function is F.multi_head_attention_forward:
             return self._call_multi_head(function, arguments, keywords, streams)
-        if self.repeats:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
-                self.watchers[0].add_row(weights_of_one_query(*arguments, **keywords))
-            return function(*arguments, **keywords)
         query: Tensor = arguments[0] if arguments else keywords["query"]
+        name = next((watcher.running[-1].name for watcher in self._watching()), "")
+        if not self.repeats:
+            self._query_shapes[name] = query.shape
+        elif len(self.watchers) == 1 and self._query_shapes.get(name) == query.shape:
+            options = dict(zip(FUSED, arguments, strict=False)) | keywords
+            if not options.get("is_causal"):
+                with without_autocast():
+                    self.watchers[0].add_row(weights_of_one_query(options))
+                return function(*arguments, **keywords)
         inputs = group_heads(streams, *arguments, **keywords)
         queries, keys = (inputs[name].shape[-2] for name in ("query", "key"))
         edits = self._edits(streams, queries, keys)
@@ -404,6 +412,7 @@ class Observation(Dataflow):
             inputs = dict(zip(FUSED, (query, key, value, *options), strict=False))
             edits = self._edits(streams, query.shape[-2], key.shape[-2])
             for recording in self._recordings():
+                recording.is_regular = False
                 inspect = partial(inspect_fused, inputs, edits)
                 recording.add(inspect, streams, query.shape[-2], key.shape[-2])
             if not changes:
@@ -583,13 +592,3 @@ def _inspection_of(
         return inspect_problem(replace(problem, dropout=0.0, seeds=None), request, edits=edits)
 
     return inspect, streams, problem.restrictions.queries, problem.restrictions.keys
-
-
-def _cached_length(module: nn.Module, arguments: tuple[Any, ...]) -> int | None:
-    """Return the length of a transformers cache among the arguments, for the module's layer; None without a cache."""
-    layer = getattr(module, "layer_idx", None)
-    cache = next((arg for arg in arguments if hasattr(arg, "get_seq_length")), None) if type(layer) is int else None
-    try:
-        return None if cache is None else int(cache.get_seq_length(layer))
-    except (TypeError, ValueError):  # another kind of layer or cache
-        return None

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal, Unpack
 
-import torch
 from torch import Tensor, nn
 
 from dikkat._core import recording_hooks
@@ -23,7 +22,7 @@ from dikkat.inspection.observation import NotSeenError, Watcher, check_model, na
 from dikkat.inspection.origins import Streams
 from dikkat.inspection.request import Inspection, Request, Requesting, Spans
 from dikkat.inspection.single_call import inspect_problem, is_by_product
-from dikkat.inspection.torch_attention import inspect_weights
+from dikkat.inspection.torch_attention import inspect_weights, without_autocast
 from dikkat.inspection.totals import Totals
 from dikkat.inspection.trace import Trace
 
@@ -111,8 +110,9 @@ def recording(
 ) -> Iterator[Trace]:  # fmt: skip
     """Record the checked request of `record`, in an empty trace.
 
-    With `add_row`, all runs after the second one have the same calls with one query, as in `generate`. `add_row` gets
-    the module's name and the weights (B, H, m) of these queries if the calls are of PyTorch's function.
+    With `add_row`, later runs are recorded without following tensors if the first two are regular: with one call of
+    each module, and one query in the second run, as in `generate`. `add_row` gets the module's name and the weights
+    (B, H, m) of this query if the calls are of PyTorch's function.
     """
     choices, trace = select_layers(model, layers), Trace() if trace is None else trace
     totals = None if sum_over is None and decay == 1.0 else Totals(trace, checked, sum_over, decay)
@@ -140,8 +140,7 @@ class _Recorder(Watcher):
         self.keep_row: Callable[[str, Tensor], None] | None = None
         self._kinds, self._returns_known = find_kinds(model)
         self._entered = set[str]()  # modules that ran and whose weights the model returns
-        self.is_regular = False  # whether later runs repeat the second one, with one call of each module
-        self._called = set[tuple[int, str]]()  # run and module
+        self._called = set[str]()  # modules with a call in this run
         self.lost = set[str]()  # modules with flexible attention, or whose weights dikkat does not follow
 
     def entered(self, name: str) -> None:
@@ -149,6 +148,7 @@ class _Recorder(Watcher):
             self._entered.add(name)
 
     def start_run(self) -> None:
+        self._called.clear()
         is_only_watcher = len(self.observation.watchers) == 1
         self.observation.repeats = self.run_count > 2 and self.is_regular and is_only_watcher
 
@@ -237,18 +237,15 @@ class _Recorder(Watcher):
                 f"record: got a call of {name!r} inside a transform of torch.func (vmap, grad ...); expected a call "
                 "outside"
             )
-        # Without autocast, which would round weights to float16.
-        cpu, cuda = (torch.autocast(device, enabled=False) for device in ("cpu", "cuda"))
-        with torch.no_grad(), recording_hooks.observed_by(None), torch._C.DisableTorchFunction(), cpu, cuda:
+        with recording_hooks.observed_by(None), without_autocast():
             with naming_errors("recording", name):
                 positions = self.find_positions(streams, queries, keys)
                 first_query, first_key = positions[0], max(0, positions[1])
                 inspection = inspect(replace(self._request, first_key=first_key, first_query=first_query))
             is_self = streams[0].sequence == streams[1].sequence
             reads = self.observation.continued_sequence(streams) if is_self else 0
-        self.is_regular &= not source and (self.run_count == 1 or queries == 1)
-        self.is_regular &= (self.run_count, name) not in self._called
-        self._called.add((self.run_count, name))
+        self.is_regular &= not source and (self.run_count <= 1 or queries == 1) and name not in self._called
+        self._called.add(name)
         layer = self._numbering.within(name) if layer < 0 else layer
         same_sequence_kind = "" if streams[0].is_pool else "self"
         kind = self._kinds[name].name if self._kinds else same_sequence_kind if is_self else "cross"

@@ -366,11 +366,12 @@ class Spans:
 
     def members(self, like: Tensor) -> Tensor:
         """Return whether each position up to the last one of all spans is in each span, (p, s) ones and zeros."""
-        if self._members.dtype != like.dtype or self._members.device != like.device or not self._members.numel():
+        members = self._members  # which another thread may replace
+        if members.dtype != like.dtype or members.device != like.device or not members.numel():
             members = torch.zeros(self._last + 1, len(self.names))
             members[self._positions, self._numbers] = 1
-            self._members = members.to(like)
-        return self._members
+            self._members = members = members.to(like)
+        return members
 
     def check_last(self, last: float) -> None:
         """Raise `ValueError` if a span ends after the position `last`."""

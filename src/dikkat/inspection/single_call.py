@@ -32,7 +32,8 @@ from dikkat.scores import Score
 from dikkat.show.blocks import group_means
 
 _LARGE = 2**19  # pairs from which compiled summaries are faster than blocks of rows (not for the output only)
-_FEW = 4  # queries up to which span masses are sums of weights; of more, they are the output of a compiled call
+# Up to this many queries, span masses are sums of weights. For more queries, they are the output of a compiled call.
+_MAX_SUMMED_QUERIES = 4
 
 
 class Inspecting(Requesting, Restricting, total=False):
@@ -132,13 +133,18 @@ def inspect_problem(
         mean = _mean(full_problem, impl) if with_output else None
         return replace(result, output=mean, heads=heads, queries=query_indices, shape=(*problem.lead, queries, keys))
     spans, members = None, _members(request, blocks, keys, problem.value)
-    by_rows = bool(edits) or (members is not None and queries <= _FEW and not with_output)
+    by_rows = bool(edits) or (members is not None and queries <= _MAX_SUMMED_QUERIES and not with_output)
     if members is not None and not by_rows:  # the mass of a span is the weighted mean of its indicator
         spans = replace(problem, value=members.expand(*problem.lead, -1, -1))
     if by_rows:
         summary = summarise(compute, queries, keys, row_size, spec, device)
         if members is not None:
-            masses = compute_rows(lambda rows: compute(rows)[1] @ members, all_rows, row_size)
+
+            def row_masses(rows: Tensor) -> Tensor:
+                weights = compute(rows)[1]
+                return weights @ members.to(weights)
+
+            masses = compute_rows(row_masses, all_rows, row_size)
     elif spans is not None and not with_output:
         summary = _summarise(problem, spec, impl, spans)
         masses, summary = summary.mean, summary._replace(mean=None)

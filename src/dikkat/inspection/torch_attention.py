@@ -2,7 +2,8 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -63,22 +64,33 @@ def problem_of_fused(
     return replace(problem, dropout=dropout_p if with_values else 0.0)
 
 
-def weights_of_one_query(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute without gradients, `__torch_function__` and autocast, which would round weights to half precision."""
+    cpu, cuda = (torch.autocast(device, enabled=False) for device in ("cpu", "cuda"))
+    with torch.no_grad(), torch._C.DisableTorchFunction(), cpu, cuda:
+        yield
+
+
+def weights_of_one_query(inputs: Mapping[str, Any]) -> Tensor:
     """Return the weights (B, H, m) of PyTorch's `scaled_dot_product_attention` for the only query of each head.
 
     The queries are (B, H, 1, d), or (B, G, g, d) for G key heads with g query heads each.
     """
+    query, key, attn_mask, scale = (inputs.get(name) for name in ("query", "key", "attn_mask", "scale"))
+    assert query is not None
+    assert key is not None
     heads, dtype = key.shape[1], torch.promote_types(query.dtype, torch.float32)
     scaled = query.reshape(len(query), heads, -1, query.shape[-1]).to(dtype)
     scaled = scaled * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     scores = scaled @ key.to(dtype).mT
     if attn_mask is not None:
         mask = attn_mask if attn_mask.shape[1] == 1 else attn_mask.reshape(len(attn_mask), heads, -1, key.shape[-2])
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    return scores.softmax(-1).nan_to_num(0.0).flatten(1, 2)
+        is_boolean = mask.dtype == torch.bool
+        scores = scores.masked_fill(~mask if is_boolean else hidden_by_bias(mask), -math.inf)
+        scores = scores if is_boolean else scores + mask
+    weights: Tensor = scores.softmax(-1).nan_to_num(0.0).flatten(1, 2)
+    return weights
 
 
 _MULTI_HEAD = F.multi_head_attention_forward

@@ -33,12 +33,12 @@ STORED = [
 ]  # fmt: skip
 
 
-def memory_of(model, width=0.35, bias=1.5, nearest=5, dimensions=5):
+def memory_of(model, width=0.35, bias=1.5, nearest=5, dimensions=5, stored=STORED):
     """A memory whose states are near enough that several of them count, and far enough that they differ."""
     table = model.output_table.detach()
     projection = (score_projection(table, dimensions) / width).to(torch.float32)
     memory = PairMemory(projection=projection, nearest=nearest)
-    for number, (source, target) in enumerate(STORED):
+    for number, (source, target) in enumerate(stored):
         keys = compute_keys(model, projection, [(source, target)])[0]
         memory.store(StoredPair(f"s{number}", f"t{number}", tuple(source), tuple(target), keys, bias))
     return memory
@@ -114,6 +114,34 @@ def test_the_nearest_states_of_each_token_are_returned():
             assert {i for i, weight in weights.items() if weight} == kept
             for i in kept:
                 assert weights[i] == pytest.approx(float(logs[i].exp()), rel=1e-6)
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_memory_may_have_fewer_states_than_neighbours():
+    model = make(seed=3)
+    memory = memory_of(model, nearest=8, stored=STORED[1:2])
+    assert (len(memory.snapshot.states.keys), memory.snapshot.states.count) == (2, 2)
+    mixed = Mixed(model, memory)
+    found = beam_search(model, MANY, Search(3), memories=[memory.snapshot])
+    for source, hypotheses in zip(MANY, found, strict=True):
+        assert_agree(hypotheses, plain(mixed, source, Search(3)))
+    pairs = [(source, best.ids) for source, (best, *_) in zip(MANY, found, strict=True) if best.finished]
+    scores = forced_scores(model, pairs, [memory.snapshot])
+    assert scores == pytest.approx([best.score for best, *_ in found if best.finished], rel=1e-9)
+
+
+def test_threads_with_different_memories_get_their_own_panels(monkeypatch):
+    model = make(seed=3)
+    first, second = (memory_of(model, nearest=nearest).snapshot.states for nearest in (5, 3))
+    panels = search_module.find_panels([model], Search())
+
+    def interrupt(self, name, value):
+        object.__setattr__(self, name, value)
+        if name == "_extended" and value and value[0] is first:
+            self.with_states(second)  # as another thread may do at this moment
+
+    monkeypatch.setattr(type(panels), "__setattr__", interrupt)
+    assert panels.with_states(first).sizes["nearest"] == 5
 
 
 def test_many_states_in_several_blocks_in_float32():
@@ -300,6 +328,11 @@ def test_a_folder_keeps_the_corrections(translator, tmp_path, int8):
     loaded.correct("I lost.", "Va !")
     loaded.save(tmp_path / "model")
     assert len(Translator.load(tmp_path / "model").memory) == len(NEW) + 1
+
+
+def test_pages_contain_no_corrections(translator):
+    corrected = corrected_copy(translator, NEW)
+    assert corrected.bundle() == translator.bundle()
 
 
 def test_a_folder_without_corrections_has_no_memory(translator, tmp_path):

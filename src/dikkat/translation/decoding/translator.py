@@ -517,7 +517,8 @@ class Translator(BaseTranslator):
 
         if reasons := undescribed(self.model):
             raise InputError(f"model: cannot be exported to a page: {'; '.join(reasons)}")
-        return bundle(model_folder.content(self._contents(), int8=True, where=Path("page")))
+        contents = self._contents()._replace(memory=None)
+        return bundle(model_folder.content(contents, int8=True, where=Path("page")))
 
     def widget(self, text: str = "", *, examples: Sequence[str] = ()) -> "TranslatorWidget":
         """Return the page of `export_html` as a widget for a notebook.

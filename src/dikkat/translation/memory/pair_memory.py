@@ -128,7 +128,7 @@ class PairMemory:
             torch.tensor(tokens, device="cpu"),
             torch.tensor([pair.bias for pair in stored], device="cpu").repeat_interleave(lengths),
             torch.arange(len(stored), device="cpu").repeat_interleave(lengths),
-            self._nearest,
+            min(self._nearest, len(tokens)),
         )
         return Snapshot(stored, states)
 

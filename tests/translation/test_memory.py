@@ -19,8 +19,8 @@ from dikkat.translation import InputError, ModelFolderError, Search, Translator,
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module
 from dikkat.translation.decoding.correcting import compute_keys
-from dikkat.translation.formats.model_folder import MEMORY
-from dikkat.translation.memory.pair_memory import PairMemory, StoredPair
+from dikkat.translation.formats.model_folder import MEMORY, read_sums, write_memory
+from dikkat.translation.memory.pair_memory import PairMemory, StoredPair, find_stored
 from dikkat.translation.memory.states import NEGLIGIBLE, score_projection
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.special_tokens import UNKNOWN
@@ -238,6 +238,65 @@ def test_a_corrected_line_of_several_sentences_is_not_split(translator):
     assert corrected_copy(translator, [(line, target)]).translate(line).target == target
 
 
+@kit.each("sentence", ["Go. I lost. ", "\u3000Go.\u00a0 I lost."])
+def test_white_space_makes_no_other_sentence(translator, sentence):
+    line, target = "Go. I lost.", "J'ai perdu l'homme."
+    for stored, asked in ((sentence, line), (line, sentence)):
+        corrected = corrected_copy(translator, [(stored, target)])
+        translation = corrected.translate(asked)
+        assert (translation.source, translation.target) == (asked, target)
+        assert corrected.correct(asked, target) == []
+        assert corrected.memory.pairs == [(asked, target)]
+
+
+def test_a_composed_letter_makes_no_other_sentence(translator):
+    corrected = corrected_copy(translator, [("Marie\u0301e. Go.", "Va !")])
+    assert corrected.translate("Mari\u00e9e. Go.").target == "Va !"
+    assert corrected.translate("Mari\u00e9e. Go.").unknown == ("Mari\u00e9e",)
+
+
+def test_terms_are_used_unless_the_correction_is_written(translator):
+    source, terms = "The man is calm.", {"calm": "parti", "man": "homme"}
+    corrected = corrected_copy(translator, [(source, "L'homme est perdu.")])
+    found = corrected.translate(source, terms=terms)
+    assert (found.target, found.unused_terms) == ("L'homme est perdu.", ("calm",))
+    ensemble = Translator.ensemble([corrected, translator, translator])
+    assert ensemble.translate(source, terms=terms).unused_terms == ()
+    groups = next(corrected.translate_n_best([source], search=Search(n_best=3), terms=terms))
+    fixed = [each for each in groups if each.target == "L'homme est perdu."]
+    assert [each.unused_terms for each in fixed] == [("calm",)]
+    assert all("parti" in each.target and not each.unused_terms for each in groups if each not in fixed)
+
+
+def test_an_ensemble_splits_a_line_that_one_member_has_stored(translator):
+    line, target = "Go. I lost.", "J'ai perdu l'homme."
+    corrected = corrected_copy(translator, [(line, target)])
+    both = Translator.ensemble([corrected, copy.deepcopy(corrected)])
+    assert both.translate(line).target == target
+    one = Translator.ensemble([corrected, translator, translator])
+    assert one.translate(line).target == translator.translate(line).target
+    other = corrected_copy(translator, [(line, "Va !")])
+    assert find_stored(Translator.ensemble([corrected, other])._memories(), line) is None
+
+
+def test_translations_with_terms_are_best_first_by_their_mixed_scores(translator):
+    source, terms = "She is calm.", {"calm": "perdu"}
+    corrected = corrected_copy(translator, [(source, "Elle est calme.")])
+    search = Search(8, n_best=8, length_penalty=0.0)
+    group = next(corrected.translate_n_best([source], search=search, terms=terms))
+    finished = [each for each in group if each.finished and not each.repeated]
+    assert len(finished) > 3
+    scores = [each.score for each in finished]
+    assert scores == sorted(scores, reverse=True)
+    assert scores == pytest.approx(corrected.score([(source, each.target) for each in finished]), rel=1e-4)
+    assert scores != pytest.approx(translator.score([(source, each.target) for each in finished]), rel=1e-3)
+    samples = Search(sample=True, n_best=6)
+    plain_samples = next(corrected.translate_n_best([source], search=samples))
+    with_terms = next(corrected.translate_n_best([source], search=samples, terms=terms))
+    kept = [(a.target, b.target) for a, b in zip(plain_samples, with_terms, strict=True) if "perdu" in a.target]
+    assert all(a == b for a, b in kept)
+
+
 def test_sources_say_which_correction_a_token_follows(translator):
     corrected = corrected_copy(translator, [NEW[0]])
     translation = corrected.translate("Go.")
@@ -390,6 +449,19 @@ def test_a_damaged_memory_is_an_error(translator, tmp_path):
         Translator.load(tmp_path / "model")
 
 
+def test_a_model_that_changed_since_its_loading_is_not_corrected(translator, tmp_path):
+    folder = tmp_path / "model"
+    translator.save(folder)
+    sums = read_sums(folder)
+    first, second = (corrected_copy(Translator.load(folder), [pair]).memory for pair in NEW[:2])
+    write_memory(folder, first, sums)
+    with pytest.raises(ModelFolderError, match="another program changed the model since it was loaded"):
+        write_memory(folder, second, sums)
+    assert Translator.load(folder).memory.pairs == NEW[:1]
+    write_memory(folder, second, read_sums(folder))
+    assert Translator.load(folder).memory.pairs == NEW[1:2]
+
+
 def test_a_memory_without_a_checksum_is_an_error(translator, tmp_path):
     translator.save(tmp_path / "model")
     (tmp_path / "model" / MEMORY).write_bytes(b"")
@@ -406,6 +478,23 @@ def run(capsys, monkeypatch, *arguments):
         main()
     captured = capsys.readouterr()
     return stopped.value.code or 0, captured.out, captured.err
+
+
+@pytest.mark.filterwarnings("default:.*skipped the column names")
+@pytest.mark.parametrize(
+    ("name", "text", "notes"),
+    [
+        ("a.tsv", "source\ttarget\n\nGo. \t Elle voit Marie. \n", "line 1: skipped the column names"),
+        ("a.csv", 'Go.,"Elle voit Marie."\n', ""),
+        ("a.tsv", "Go.\tElle voit Marie.\n \nI lost.\tZürich\n", "line 3: words outside the target vocabulary"),
+    ],
+)
+def test_tables_of_corrections_are_read_as_corpora(translator, tmp_path, capsys, monkeypatch, name, text, notes):
+    translator.save(tmp_path / "model")
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    status, _, err = run(capsys, monkeypatch, "correct", tmp_path / "model", tmp_path / name)
+    assert (status, notes in err) == (0, True)
+    assert Translator.load(tmp_path / "model").memory.pairs[0] == ("Go.", "Elle voit Marie.")
 
 
 def test_the_command_line_corrects(translator, tmp_path, capsys, monkeypatch):
@@ -434,9 +523,9 @@ def test_the_command_line_corrects(translator, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Go.\n", "line 1: got no tab"),
-        ("Go.\tVa !\n\tVa !\n", "line 2: source: got an empty text"),
-        ("", "got no lines"),
+        ("Go.\n", "line 1: got 'Go.', which has no tab"),
+        ("Go.\tVa !\n\tVa !\n", "line 2: the source sentence is empty"),
+        ("", "got no corrections"),
     ],
 )
 def test_a_wrong_file_of_corrections_changes_nothing(translator, tmp_path, capsys, monkeypatch, text, message):

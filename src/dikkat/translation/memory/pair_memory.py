@@ -1,6 +1,7 @@
 """The memory of a translator: stored sentence pairs, which later translations follow."""
 
 import json
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,11 @@ _TENSORS = {
     "source_lengths": torch.int32, "target_tokens": torch.int32, "target_lengths": torch.int32, "texts": torch.uint8,
 }  # fmt: skip
 _MOST_NEAREST = 64
+
+
+def normalise(sentence: str) -> str:
+    """Return the sentence in Unicode's composed form, with single spaces: sentences with the same result are equal."""
+    return " ".join(unicodedata.normalize("NFC", sentence).split())
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +54,10 @@ class StoredPair:
     bias: float
     has_slots: bool = True
 
-    def mask(self, slots: Slots) -> tuple[Masked, Masked]:
-        """Return both texts with their slots."""
-        if self.has_slots:
-            return slots.mask(self.source, self.target)
-        return NO_SLOTS.mask(self.source, self.target)
+    def mask(self, slots: Slots, sentence: str | None = None) -> tuple[Masked, Masked]:
+        """Return both texts with their slots; `sentence` replaces the source and may differ from it in white space."""
+        source = self.source if sentence is None else sentence
+        return (slots if self.has_slots else NO_SLOTS).mask(source, self.target)
 
 
 @dataclass(frozen=True)
@@ -64,8 +69,8 @@ class Snapshot:
 
     @cached_property
     def by_source(self) -> Mapping[str, StoredPair]:
-        """The pairs by their sentences."""
-        return {pair.source: pair for pair in self.pairs}
+        """The pairs by their sentences, as `normalise` returns them."""
+        return {normalise(pair.source): pair for pair in self.pairs}
 
     @cached_property
     def by_ids(self) -> Mapping[Ids, StoredPair]:
@@ -113,7 +118,8 @@ class PairMemory:
         """Store a pair; return the pairs that it replaces: those of the same sentence, or the same source tokens."""
         with self._lock:
             pairs = [] if self._snapshot is None else self._snapshot.pairs
-            replaced = [old for old in pairs if old.source == pair.source or old.source_ids == pair.source_ids]
+            key = normalise(pair.source)
+            replaced = [old for old in pairs if old.source_ids == pair.source_ids or normalise(old.source) == key]
             self._snapshot = self._make_snapshot([*(old for old in pairs if old not in replaced), pair])
         return replaced
 
@@ -225,6 +231,12 @@ def _split(tokens: Tensor, lengths: Tensor, side: str, size: int) -> list[Ids]:
 
 
 def find_stored(memories: Sequence[Snapshot | None], sentence: str) -> StoredPair | None:
-    """Return the stored pair of a sentence, if a memory has one."""
-    stored = (memory.by_source.get(sentence) for memory in memories if memory is not None)
-    return next(filter(None, stored), None)
+    """Return the stored pair of a sentence, if all memories have it."""
+    if not memories or None in memories:
+        return None
+    key = normalise(sentence)
+    pairs = [memory.by_source.get(key) for memory in memories if memory is not None]
+    first = pairs[0]
+    if first is None or any(pair is None or pair.target_ids != first.target_ids for pair in pairs):
+        return None
+    return first

@@ -20,8 +20,9 @@ from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module
 from dikkat.translation.decoding.correcting import compute_keys
 from dikkat.translation.formats.model_folder import MEMORY, read_sums, write_memory
+from dikkat.translation.memory import pair_memory
 from dikkat.translation.memory.pair_memory import PairMemory, StoredPair, find_stored
-from dikkat.translation.memory.states import NEGLIGIBLE, score_projection
+from dikkat.translation.memory.states import NEGLIGIBLE, States, score_projection
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.special_tokens import UNKNOWN
 from translation.taught import PAIRS
@@ -128,6 +129,16 @@ def test_a_memory_may_have_fewer_states_than_neighbours():
     pairs = [(source, best.ids) for source, (best, *_) in zip(MANY, found, strict=True) if best.finished]
     scores = forced_scores(model, pairs, [memory.snapshot])
     assert scores == pytest.approx([best.score for best, *_ in found if best.finished], rel=1e-9)
+
+
+def test_storing_concatenates_no_states(monkeypatch):
+    built = []
+    monkeypatch.setattr(pair_memory, "States", lambda *fields: built.append(fields) or States(*fields))
+    memory = memory_of(make(seed=3))
+    assert built == []
+    assert memory.snapshot.states is memory.snapshot.states
+    assert len(built) == 1
+    assert len(memory.snapshot.states.keys) == sum(len(target) + 1 for _, target in STORED)
 
 
 def test_threads_with_different_memories_get_their_own_panels(monkeypatch):
@@ -422,6 +433,14 @@ def rewritten(folder, change):
         lambda tensors, metadata: tensors.update(keys=tensors["keys"][1:].clone()),
         lambda tensors, metadata: tensors["keys"].fill_(math.nan),
         lambda tensors, metadata: tensors.update(projection=tensors["projection"][:, 1:].clone()),
+        lambda tensors, metadata: tensors.update(
+            projection=tensors["projection"][:0].clone(), keys=tensors["keys"][:, :0].clone()
+        ),
+        lambda tensors, metadata: tensors.update(
+            projection=tensors["projection"].repeat(9, 1), keys=tensors["keys"].repeat(1, 9)
+        ),
+        lambda tensors, metadata: tensors["biases"].fill_(16.5),
+        lambda tensors, metadata: tensors["biases"].fill_(-16.5),
         lambda tensors, metadata: tensors["target_tokens"].fill_(1_000),
         lambda tensors, metadata: tensors["source_tokens"].fill_(-1),
         lambda tensors, metadata: tensors["source_lengths"].fill_(-1),
@@ -436,6 +455,18 @@ def test_a_memory_that_does_not_fit_is_an_error(translator, tmp_path, change):
     rewritten(tmp_path / "model", change)
     with pytest.raises(ModelFolderError, match=r"memory\.safetensors: damaged, or of another model"):
         Translator.load(tmp_path / "model")
+
+
+def test_a_memory_that_could_not_be_loaded_is_not_saved(translator, tmp_path, monkeypatch):
+    corrected = corrected_copy(translator, NEW)
+    corrected.save(tmp_path / "model")
+    size = (tmp_path / "model" / MEMORY).stat().st_size
+    monkeypatch.setattr(pair_memory, "LARGEST", size)
+    corrected.save(tmp_path / "model")
+    monkeypatch.setattr(pair_memory, "LARGEST", size - 1)
+    with pytest.raises(ModelFolderError, match=f"memory: got {size:,} bytes of corrections; expected at most"):
+        corrected.save(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_damaged_memory_is_an_error(translator, tmp_path):

@@ -152,7 +152,13 @@ def _memory_files(memory: PairMemory | None, weights: bytes) -> dict[str, bytes]
     if not memory:
         return {}
     tensors, metadata = memory.to_tensors()
-    return {MEMORY: dump_tensors(tensors, metadata=metadata | {_MODEL: digest(weights)})}
+    data = dump_tensors(tensors, metadata=metadata | {_MODEL: digest(weights)})
+    if len(data) > pair_memory.LARGEST:
+        raise ModelFolderError(
+            f"memory: got {len(data):,} bytes of corrections; expected at most {pair_memory.LARGEST:,}. Store fewer "
+            "corrections, or let the model learn them with `dikkat train --from`"
+        )
+    return {MEMORY: data}
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:

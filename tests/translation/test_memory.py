@@ -511,6 +511,17 @@ def run(capsys, monkeypatch, *arguments):
     return stopped.value.code or 0, captured.out, captured.err
 
 
+def test_a_score_of_corrected_lines_is_a_warning(translator, tmp_path, capsys, monkeypatch):
+    model, corpus = tmp_path / "model", tmp_path / "test.tsv"
+    corrected_copy(translator, NEW[:2]).save(model)
+    corpus.write_text("Go.\tVa !\nI lost.\tJ'ai perdu.\nHe's  calm.\tIl est calme.\n", encoding="utf-8")
+    status, _, err = run(capsys, monkeypatch, "evaluate", model, "--corpus", corpus)
+    assert status == 0
+    assert f"{corpus}: 2 of 3 source sentences are stored corrections of {model}, so the scores are higher" in err
+    translator.save(model)
+    assert "stored corrections" not in run(capsys, monkeypatch, "evaluate", model, "--corpus", corpus)[2]
+
+
 @pytest.mark.filterwarnings("default:.*skipped the column names")
 @pytest.mark.parametrize(
     ("name", "text", "notes"),

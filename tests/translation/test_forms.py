@@ -1,5 +1,7 @@
 """Inflected forms of words, by the endings of a vocabulary."""
 
+import pickle
+
 import pytest
 
 from dikkat.translation.text.forms import Forms
@@ -41,3 +43,9 @@ def test_the_number_of_forms_is_limited():
     endings = ["", *(a + b for a in "abcdefghij" for b in "klmnopqrst")]
     found = Forms(stem + ending for stem in stems for ending in endings).of("taba")
     assert (len(found), found[0]) == (60, "taba")
+
+
+def test_used_forms_can_be_pickled():
+    forms = Forms(TURKISH)
+    found = forms.of("kitap")
+    assert pickle.loads(pickle.dumps(forms)).of("kitap") == found

@@ -19,9 +19,10 @@ from dikkat.translation import InputError, ModelFolderError, Search, Translator,
 from dikkat.translation.decoding import grid
 from dikkat.translation.decoding import search as search_module
 from dikkat.translation.decoding.correcting import compute_keys
-from dikkat.translation.formats.model_folder import MEMORY
-from dikkat.translation.memory.pair_memory import PairMemory, StoredPair
-from dikkat.translation.memory.states import NEGLIGIBLE, score_projection
+from dikkat.translation.formats.model_folder import MEMORY, read_sums, write_memory
+from dikkat.translation.memory import pair_memory
+from dikkat.translation.memory.pair_memory import PairMemory, StoredPair, find_stored
+from dikkat.translation.memory.states import NEGLIGIBLE, States, score_projection
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.special_tokens import UNKNOWN
 from translation.taught import PAIRS
@@ -33,12 +34,12 @@ STORED = [
 ]  # fmt: skip
 
 
-def memory_of(model, width=0.35, bias=1.5, nearest=5, dimensions=5):
+def memory_of(model, width=0.35, bias=1.5, nearest=5, dimensions=5, stored=STORED):
     """A memory whose states are near enough that several of them count, and far enough that they differ."""
     table = model.output_table.detach()
     projection = (score_projection(table, dimensions) / width).to(torch.float32)
     memory = PairMemory(projection=projection, nearest=nearest)
-    for number, (source, target) in enumerate(STORED):
+    for number, (source, target) in enumerate(stored):
         keys = compute_keys(model, projection, [(source, target)])[0]
         memory.store(StoredPair(f"s{number}", f"t{number}", tuple(source), tuple(target), keys, bias))
     return memory
@@ -114,6 +115,44 @@ def test_the_nearest_states_of_each_token_are_returned():
             assert {i for i, weight in weights.items() if weight} == kept
             for i in kept:
                 assert weights[i] == pytest.approx(float(logs[i].exp()), rel=1e-6)
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_memory_may_have_fewer_states_than_neighbours():
+    model = make(seed=3)
+    memory = memory_of(model, nearest=8, stored=STORED[1:2])
+    assert (len(memory.snapshot.states.keys), memory.snapshot.states.count) == (2, 2)
+    mixed = Mixed(model, memory)
+    found = beam_search(model, MANY, Search(3), memories=[memory.snapshot])
+    for source, hypotheses in zip(MANY, found, strict=True):
+        assert_agree(hypotheses, plain(mixed, source, Search(3)))
+    pairs = [(source, best.ids) for source, (best, *_) in zip(MANY, found, strict=True) if best.finished]
+    scores = forced_scores(model, pairs, [memory.snapshot])
+    assert scores == pytest.approx([best.score for best, *_ in found if best.finished], rel=1e-9)
+
+
+def test_storing_concatenates_no_states(monkeypatch):
+    built = []
+    monkeypatch.setattr(pair_memory, "States", lambda *fields: built.append(fields) or States(*fields))
+    memory = memory_of(make(seed=3))
+    assert built == []
+    assert memory.snapshot.states is memory.snapshot.states
+    assert len(built) == 1
+    assert len(memory.snapshot.states.keys) == sum(len(target) + 1 for _, target in STORED)
+
+
+def test_threads_with_different_memories_get_their_own_panels(monkeypatch):
+    model = make(seed=3)
+    first, second = (memory_of(model, nearest=nearest).snapshot.states for nearest in (5, 3))
+    panels = search_module.find_panels([model], Search())
+
+    def interrupt(self, name, value):
+        object.__setattr__(self, name, value)
+        if name == "_extended" and value and value[0] is first:
+            self.with_states(second)  # as another thread may do at this moment
+
+    monkeypatch.setattr(type(panels), "__setattr__", interrupt)
+    assert panels.with_states(first).sizes["nearest"] == 5
 
 
 def test_many_states_in_several_blocks_in_float32():
@@ -210,6 +249,65 @@ def test_a_corrected_line_of_several_sentences_is_not_split(translator):
     assert corrected_copy(translator, [(line, target)]).translate(line).target == target
 
 
+@kit.each("sentence", ["Go. I lost. ", "\u3000Go.\u00a0 I lost."])
+def test_white_space_makes_no_other_sentence(translator, sentence):
+    line, target = "Go. I lost.", "J'ai perdu l'homme."
+    for stored, asked in ((sentence, line), (line, sentence)):
+        corrected = corrected_copy(translator, [(stored, target)])
+        translation = corrected.translate(asked)
+        assert (translation.source, translation.target) == (asked, target)
+        assert corrected.correct(asked, target) == []
+        assert corrected.memory.pairs == [(asked, target)]
+
+
+def test_a_composed_letter_makes_no_other_sentence(translator):
+    corrected = corrected_copy(translator, [("Marie\u0301e. Go.", "Va !")])
+    assert corrected.translate("Mari\u00e9e. Go.").target == "Va !"
+    assert corrected.translate("Mari\u00e9e. Go.").unknown == ("Mari\u00e9e",)
+
+
+def test_terms_are_used_unless_the_correction_is_written(translator):
+    source, terms = "The man is calm.", {"calm": "parti", "man": "homme"}
+    corrected = corrected_copy(translator, [(source, "L'homme est perdu.")])
+    found = corrected.translate(source, terms=terms)
+    assert (found.target, found.unused_terms) == ("L'homme est perdu.", ("calm",))
+    ensemble = Translator.ensemble([corrected, translator, translator])
+    assert ensemble.translate(source, terms=terms).unused_terms == ()
+    groups = next(corrected.translate_n_best([source], search=Search(n_best=3), terms=terms))
+    fixed = [each for each in groups if each.target == "L'homme est perdu."]
+    assert [each.unused_terms for each in fixed] == [("calm",)]
+    assert all("parti" in each.target and not each.unused_terms for each in groups if each not in fixed)
+
+
+def test_an_ensemble_splits_a_line_that_one_member_has_stored(translator):
+    line, target = "Go. I lost.", "J'ai perdu l'homme."
+    corrected = corrected_copy(translator, [(line, target)])
+    both = Translator.ensemble([corrected, copy.deepcopy(corrected)])
+    assert both.translate(line).target == target
+    one = Translator.ensemble([corrected, translator, translator])
+    assert one.translate(line).target == translator.translate(line).target
+    other = corrected_copy(translator, [(line, "Va !")])
+    assert find_stored(Translator.ensemble([corrected, other])._memories(), line) is None
+
+
+def test_translations_with_terms_are_best_first_by_their_mixed_scores(translator):
+    source, terms = "She is calm.", {"calm": "perdu"}
+    corrected = corrected_copy(translator, [(source, "Elle est calme.")])
+    search = Search(8, n_best=8, length_penalty=0.0)
+    group = next(corrected.translate_n_best([source], search=search, terms=terms))
+    finished = [each for each in group if each.finished and not each.repeated]
+    assert len(finished) > 3
+    scores = [each.score for each in finished]
+    assert scores == sorted(scores, reverse=True)
+    assert scores == pytest.approx(corrected.score([(source, each.target) for each in finished]), rel=1e-4)
+    assert scores != pytest.approx(translator.score([(source, each.target) for each in finished]), rel=1e-3)
+    samples = Search(sample=True, n_best=6)
+    plain_samples = next(corrected.translate_n_best([source], search=samples))
+    with_terms = next(corrected.translate_n_best([source], search=samples, terms=terms))
+    kept = [(a.target, b.target) for a, b in zip(plain_samples, with_terms, strict=True) if "perdu" in a.target]
+    assert all(a == b for a, b in kept)
+
+
 def test_sources_say_which_correction_a_token_follows(translator):
     corrected = corrected_copy(translator, [NEW[0]])
     translation = corrected.translate("Go.")
@@ -302,6 +400,11 @@ def test_a_folder_keeps_the_corrections(translator, tmp_path, int8):
     assert len(Translator.load(tmp_path / "model").memory) == len(NEW) + 1
 
 
+def test_pages_contain_no_corrections(translator):
+    corrected = corrected_copy(translator, NEW)
+    assert corrected.bundle() == translator.bundle()
+
+
 def test_a_folder_without_corrections_has_no_memory(translator, tmp_path):
     translator.save(tmp_path / "model")
     assert not (tmp_path / "model" / MEMORY).exists()
@@ -330,6 +433,14 @@ def rewritten(folder, change):
         lambda tensors, metadata: tensors.update(keys=tensors["keys"][1:].clone()),
         lambda tensors, metadata: tensors["keys"].fill_(math.nan),
         lambda tensors, metadata: tensors.update(projection=tensors["projection"][:, 1:].clone()),
+        lambda tensors, metadata: tensors.update(
+            projection=tensors["projection"][:0].clone(), keys=tensors["keys"][:, :0].clone()
+        ),
+        lambda tensors, metadata: tensors.update(
+            projection=tensors["projection"].repeat(9, 1), keys=tensors["keys"].repeat(1, 9)
+        ),
+        lambda tensors, metadata: tensors["biases"].fill_(16.5),
+        lambda tensors, metadata: tensors["biases"].fill_(-16.5),
         lambda tensors, metadata: tensors["target_tokens"].fill_(1_000),
         lambda tensors, metadata: tensors["source_tokens"].fill_(-1),
         lambda tensors, metadata: tensors["source_lengths"].fill_(-1),
@@ -346,6 +457,18 @@ def test_a_memory_that_does_not_fit_is_an_error(translator, tmp_path, change):
         Translator.load(tmp_path / "model")
 
 
+def test_a_memory_that_could_not_be_loaded_is_not_saved(translator, tmp_path, monkeypatch):
+    corrected = corrected_copy(translator, NEW)
+    corrected.save(tmp_path / "model")
+    size = (tmp_path / "model" / MEMORY).stat().st_size
+    monkeypatch.setattr(pair_memory, "LARGEST", size)
+    corrected.save(tmp_path / "model")
+    monkeypatch.setattr(pair_memory, "LARGEST", size - 1)
+    with pytest.raises(ModelFolderError, match=f"memory: got {size:,} bytes of corrections; expected at most"):
+        corrected.save(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_damaged_memory_is_an_error(translator, tmp_path):
     corrected_copy(translator, NEW).save(tmp_path / "model")
     path = tmp_path / "model" / MEMORY
@@ -355,6 +478,19 @@ def test_a_damaged_memory_is_an_error(translator, tmp_path):
     path.unlink()
     with pytest.raises(ModelFolderError, match=r"memory\.safetensors: missing"):
         Translator.load(tmp_path / "model")
+
+
+def test_a_model_that_changed_since_its_loading_is_not_corrected(translator, tmp_path):
+    folder = tmp_path / "model"
+    translator.save(folder)
+    sums = read_sums(folder)
+    first, second = (corrected_copy(Translator.load(folder), [pair]).memory for pair in NEW[:2])
+    write_memory(folder, first, sums)
+    with pytest.raises(ModelFolderError, match="another program changed the model since it was loaded"):
+        write_memory(folder, second, sums)
+    assert Translator.load(folder).memory.pairs == NEW[:1]
+    write_memory(folder, second, read_sums(folder))
+    assert Translator.load(folder).memory.pairs == NEW[1:2]
 
 
 def test_a_memory_without_a_checksum_is_an_error(translator, tmp_path):
@@ -373,6 +509,34 @@ def run(capsys, monkeypatch, *arguments):
         main()
     captured = capsys.readouterr()
     return stopped.value.code or 0, captured.out, captured.err
+
+
+def test_a_score_of_corrected_lines_is_a_warning(translator, tmp_path, capsys, monkeypatch):
+    model, corpus = tmp_path / "model", tmp_path / "test.tsv"
+    corrected_copy(translator, NEW[:2]).save(model)
+    corpus.write_text("Go.\tVa !\nI lost.\tJ'ai perdu.\nHe's  calm.\tIl est calme.\n", encoding="utf-8")
+    status, _, err = run(capsys, monkeypatch, "evaluate", model, "--corpus", corpus)
+    assert status == 0
+    assert f"{corpus}: 2 of 3 source sentences are stored corrections of {model}, so the scores are higher" in err
+    translator.save(model)
+    assert "stored corrections" not in run(capsys, monkeypatch, "evaluate", model, "--corpus", corpus)[2]
+
+
+@pytest.mark.filterwarnings("default:.*skipped the column names")
+@pytest.mark.parametrize(
+    ("name", "text", "notes"),
+    [
+        ("a.tsv", "source\ttarget\n\nGo. \t Elle voit Marie. \n", "line 1: skipped the column names"),
+        ("a.csv", 'Go.,"Elle voit Marie."\n', ""),
+        ("a.tsv", "Go.\tElle voit Marie.\n \nI lost.\tZürich\n", "line 3: words outside the target vocabulary"),
+    ],
+)
+def test_tables_of_corrections_are_read_as_corpora(translator, tmp_path, capsys, monkeypatch, name, text, notes):
+    translator.save(tmp_path / "model")
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    status, _, err = run(capsys, monkeypatch, "correct", tmp_path / "model", tmp_path / name)
+    assert (status, notes in err) == (0, True)
+    assert Translator.load(tmp_path / "model").memory.pairs[0] == ("Go.", "Elle voit Marie.")
 
 
 def test_the_command_line_corrects(translator, tmp_path, capsys, monkeypatch):
@@ -401,9 +565,9 @@ def test_the_command_line_corrects(translator, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Go.\n", "line 1: got no tab"),
-        ("Go.\tVa !\n\tVa !\n", "line 2: source: got an empty text"),
-        ("", "got no lines"),
+        ("Go.\n", "line 1: got 'Go.', which has no tab"),
+        ("Go.\tVa !\n\tVa !\n", "line 2: the source sentence is empty"),
+        ("", "got no corrections"),
     ],
 )
 def test_a_wrong_file_of_corrections_changes_nothing(translator, tmp_path, capsys, monkeypatch, text, message):

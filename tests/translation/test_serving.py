@@ -1,6 +1,7 @@
 """The server's API, against the library's own answers."""
 
 import asyncio
+import copy
 import gzip
 import json
 import math
@@ -60,6 +61,17 @@ def test_translations_are_the_library_s(client, translator, options):
             torch.testing.assert_close(
                 torch.tensor(found["attention"]).reshape(expected.weights.shape), expected.weights, atol=1e-5, rtol=0
             )
+
+
+def test_the_corrections_that_took_part_are_in_the_answer(translator):
+    corrected = copy.deepcopy(translator)
+    corrected.correct("Go.", "Elle voit Marie.")
+    expected = corrected.translate("Go.").sources
+    with opened(corrected) as client:
+        (found,) = client.post("/api/translate", json={"text": "Go."}).json()["translations"]
+    assert [len(token) for token in found["sources"]] == [1] * len(found["target_tokens"])
+    for (token,), (source,) in zip(found["sources"], expected, strict=True):
+        assert token == {"source": "Go.", "target": "Elle voit Marie.", "weight": pytest.approx(source.weight)}
 
 
 def test_a_request_that_says_nothing_is_the_library_s_search():

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 
-from dikkat.translation import CorpusError, InputError, Settings, Tokenizer, Translation, TranslationModel
+from dikkat.translation import CorpusError, InputError, Search, Settings, Tokenizer, Translation, TranslationModel
 from dikkat.translation.decoding.alignment import forced_weights, posteriors
 from dikkat.translation.decoding.pairs import PairScorer
 from dikkat.translation.decoding.term_use import use_terms
@@ -176,6 +176,9 @@ class Judge(PairScorer):
     def _models(self):
         return (self._model,)
 
+    def _memories(self):
+        return (None,)
+
     def score(self, pairs, *, batch_size=64):
         return [
             -sum(a != b for a, b in zip(target.split(), self._reference, strict=False))
@@ -194,7 +197,7 @@ def use(translator, text, source, target, reference, links, terms, attention=Non
     tokenizer = Tokenizer.train(text, "word", min_freq=1, vocabulary_size=999)
     judge = Judge(translator, tokenizer, reference, links, attention)
     given = Translation(source, target, source.split(), target.split(), torch.zeros(0, 0), -1.0)
-    (result,) = use_terms(judge, Terms.of(terms), [given], 64)
+    ((result,),) = use_terms(judge, Terms.of(terms), [[given]], [None], 64, Search())
     return result.target
 
 

@@ -19,8 +19,8 @@ def correct(
     corrections: Annotated[
         Path,
         typer.Argument(
-            help="Corrections, one per line: a sentence, a tab and its right translation. The last one of a sentence "
-            "is used.",
+            help="Corrections, one per line: a sentence, a tab and its right translation, or a CSV. The last one of a "
+            "sentence is used.",
             show_default=False,
         ),
     ],
@@ -30,25 +30,23 @@ def correct(
     Standard error lists lines that replace an earlier correction, and lines with words that the model cannot write.
     """
     from dikkat.translation import Translator
-    from dikkat.translation.data.corpus import read_lines
+    from dikkat.translation.data.corpus import TsvCorpus
     from dikkat.translation.formats import model_folder
 
+    sums = model_folder.read_sums(model)
     translator = Translator.load(model)
     count = 0
-    for number, line in enumerate(read_lines(corrections), start=1):
-        source, tab, target = line.partition("\t")
+    for number, pair in TsvCorpus(corrections).numbered_pairs():
         where = f"{corrections}, line {number}"
-        if not tab:
-            raise InputError(f"{where}: got no tab; expected a sentence, a tab and its right translation")
         try:
-            messages = translator.correct(source, target.partition("\t")[0])
+            messages = translator.correct(*pair)
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
         for message in messages:
             complain(f"{where}: {message}")
         count += 1
     if not count:
-        raise InputError(f"{corrections}: got no lines; expected a sentence, a tab and its right translation on each")
-    model_folder.write_memory(model, translator.memory)
+        raise InputError(f"{corrections}: got no corrections; expected at least one")
+    model_folder.write_memory(model, translator.memory, sums)
     print(f"{model}: {count:,} corrections read, {len(translator.memory):,} stored", file=sys.stderr)
     suggest(f"dikkat translate {shlex.quote(str(model))} {shlex.quote(translator.memory.pairs[-1][0])}")

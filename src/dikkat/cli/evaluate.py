@@ -35,6 +35,7 @@ from dikkat.translation.decoding.alignment import GoldLinks, alignment_error_rat
 from dikkat.translation.decoding.evaluation import check_language
 from dikkat.translation.decoding.translator import BaseTranslator
 from dikkat.translation.formats.origin import Origin
+from dikkat.translation.memory.pair_memory import PairMemory, find_stored
 
 if TYPE_CHECKING:
     from dikkat.translation.decoding.report import Judged
@@ -155,6 +156,7 @@ def evaluate_model(
     pairs = _read_pairs(corpus, references)
     for folder, member in loaded.items():
         _warn_about_training_sentences(member.origin, folder, pairs, str(corpus))
+        _warn_about_corrections(member.memory, folder, pairs, str(corpus))
     gold = _read_gold_links(links, pairs) if links else None  # before the work, to report errors early
     word_counts = _count_training_words(training) if training else None
     if report:
@@ -209,6 +211,14 @@ def _warn_about_training_sentences(origin: Origin | None, model: Path, pairs: Se
             f"{corpus}: {common:,} of {compared:,} {sampled}source sentences are training sentences of {model}, so the "
             "scores are higher than on new sentences. Use other pairs. `dikkat train --test FILE` leaves the sentences "
             f"of FILE out of the training, and `dikkat info {model}` prints the scores on validation sentences"
+        )
+
+
+def _warn_about_corrections(memory: PairMemory, model: Path, pairs: Sequence[Pair], corpus: str) -> None:
+    if common := sum(find_stored([memory.snapshot], source) is not None for source, _ in pairs):
+        complain(
+            f"{corpus}: {common:,} of {len(pairs):,} source sentences are stored corrections of {model}, so the scores "
+            "are higher than on new sentences. Use other pairs"
         )
 
 

@@ -64,6 +64,16 @@ class BatchRequest(SearchRequest):
     texts: Annotated[list[str], FailFast()]
 
 
+class StoredSource(BaseModel):
+    """A stored pair that took part in the probability of a token."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    source: str
+    target: str
+    weight: float = Field(description="The pair's share of the probability, from 0 to 1.")
+
+
 class Translated(BaseModel):
     """A translation."""
 
@@ -77,6 +87,9 @@ class Translated(BaseModel):
     lost: list[str] = Field([], description="Numbers, addresses and placeholders that the translation lacks.")
     invented: list[str] = Field([], description="Groups of digits in the translation that the source does not have.")
     unused_terms: list[str] = Field([], description="Source terms whose translation could not be used.")
+    sources: list[list[StoredSource]] = Field(
+        [], description="For each target token, the stored corrections that took part, if the model has any."
+    )
     confidence: float | None = Field(
         None, description="Probability that the translation is right; null for a model without validation pairs."
     )

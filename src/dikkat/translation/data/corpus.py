@@ -186,6 +186,10 @@ class TsvCorpus(StoredCorpus):
         return None if is_generic else (source, target)
 
     def _pairs(self) -> Iterator[Pair]:
+        return (pair for _, pair in self.numbered_pairs())
+
+    def numbered_pairs(self) -> Iterator[tuple[int, Pair]]:
+        """Yield the pairs with the numbers of their lines, from 1."""
         delimiter, rows = _read_rows(self.path)
         source, target = 0, 1
         for index, (number, row) in enumerate(rows):
@@ -205,7 +209,7 @@ class TsvCorpus(StoredCorpus):
                     f"{delimiter} and its translation"
                 )
             else:
-                yield _check_pair(row[source], row[target], where)
+                yield number, _check_pair(row[source], row[target], where)
 
     def __str__(self) -> str:
         return str(self.path)

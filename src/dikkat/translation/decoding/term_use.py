@@ -4,6 +4,7 @@ import unicodedata
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import regex
 import torch
@@ -11,12 +12,14 @@ from torch import Tensor
 
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.alignment import forced_weights, posteriors
+from dikkat.translation.decoding.options import Search
 from dikkat.translation.decoding.pairs import PairScorer, batches
 from dikkat.translation.decoding.search import forced_scores
 from dikkat.translation.decoding.translation import Translation
+from dikkat.translation.memory.pair_memory import StoredPair
 from dikkat.translation.terms import Occurrence, Terms
 from dikkat.translation.text.forms import Forms
-from dikkat.translation.text.slots import find_spans, overlaps
+from dikkat.translation.text.slots import Slots, find_spans, overlaps
 from dikkat.translation.text.tokenizer import Offsets, Tokenizer
 from dikkat.translation.text.units import Units
 
@@ -59,16 +62,29 @@ class _Line:
 
 
 def use_terms(
-    scorer: PairScorer, terms: Terms, translations: Sequence[Translation], batch_size: int
-) -> list[Translation]:
-    """Return the translations with the terms of their sources.
+    scorer: PairScorer, terms: Terms, groups: Sequence[Sequence[Translation]], stored: Sequence[StoredPair | None],
+    batch_size: int, search: Search,
+) -> list[list[Translation]]:  # fmt: skip
+    """Return the translations of each sentence with the terms of their sources, best first, or in the order of samples.
 
     If a translation has no form of a term, the words that come from the source term are replaced, by the mean of
     `posteriors` and attention weights. If there are none, the term is inserted. The term's words get the forms of the
     target vocabulary that make the line likeliest. The tokens, attention weights and score are those of the new target.
+
+    Args:
+        scorer: The translator.
+        terms: The terms.
+        groups: The translations of each sentence.
+        stored: The stored pair of each sentence, if any. A translation that is the pair's target does not change.
+        batch_size: Translations read at once.
+        search: The options of the search.
     """
     tokenizer = scorer.target_tokenizer
-    lines = [_find_pending(translation, terms, tokenizer.forms) for translation in translations]
+    lines = [
+        _find_pending(translation, terms, tokenizer.forms, is_fixed=_is_stored(translation, pair, scorer))
+        for group, pair in zip(groups, stored, strict=True)
+        for translation in group
+    ]
     while active := [line for line in lines if line.pending]:
         pairs = [(line.translation.source, line.target) for line in active]
         weights = [scorer.weights_of_units(pairs, batch_size, of_tokens=kind) for kind in (posteriors, forced_weights)]
@@ -77,10 +93,29 @@ def use_terms(
         _choose(scorer, active, choices, batch_size)
     changed = iter(_reread(scorer, [line for line in lines if line.is_changed], batch_size))
     results = [next(changed) if line.is_changed else line.translation for line in lines]
-    return [
+    with_terms = (
         replace(result, unused_terms=tuple(line.unused)) if line.unused else result
         for line, result in zip(lines, results, strict=True)
-    ]
+    )
+    new_groups = [[next(with_terms) for _ in group] for group in groups]
+    if search.sample:
+        return new_groups
+    return [sorted(group, key=partial(_rank, slots=scorer.slots, penalty=search.penalty)) for group in new_groups]
+
+
+def _rank(translation: Translation, slots: Slots, penalty: float) -> tuple[bool, bool, bool, float]:
+    """Return the key by which a search's results are best first."""
+    is_lossy = bool(slots.find_wrong(translation.source, translation.target)[0])
+    length = len(translation.target_tokens) + 1
+    return translation.repeated, not translation.finished, is_lossy, -translation.score / ((5 + length) / 6) ** penalty
+
+
+def _is_stored(translation: Translation, pair: StoredPair | None, scorer: PairScorer) -> bool:
+    """Return whether the translation is a stored pair's target, as the model writes it."""
+    if pair is None:
+        return False
+    target = pair.mask(scorer.slots, translation.source)[1]
+    return translation.target == target.write(scorer.target_tokenizer.decode(pair.target_ids))
 
 
 def link_terms(weights: Tensor, terms: Terms, translation: Translation, units: Sequence[Units], forms: Forms) -> None:
@@ -115,14 +150,18 @@ def _choose(scorer: PairScorer, lines: Sequence[_Line], choices: Sequence[Choice
         waiting = continued
 
 
-def _find_pending(translation: Translation, terms: Terms, forms: Forms) -> _Line:
-    """Return a line with the missing terms of its target, and the spans of the present terms."""
+def _find_pending(translation: Translation, terms: Terms, forms: Forms, *, is_fixed: bool) -> _Line:
+    """Return a line with the missing terms of its target, unused if it is fixed, and the spans of the present terms."""
     line = _Line(translation, translation.target, [])
     occurrences = terms.find(translation.source) if translation.source_tokens else []
     for term in sorted({occurrence.target for occurrence in occurrences}, key=lambda term: (-len(term), term)):
         spans = [span for span in find_term(line.target, term, forms) if not overlaps(span, line.used)]
         line.used += spans
-        line.pending += [occurrence for occurrence in occurrences if occurrence.target == term][len(spans) :]
+        missing = [occurrence for occurrence in occurrences if occurrence.target == term][len(spans) :]
+        if is_fixed:
+            line.unused += [occurrence.source for occurrence in missing]
+        else:
+            line.pending += missing
     return line
 
 
@@ -252,7 +291,7 @@ def _reread(scorer: PairScorer, lines: Sequence[_Line], batch_size: int) -> Iter
     for batch in batches(lengths, batch_size):
         pairs = [(sources[k].ids, targets[k].ids) for k in batch]
         models = [model for model in scorer._models() if model.attends]
-        batch_scores = forced_scores(scorer._models(), pairs)
+        batch_scores = forced_scores(scorer._models(), pairs, scorer._memories())
         weights_of_models = [forced_weights(model, pairs) for model in models]
         for row, k in enumerate(batch):
             scores[k] = batch_scores[row]

@@ -256,9 +256,10 @@ class BaseTranslator(PairScorer):
         self, sentences: Sequence[str], batch_size: int, search: Search, terms: Terms
     ) -> list[list[Translation]]:
         memories = self._memories()
+        stored = [find_stored(memories, sentence) for sentence in sentences]
         masked = [
-            self.slots.mask(sentence) if (pair := find_stored(memories, sentence)) is None else pair.mask(self.slots)
-            for sentence in sentences
+            pair.mask(self.slots, sentence) if pair else self.slots.mask(sentence)
+            for sentence, pair in zip(sentences, stored, strict=True)
         ]
         encoded = self.source_tokenizer.encode_all([source.text for source, _ in masked])
         empty = torch.zeros(0, 0, device="cpu")
@@ -275,12 +276,7 @@ class BaseTranslator(PairScorer):
                     self._make_translation(sentences[index], *masked[index], encoded[index], best, memories)
                     for best in group
                 ]
-        if terms.targets:  # a correction is right as it is
-            free = [k for k, sentence in enumerate(sentences) if find_stored(memories, sentence) is None]
-            changed = iter(use_terms(self, terms, [best for k in free for best in results[k]], batch_size))
-            for k in free:
-                results[k] = [next(changed) for _ in results[k]]
-        return results
+        return use_terms(self, terms, results, stored, batch_size, search) if terms.targets else results
 
     def _search(
         self, sources: Sequence[list[int]], search: Search, memories: Sequence[Snapshot | None]
@@ -517,7 +513,8 @@ class Translator(BaseTranslator):
 
         if reasons := undescribed(self.model):
             raise InputError(f"model: cannot be exported to a page: {'; '.join(reasons)}")
-        return bundle(model_folder.content(self._contents(), int8=True, where=Path("page")))
+        contents = self._contents()._replace(memory=None)
+        return bundle(model_folder.content(contents, int8=True, where=Path("page")))
 
     def widget(self, text: str = "", *, examples: Sequence[str] = ()) -> "TranslatorWidget":
         """Return the page of `export_html` as a widget for a notebook.

@@ -115,18 +115,36 @@ def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None
     _write_files(folder, files)
 
 
-def write_memory(folder: str | Path, memory: PairMemory) -> None:
-    """Replace the stored pairs of a model folder atomically; the other files stay the same.
+def read_sums(folder: str | Path) -> dict[str, str]:
+    """Return the checksums of a model folder's files by name, for `write_memory`; read them before `load`.
 
     Raises:
-        ModelFolderError: A file of the folder is missing or cannot be read.
+        ModelFolderError: The folder or its list of checksums is missing or damaged.
+    """
+    return _load_sums(_find_folder(Path(folder)) / SUMS)
+
+
+def write_memory(folder: str | Path, memory: PairMemory, sums: Mapping[str, str]) -> None:
+    """Replace the stored pairs of a model folder atomically; the other files stay the same.
+
+    Args:
+        folder: The path.
+        memory: The pairs to store, with states of the folder's weights.
+        sums: The checksums of the folder's files when the model was loaded, from `read_sums`.
+
+    Raises:
+        ModelFolderError: A file is missing, cannot be read, or has changed since the model was loaded.
         OSError: The system could not write; the older model is unchanged.
     """
     folder = absolute(Path(folder))
     recover(folder)
     check_replaceable(folder)
+    if _load_sums(folder / SUMS) != sums:
+        raise ModelFolderError(f"{folder}: another program changed the model since it was loaded. Correct it again")
     files = {name: _read_bytes(folder / name, LARGEST_TOKENIZER) for name in _REQUIRED if name != WEIGHTS}
     files = {WEIGHTS: _read_bytes(folder / WEIGHTS, (folder / WEIGHTS).stat().st_size), **files}
+    for name, data in files.items():
+        _check_sum(folder / name, data, sums)
     _write_files(folder, files | _memory_files(memory, files[WEIGHTS]))
 
 
@@ -134,7 +152,13 @@ def _memory_files(memory: PairMemory | None, weights: bytes) -> dict[str, bytes]
     if not memory:
         return {}
     tensors, metadata = memory.to_tensors()
-    return {MEMORY: dump_tensors(tensors, metadata=metadata | {_MODEL: digest(weights)})}
+    data = dump_tensors(tensors, metadata=metadata | {_MODEL: digest(weights)})
+    if len(data) > pair_memory.LARGEST:
+        raise ModelFolderError(
+            f"memory: got {len(data):,} bytes of corrections; expected at most {pair_memory.LARGEST:,}. Store fewer "
+            "corrections, or let the model learn them with `dikkat train --from`"
+        )
+    return {MEMORY: data}
 
 
 def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -181,11 +205,7 @@ def load(folder: str | Path) -> Contents:
         ModelFolderError: The folder is missing; a file is missing, truncated, damaged, too large, or not regular; the
             version is unknown; a tensor is missing, unexpected, or of another shape.
     """
-    folder = Path(folder)
-    if not folder.exists() and (old := set_aside(absolute(folder))).is_dir():
-        folder = old  # a save is, or was interrupted, between its two renames
-    if not folder.is_dir():
-        raise ModelFolderError(f"{folder}: model folder not found. `dikkat train --output {folder}` makes one")
+    folder = _find_folder(Path(folder))
     settings, origin, slots, confidence, sums, int8 = _load_settings(folder)
     source, target = (_load_tokenizer(folder / name, sums) for name in (SOURCE, TARGET))
     try:
@@ -202,6 +222,14 @@ def load(folder: str | Path) -> Contents:
     memory = _load_memory(folder / MEMORY, model, (len(source), len(target)), sums) if MEMORY in sums else None
     model = model.eval().requires_grad_(not int8)
     return Contents(model, settings, source, target, origin, slots, confidence, memory)
+
+
+def _find_folder(folder: Path) -> Path:
+    if not folder.exists() and (old := set_aside(absolute(folder))).is_dir():
+        folder = old  # a save is, or was interrupted, between its two renames
+    if not folder.is_dir():
+        raise ModelFolderError(f"{folder}: model folder not found. `dikkat train --output {folder}` makes one")
+    return folder
 
 
 def _skeleton(settings: Settings, source: Tokenizer, target: Tokenizer) -> TranslationModel:

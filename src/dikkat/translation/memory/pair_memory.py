@@ -1,6 +1,7 @@
 """The memory of a translator: stored sentence pairs, which later translations follow."""
 
 import json
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,12 @@ _TENSORS = {
     "source_lengths": torch.int32, "target_tokens": torch.int32, "target_lengths": torch.int32, "texts": torch.uint8,
 }  # fmt: skip
 _MOST_NEAREST = 64
+_LARGEST_BIAS = 16.0
+
+
+def normalise(sentence: str) -> str:
+    """Return the sentence in Unicode's composed form, with single spaces: sentences with the same result are equal."""
+    return " ".join(unicodedata.normalize("NFC", sentence).split())
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,29 +55,53 @@ class StoredPair:
     bias: float
     has_slots: bool = True
 
-    def mask(self, slots: Slots) -> tuple[Masked, Masked]:
-        """Return both texts with their slots."""
-        if self.has_slots:
-            return slots.mask(self.source, self.target)
-        return NO_SLOTS.mask(self.source, self.target)
+    @cached_property
+    def key(self) -> str:
+        """The sentence, as `normalise` returns it."""
+        return normalise(self.source)
+
+    def mask(self, slots: Slots, sentence: str | None = None) -> tuple[Masked, Masked]:
+        """Return both texts with their slots; `sentence` replaces the source and may differ from it in white space."""
+        source = self.source if sentence is None else sentence
+        return (slots if self.has_slots else NO_SLOTS).mask(source, self.target)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The contents of a memory at one time: the pairs in the order of storing, and all their states."""
+    """The contents of a memory at one time: the pairs in the order of storing, at least one.
+
+    Attributes:
+        pairs: The pairs.
+        projection: The map to queries (d, e).
+        nearest: The most states that have an effect on a query.
+    """
 
     pairs: Sequence[StoredPair]
-    states: States
+    projection: Tensor
+    nearest: int
+
+    @cached_property
+    def states(self) -> States:
+        """The states of all pairs, concatenated once."""
+        lengths = torch.tensor([len(pair.keys) for pair in self.pairs], device="cpu")
+        tokens = [token for pair in self.pairs for token in (*pair.target_ids, END)]
+        return States(
+            self.projection,
+            torch.cat([pair.keys for pair in self.pairs]).float(),
+            torch.tensor(tokens, device="cpu"),
+            torch.tensor([pair.bias for pair in self.pairs], device="cpu").repeat_interleave(lengths),
+            torch.arange(len(self.pairs), device="cpu").repeat_interleave(lengths),
+            min(self.nearest, len(tokens)),
+        )
 
     @cached_property
     def by_source(self) -> Mapping[str, StoredPair]:
-        """The pairs by their sentences."""
-        return {pair.source: pair for pair in self.pairs}
+        """The pairs by their keys."""
+        return {pair.key: pair for pair in self.pairs}
 
-    @cached_property
-    def by_ids(self) -> Mapping[Ids, StoredPair]:
-        """The pairs by the token numbers of their sentences."""
-        return {pair.source_ids: pair for pair in self.pairs}
+    def find_ids(self, source_ids: Ids) -> StoredPair | None:
+        """Return the pair with these source tokens, if there is one."""
+        return next((pair for pair in self.pairs if pair.source_ids == source_ids), None)
 
 
 class PairMemory:
@@ -113,24 +144,14 @@ class PairMemory:
         """Store a pair; return the pairs that it replaces: those of the same sentence, or the same source tokens."""
         with self._lock:
             pairs = [] if self._snapshot is None else self._snapshot.pairs
-            replaced = [old for old in pairs if old.source == pair.source or old.source_ids == pair.source_ids]
+            replaced = [old for old in pairs if old.source_ids == pair.source_ids or old.key == pair.key]
             self._snapshot = self._make_snapshot([*(old for old in pairs if old not in replaced), pair])
         return replaced
 
     def _make_snapshot(self, stored: list[StoredPair]) -> Snapshot | None:
         if not stored or self._projection is None:
             return None
-        lengths = torch.tensor([len(pair.keys) for pair in stored], device="cpu")
-        tokens = [token for pair in stored for token in (*pair.target_ids, END)]
-        states = States(
-            self._projection,
-            torch.cat([pair.keys for pair in stored]).float(),
-            torch.tensor(tokens, device="cpu"),
-            torch.tensor([pair.bias for pair in stored], device="cpu").repeat_interleave(lengths),
-            torch.arange(len(stored), device="cpu").repeat_interleave(lengths),
-            self._nearest,
-        )
-        return Snapshot(stored, states)
+        return Snapshot(stored, self._projection, self._nearest)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make copies and pickles independent: later corrections of one do not change the other."""
@@ -196,6 +217,10 @@ class PairMemory:
         for name, shape in shapes.items():
             if tensors[name].shape != shape or not tensors[name].isfinite().all():
                 raise ValueError(f"{name}: got {tuple(tensors[name].shape)}; expected {shape} finite numbers")
+        if not 1 <= len(projection) <= features:
+            raise ValueError(f"projection: got {len(projection)} dimensions; expected 1 to {features}")
+        if bool((biases.abs() > _LARGEST_BIAS).any()):
+            raise ValueError(f"biases: got {float(biases.abs().max())}; expected at most {_LARGEST_BIAS:g}")
         texts = json.loads(tensors["texts"].numpy().tobytes())
         if not isinstance(texts, list) or not all(
             isinstance(item, list) and list(map(type, item)) == [str, str, bool] for item in texts
@@ -225,6 +250,12 @@ def _split(tokens: Tensor, lengths: Tensor, side: str, size: int) -> list[Ids]:
 
 
 def find_stored(memories: Sequence[Snapshot | None], sentence: str) -> StoredPair | None:
-    """Return the stored pair of a sentence, if a memory has one."""
-    stored = (memory.by_source.get(sentence) for memory in memories if memory is not None)
-    return next(filter(None, stored), None)
+    """Return the stored pair of a sentence, if all memories have it."""
+    if not memories or None in memories:
+        return None
+    key = normalise(sentence)
+    pairs = [memory.by_source.get(key) for memory in memories if memory is not None]
+    first = pairs[0]
+    if first is None or any(pair is None or pair.target_ids != first.target_ids for pair in pairs):
+        return None
+    return first

@@ -35,6 +35,10 @@ class Forms:
         self._reversed = sorted(word[::-1] for word in self._words)
         self._support = lru_cache(100_000)(self._count_support)
 
+    def __reduce__(self) -> tuple[type["Forms"], tuple[frozenset[str]]]:
+        """Make copies and pickles without the cache, which cannot be pickled."""
+        return Forms, (self._words,)
+
     def of(self, word: str) -> list[str]:
         """Return a word and its forms in the vocabulary, the most similar ones first."""
         forms = {

@@ -102,9 +102,10 @@ class Panels:
 
     def with_states(self, states: States) -> "Panels":
         """Return panels with phases that find the nearest of the stored states; the newest one is kept."""
-        if self._extended is None or self._extended[0] is not states:
-            self._extended = states, self._extend(states)
-        return self._extended[1]
+        newest = self._extended  # another thread may replace the attribute
+        if newest is None or newest[0] is not states:
+            self._extended = newest = states, self._extend(states)
+        return newest[1]
 
     def _extend(self, states: States) -> "Panels":
         extended = copy.copy(self)

@@ -310,6 +310,49 @@ def test_line_ends_and_encodings_stay(tmp_path):
         content.content()
 
 
+CHARSET = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n'
+OPEN = '\nmsgid "Open"\nmsgstr ""'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '# first\n#. second\nmsgid "Close"\nmsgstr "Fermer"\n' + OPEN,
+        "\ufeff# no header\n\n#\n" + OPEN + '\n\nmsgid "Close"\nmsgstr ""\n',
+        OPEN + "\n\n" + CHARSET,
+        CHARSET + OPEN + "\n\n# end\n# of the file\n",
+        CHARSET + OPEN + '\n#~| msgid "Odd"\n#~ msgid "Old"\n#~ msgstr "Alt"\n',
+        CHARSET + OPEN + "\n# directly after it\n" + OPEN.strip().replace("Open", "Shut"),
+        CHARSET + '\nmsgid "A\x0b\u2028B"\r\nmsgstr "C"\r\n' + OPEN + "\n",
+        CHARSET.replace("\n", "\r\n", 1) + '\nmsgid "A"\nmsgstr "B"\n\r\n' + OPEN.strip().replace("\n", "\r\n"),
+        CHARSET + '\nmsgid "One"\nmsgid_plural "More"\nmsgstr[0] "x"\n\nmsgstr[1] ""\n# end',
+    ],
+)
+def test_all_other_bytes_stay_in_unusual_catalogues(tmp_path, text):
+    path = written(tmp_path / "a.po", text)
+    expected = text
+    for name in ("Open", "Close", "Shut"):
+        for end in ("\n", "\r\n"):
+            empty = f'msgid "{name}"{end}msgstr "'
+            expected = expected.replace(f'{empty}"', f'#, fuzzy{end}{empty}‹{name}›"')
+    if "More" in text:
+        old = text[text.index('msgid "One') : text.index("\n# end")]
+        expected = text.replace(old, "#, fuzzy\n" + old.replace('x"\n\n', 'x"\n').replace('""', '"‹More›"'))
+    assert expected != text
+    assert fill(path).decode() == expected
+
+
+@pytest.mark.parametrize("name", ["a.po.gz", "a.POT.gz", "a.mo.gz"])
+def test_compressed_catalogues_are_not_read_as_tables(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(CHARSET.encode()))
+    with pytest.raises(CorpusError, match=rf"{name}: got a compressed (PO|MO) file; expected it without .gz. Run: gun"):
+        list(Source.parse(str(path)).open("whole"))
+    if ".mo" not in name:
+        with pytest.raises(CorpusError, match="got a compressed PO file"):
+            read_catalogue(path)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -334,7 +377,7 @@ def test_damaged_catalogues(tmp_path, name, text, message):
 
 def test_only_po_and_xliff_are_filled(tmp_path):
     assert [kind_of(f"a.{end}") for end in ("po", "PO", "pot", "tmx.gz", "po.gz", "tsv", "gz")] == [
-        "PO", "PO", "PO", "TMX", None, None, None,
+        "PO", "PO", "PO", "TMX", "PO", None, None,
     ]  # fmt: skip
     for name in ("a.tmx", "a.mo", "a.xlf.gz"):
         with pytest.raises(InputError, match=f"{name}: got a .* file; expected a PO or XLIFF file"):

@@ -18,6 +18,7 @@ from dikkat.translation.errors import CorpusError
 
 _KINDS = {".tmx": "TMX", ".po": "PO", ".pot": "PO", ".mo": "MO", ".xlf": "XLIFF", ".xliff": "XLIFF"}
 _XML = "TMX", "XLIFF"
+_PACKED = ".gz"
 _LINE_ENDS = str.maketrans("\t\n\r", "   ")
 _GZIP_MAGIC = b"\x1f\x8b"
 # Elements whose content is code of the original document, not text.
@@ -34,9 +35,7 @@ def kind_of(path: str | Path) -> str | None:
         >>> kind_of("memory.TMX.gz"), kind_of("messages.po"), kind_of("pairs.tsv")
         ('TMX', 'PO', None)
     """
-    name = str(path).lower()
-    kind = _KINDS.get(Path(name.removesuffix(".gz")).suffix)
-    return kind if kind in _XML or not name.endswith(".gz") else None
+    return _KINDS.get(Path(str(path).lower().removesuffix(_PACKED)).suffix)
 
 
 class CatalogueCorpus(StoredCorpus):
@@ -190,6 +189,8 @@ def open_catalogue(path: Path) -> Any:
         import polib
     except ImportError as error:
         raise CorpusError(f"{path}: {missing('polib', 'catalogues')}") from error
+    if path.suffix.lower() == _PACKED:
+        raise CorpusError(f"{path}: got a compressed {kind_of(path)} file; expected it without .gz. Run: gunzip {path}")
     with path.open("rb"):  # polib takes the name of a missing file for the text of one
         pass
     try:

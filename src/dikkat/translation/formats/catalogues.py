@@ -1,5 +1,6 @@
 """Filling of missing translations in PO and XLIFF files."""
 
+import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ from dikkat.translation.errors import CorpusError
 _WIDTH = 78  # columns of a written PO entry, as gettext writes it
 # Inline elements without code in them, which can be moved like the tags of HTML.
 _MOVABLE = {"g", "x", "bx", "ex", "mrk", "pc", "sc", "ec"}
+_BYTE_ORDER_MARK = "\ufeff"
+_HEADER_COMMENT = re.compile(r"\s*(#([\s#].*)?)?", re.DOTALL)
+# The lines of a PO entry and of comments before it, to the end of its last translation.
+_ENTRY = re.compile(r"""(?s:.*?)(?:^|[\r\n])[ \t]*msgstr[^\r\n]*(?:[\r\n]\s*(?:msgstr|")[^\r\n]*)*""")
 _LINE = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
 
 
@@ -131,7 +136,7 @@ def _read_entries(path: Path, replace_fuzzy: bool) -> Catalogue:
             result.fuzzy += 1
             continue
         gaps = [
-            Gap(text, entry.linenum, partial(_write_entry, entry, form, index, filled))
+            Gap(text, max(entry.linenum, 1), partial(_write_entry, entry, form, index, filled))
             for form, text in _forms(entry, catalogue, path)
             if entry.fuzzy or not (entry.msgstr if form is None else entry.msgstr_plural.get(form))
         ]
@@ -164,19 +169,19 @@ def _write_entry(entry: Any, form: int | None, index: int, filled: set[int], tex
 def _splice(catalogue: Any, path: Path, filled: set[int]) -> bytes:
     """Return the file with only the filled entries rewritten; polib would wrap all others again."""
     text = path.read_bytes().decode(catalogue.encoding)
-    line_end = "\r\n" if "\r\n" in text else "\n"
-    lines = text.replace("\r\n", "\n").split("\n")
+    lines = list(io.StringIO(text.removeprefix(_BYTE_ORDER_MARK), newline=""))  # polib's lines, with their ends
     starts = [entry.linenum - 1 for entry in catalogue] + [len(lines)]
-    written = lines[: starts[0]]
+    if starts[0] < 0:  # polib gives the first entry of a file without header no line and no translator comments
+        starts[0] = next(number for number, line in enumerate(lines) if not _HEADER_COMMENT.fullmatch(line))
+    written = [_BYTE_ORDER_MARK * text.startswith(_BYTE_ORDER_MARK), *lines[: starts[0]]]
     for index, (start, end) in enumerate(pairwise(starts)):
-        block = lines[start:end]
-        if index in filled:
-            blanks = next((n for n, line in enumerate(reversed(block)) if line.strip()), 0)
-            entry_lines = catalogue[index].__unicode__(_WIDTH).rstrip("\n").split("\n")
-            block = entry_lines + block[len(block) - blanks :]
-        written += block
+        block = "".join(lines[start:end])
+        if index in filled and (old := _ENTRY.match(block)):
+            line_end = lines[start][len(lines[start].rstrip("\r\n")) :] or "\n"
+            block = catalogue[index].__unicode__(_WIDTH).rstrip("\n").replace("\n", line_end) + block[old.end() :]
+        written.append(block)
     try:
-        return line_end.join(written).encode(catalogue.encoding)
+        return "".join(written).encode(catalogue.encoding)
     except UnicodeEncodeError as error:
         raise CorpusError(
             f"{path}: {error.object[error.start : error.end]!r} of a translation is not in {catalogue.encoding}. "

@@ -164,6 +164,26 @@ def test_languages_of_a_memory_are_chosen_by_name(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("header", "languages", "source"),
+    [
+        ("en-US", ["fr", "en"], "en"),
+        ("EN_us", ["fr", "en-GB"], "en-GB"),
+        ("en", ["fr", "en-US"], "en-US"),
+        ("en-GB", ["en-US", "en-GB"], "en-GB"),
+        ("en", ["en-US", "en"], "en"),
+        ("en-AU", ["en-US", "en-GB"], "en-US"),
+        ("de", ["fr", "en"], "fr"),
+    ],
+)
+def test_the_header_of_a_memory_names_its_source_language_or_a_variant(tmp_path, header, languages, source):
+    variants = "".join(f'<tuv xml:lang="{name}"><seg>{name}</seg></tuv>' for name in languages)
+    text = f'<tmx version="1.4"><header srclang="{header}"/><body><tu>{variants}</tu></body></tmx>'
+    memory = CatalogueCorpus(written(tmp_path / "a.tmx", text))
+    expected = (source, next(name for name in languages if name != source))
+    assert (memory.languages, list(memory)) == (expected, [expected])
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         (ENTITY.replace("CONTENT", '"text"'), "the entity &a;, which is not expanded"),
@@ -310,6 +330,49 @@ def test_line_ends_and_encodings_stay(tmp_path):
         content.content()
 
 
+CHARSET = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n'
+OPEN = '\nmsgid "Open"\nmsgstr ""'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '# first\n#. second\nmsgid "Close"\nmsgstr "Fermer"\n' + OPEN,
+        "\ufeff# no header\n\n#\n" + OPEN + '\n\nmsgid "Close"\nmsgstr ""\n',
+        OPEN + "\n\n" + CHARSET,
+        CHARSET + OPEN + "\n\n# end\n# of the file\n",
+        CHARSET + OPEN + '\n#~| msgid "Odd"\n#~ msgid "Old"\n#~ msgstr "Alt"\n',
+        CHARSET + OPEN + "\n# directly after it\n" + OPEN.strip().replace("Open", "Shut"),
+        CHARSET + '\nmsgid "A\x0b\u2028B"\r\nmsgstr "C"\r\n' + OPEN + "\n",
+        CHARSET.replace("\n", "\r\n", 1) + '\nmsgid "A"\nmsgstr "B"\n\r\n' + OPEN.strip().replace("\n", "\r\n"),
+        CHARSET + '\nmsgid "One"\nmsgid_plural "More"\nmsgstr[0] "x"\n\nmsgstr[1] ""\n# end',
+    ],
+)
+def test_all_other_bytes_stay_in_unusual_catalogues(tmp_path, text):
+    path = written(tmp_path / "a.po", text)
+    expected = text
+    for name in ("Open", "Close", "Shut"):
+        for end in ("\n", "\r\n"):
+            empty = f'msgid "{name}"{end}msgstr "'
+            expected = expected.replace(f'{empty}"', f'#, fuzzy{end}{empty}‹{name}›"')
+    if "More" in text:
+        old = text[text.index('msgid "One') : text.index("\n# end")]
+        expected = text.replace(old, "#, fuzzy\n" + old.replace('x"\n\n', 'x"\n').replace('""', '"‹More›"'))
+    assert expected != text
+    assert fill(path).decode() == expected
+
+
+@pytest.mark.parametrize("name", ["a.po.gz", "a.POT.gz", "a.mo.gz"])
+def test_compressed_catalogues_are_not_read_as_tables(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(CHARSET.encode()))
+    with pytest.raises(CorpusError, match=rf"{name}: got a compressed (PO|MO) file; expected it without .gz. Run: gun"):
+        list(Source.parse(str(path)).open("whole"))
+    if ".mo" not in name:
+        with pytest.raises(CorpusError, match="got a compressed PO file"):
+            read_catalogue(path)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -334,7 +397,7 @@ def test_damaged_catalogues(tmp_path, name, text, message):
 
 def test_only_po_and_xliff_are_filled(tmp_path):
     assert [kind_of(f"a.{end}") for end in ("po", "PO", "pot", "tmx.gz", "po.gz", "tsv", "gz")] == [
-        "PO", "PO", "PO", "TMX", None, None, None,
+        "PO", "PO", "PO", "TMX", "PO", None, None,
     ]  # fmt: skip
     for name in ("a.tmx", "a.mo", "a.xlf.gz"):
         with pytest.raises(InputError, match=f"{name}: got a .* file; expected a PO or XLIFF file"):
@@ -377,6 +440,55 @@ def test_a_filled_xliff_2_has_segments_in_their_initial_state(tmp_path):
     assert ["".join(target.itertext()) for target in etree.fromstring(content.content()).iter("{*}target")] == [
         "Go au.", "J'ai perdu.", "Stay.",
     ]  # fmt: skip
+
+
+def test_a_target_follows_a_segmented_source(tmp_path):
+    segmented = '<source>Go.</source>\n<seg-source><mrk mtype="seg" mid="1">Go.</mrk></seg-source>\n  <note/>'
+    content = fill(written(tmp_path / "a.xlf", XLIFF.replace("<source>Go.</source>", segmented))).decode()
+    target = '<target state="needs-review-translation">‹Go.›</target>'
+    assert segmented.replace("\n  <note/>", f"\n  {target}\n  <note/>") in content
+
+
+def test_names_of_namespaces_are_escaped(tmp_path):
+    text = XLIFF.replace("<xliff ", '<xliff xmlns:q="http://x?a=1&amp;b=2" ')
+    content = fill(written(tmp_path / "a.xlf", text))
+    assert b'>\xe2\x80\xb9Open <g id="1">it</g> &amp; go<x id="2"/>\xe2\x80\xba</target>' in content
+
+
+@pytest.mark.parametrize(
+    ("file", "group", "unit", "count"),
+    [
+        ("no", None, None, 0),
+        ("no", None, "yes", 1),
+        ("no", "yes", None, 1),
+        ("yes", "no", None, 0),
+        (None, "no", "yes", 1),
+        (None, None, "no", 0),
+        (None, None, None, 1),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_nearest_choice_of_translate_counts(tmp_path, version, file, group, unit, count):
+    start = [XLIFF, XLIFF_2][version - 1].split("<file")[0]
+    choices = [f' translate="{choice}"' if choice else "" for choice in (file, group, unit)]
+    inner = "<segment><source>Go.</source></segment>" if version == 2 else "<source>Go.</source>"
+    names = ["file", "group", "unit" if version == 2 else "trans-unit"]
+    tags = [f"<{name}{choice}>" for name, choice in zip(names, choices, strict=True)]
+    ends = [f"</{name}>" for name in reversed(names)]
+    path = written(tmp_path / "a.xlf", start + "".join([*tags, inner, *ends]) + "</xliff>")
+    assert len(read_catalogue(path).gaps) == count
+
+
+def test_line_ends_within_tags_and_elements_become_spaces(tmp_path):
+    text = XLIFF.replace('Open <g id="1">it</g>', '\n  Open <g\n id="1">the\n  door</g>\n\n')
+    gap = read_catalogue(written(tmp_path / "a.xlf", text)).gaps[1]
+    assert gap.sentences == ['Open <g id="1">the door</g> &amp; go<x id="2"/>']
+    path = written(tmp_path / "a.po", CHARSET + '\nmsgid "<a\\n href=\\"x\\">Open\\n it</a>\\n"\nmsgstr ""\n')
+    content = read_catalogue(path, markup=True)
+    assert [gap.sentences for gap in content.gaps] == [['<a href="x">Open it</a>']]
+    content.gaps[0].fill(["<b>Ouvre</b>"])
+    assert 'msgstr "<b>Ouvre</b>\\n"' in content.content().decode()
+    assert [len(gap.sentences) for gap in read_catalogue(path).gaps] == [3]
 
 
 @pytest.mark.parametrize(("package", "name"), [("polib", "a.po"), ("lxml", "a.tmx")])

@@ -18,6 +18,7 @@ from dikkat.translation.errors import CorpusError
 
 _KINDS = {".tmx": "TMX", ".po": "PO", ".pot": "PO", ".mo": "MO", ".xlf": "XLIFF", ".xliff": "XLIFF"}
 _XML = "TMX", "XLIFF"
+_PACKED = ".gz"
 _LINE_ENDS = str.maketrans("\t\n\r", "   ")
 _GZIP_MAGIC = b"\x1f\x8b"
 # Elements whose content is code of the original document, not text.
@@ -34,9 +35,7 @@ def kind_of(path: str | Path) -> str | None:
         >>> kind_of("memory.TMX.gz"), kind_of("messages.po"), kind_of("pairs.tsv")
         ('TMX', 'PO', None)
     """
-    name = str(path).lower()
-    kind = _KINDS.get(Path(name.removesuffix(".gz")).suffix)
-    return kind if kind in _XML or not name.endswith(".gz") else None
+    return _KINDS.get(Path(str(path).lower().removesuffix(_PACKED)).suffix)
 
 
 class CatalogueCorpus(StoredCorpus):
@@ -165,14 +164,25 @@ class _Chooser:
 
 
 def _order(first: str | None, texts: dict[str, str]) -> tuple[str, str]:
+    """Return the languages of the two texts; the one closest to the header's source language `first` comes first."""
     a, b = texts
-    return (b, a) if first is not None and _text_in(first, {b: ""}) is not None and first != a else (a, b)
+    return (b, a) if first is not None and _closeness(b, first) > _closeness(a, first) else (a, b)
+
+
+def _closeness(language: str, wanted: str) -> int:
+    """Return 2 for equal languages, 1 for variants of a language such as `en-US` and `en-GB`, else 0."""
+    a, b = _code(language), _code(wanted)
+    return (a == b) + (a.partition("-")[0] == b.partition("-")[0])
+
+
+def _code(language: str) -> str:
+    return language.casefold().replace("_", "-")
 
 
 def _text_in(language: str, texts: dict[str, str]) -> str | None:
     """Return the text in a language, or else in the first variant of it: `en-US` for `en`."""
-    plain = {name.casefold().replace("_", "-"): text for name, text in reversed(texts.items())}
-    code = language.casefold().replace("_", "-")
+    plain = {_code(name): text for name, text in reversed(texts.items())}
+    code = _code(language)
     variants = [text for name, text in plain.items() if name.startswith(f"{code}-")]
     return plain.get(code, variants[-1] if variants else None)
 
@@ -190,6 +200,8 @@ def open_catalogue(path: Path) -> Any:
         import polib
     except ImportError as error:
         raise CorpusError(f"{path}: {missing('polib', 'catalogues')}") from error
+    if path.suffix.lower() == _PACKED:
+        raise CorpusError(f"{path}: got a compressed {kind_of(path)} file; expected it without .gz. Run: gunzip {path}")
     with path.open("rb"):  # polib takes the name of a missing file for the text of one
         pass
     try:

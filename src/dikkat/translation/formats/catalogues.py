@@ -1,5 +1,6 @@
 """Filling of missing translations in PO and XLIFF files."""
 
+import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import quoteattr
 
 from dikkat.errors import InputError
 from dikkat.translation.data.catalogues import (
@@ -25,6 +27,11 @@ from dikkat.translation.errors import CorpusError
 _WIDTH = 78  # columns of a written PO entry, as gettext writes it
 # Inline elements without code in them, which can be moved like the tags of HTML.
 _MOVABLE = {"g", "x", "bx", "ex", "mrk", "pc", "sc", "ec"}
+_BYTE_ORDER_MARK = "\ufeff"
+_HEADER_COMMENT = re.compile(r"\s*(#([\s#].*)?)?", re.DOTALL)
+# The lines of a PO entry and of comments before it, to the end of its last translation.
+_ENTRY = re.compile(r"""(?s:.*?)(?:^|[\r\n])[ \t]*msgstr[^\r\n]*(?:[\r\n]\s*(?:msgstr|")[^\r\n]*)*""")
+_INNER_BREAK = re.compile(r"(?<=\S)\s*\n\s*(?=\S)")
 _LINE = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
 
 
@@ -33,7 +40,7 @@ class Gap:
     """A missing translation.
 
     Attributes:
-        text: The source text; lines are translated one by one.
+        text: The source text; lines are translated one by one, but with `markup`, line ends become spaces.
         line: The line of the file, for messages.
         write: The function that takes the translation.
         markup: Whether the text has tags, which move with the words that they enclose.
@@ -43,6 +50,10 @@ class Gap:
     line: int
     write: Callable[[str], object]
     markup: bool = False
+
+    def __post_init__(self) -> None:
+        if self.markup:  # a line end has no meaning, and may be between two attributes or within an element
+            self.text = _INNER_BREAK.sub(" ", self.text)
 
     @property
     def sentences(self) -> list[str]:
@@ -93,7 +104,7 @@ class Catalogue:
     """A function that returns the file's content with the written translations."""
 
 
-def read_catalogue(path: Path, *, replace_fuzzy: bool = False) -> Catalogue:
+def read_catalogue(path: Path, *, replace_fuzzy: bool = False, markup: bool = False) -> Catalogue:
     """Return a PO or XLIFF file with its gaps.
 
     A filled PO entry is fuzzy, and has no previous source text (`#|`). A filled XLIFF target has the state
@@ -104,6 +115,7 @@ def read_catalogue(path: Path, *, replace_fuzzy: bool = False) -> Catalogue:
     Args:
         path: The file, by whose name `kind_of` tells the kind.
         replace_fuzzy: Whether fuzzy entries, and XLIFF targets in the states `new`, `initial` and `needs-…`, are gaps.
+        markup: Whether texts without inline elements are HTML too.
 
     Raises:
         CorpusError: The file is damaged, or the library that reads it is not installed.
@@ -112,16 +124,16 @@ def read_catalogue(path: Path, *, replace_fuzzy: bool = False) -> Catalogue:
     """
     kind = kind_of(path)
     if kind == "PO":
-        return _read_entries(path, replace_fuzzy)
+        return _read_entries(path, replace_fuzzy, markup)
     if kind == "XLIFF" and path.suffix.lower() != ".gz":
-        return _read_units(path, replace_fuzzy)
+        return _read_units(path, replace_fuzzy, markup)
     raise InputError(f"{path}: got a {kind} file; expected a PO or XLIFF file, or a text file with sentences")
 
 
 # --- PO
 
 
-def _read_entries(path: Path, replace_fuzzy: bool) -> Catalogue:
+def _read_entries(path: Path, replace_fuzzy: bool, markup: bool) -> Catalogue:
     catalogue, filled = open_catalogue(path), set[int]()
     result = Catalogue(content=lambda: _splice(catalogue, path, filled))
     for index, entry in enumerate(catalogue):
@@ -131,7 +143,7 @@ def _read_entries(path: Path, replace_fuzzy: bool) -> Catalogue:
             result.fuzzy += 1
             continue
         gaps = [
-            Gap(text, entry.linenum, partial(_write_entry, entry, form, index, filled))
+            Gap(text, max(entry.linenum, 1), partial(_write_entry, entry, form, index, filled), markup)
             for form, text in _forms(entry, catalogue, path)
             if entry.fuzzy or not (entry.msgstr if form is None else entry.msgstr_plural.get(form))
         ]
@@ -164,19 +176,19 @@ def _write_entry(entry: Any, form: int | None, index: int, filled: set[int], tex
 def _splice(catalogue: Any, path: Path, filled: set[int]) -> bytes:
     """Return the file with only the filled entries rewritten; polib would wrap all others again."""
     text = path.read_bytes().decode(catalogue.encoding)
-    line_end = "\r\n" if "\r\n" in text else "\n"
-    lines = text.replace("\r\n", "\n").split("\n")
+    lines = list(io.StringIO(text.removeprefix(_BYTE_ORDER_MARK), newline=""))  # polib's lines, with their ends
     starts = [entry.linenum - 1 for entry in catalogue] + [len(lines)]
-    written = lines[: starts[0]]
+    if starts[0] < 0:  # polib gives the first entry of a file without header no line and no translator comments
+        starts[0] = next(number for number, line in enumerate(lines) if not _HEADER_COMMENT.fullmatch(line))
+    written = [_BYTE_ORDER_MARK * text.startswith(_BYTE_ORDER_MARK), *lines[: starts[0]]]
     for index, (start, end) in enumerate(pairwise(starts)):
-        block = lines[start:end]
-        if index in filled:
-            blanks = next((n for n, line in enumerate(reversed(block)) if line.strip()), 0)
-            entry_lines = catalogue[index].__unicode__(_WIDTH).rstrip("\n").split("\n")
-            block = entry_lines + block[len(block) - blanks :]
-        written += block
+        block = "".join(lines[start:end])
+        if index in filled and (old := _ENTRY.match(block)):
+            line_end = lines[start][len(lines[start].rstrip("\r\n")) :] or "\n"
+            block = catalogue[index].__unicode__(_WIDTH).rstrip("\n").replace("\n", line_end) + block[old.end() :]
+        written.append(block)
     try:
-        return line_end.join(written).encode(catalogue.encoding)
+        return "".join(written).encode(catalogue.encoding)
     except UnicodeEncodeError as error:
         raise CorpusError(
             f"{path}: {error.object[error.start : error.end]!r} of a translation is not in {catalogue.encoding}. "
@@ -187,7 +199,7 @@ def _splice(catalogue: Any, path: Path, filled: set[int]) -> bytes:
 # --- XLIFF
 
 
-def _read_units(path: Path, replace_unreviewed: bool) -> Catalogue:
+def _read_units(path: Path, replace_unreviewed: bool, markup: bool) -> Catalogue:
     with explaining_xml_errors(path) as etree:
         tree = etree.parse(str(path), etree.XMLParser(**PARSER_OPTIONS))
     if local_name(tree.getroot()) != "xliff":
@@ -201,8 +213,8 @@ def _read_units(path: Path, replace_unreviewed: bool) -> Catalogue:
     result = Catalogue(content=content)
     for unit in tree.iter(*(f"{{*}}{name}" for name in UNITS)):
         source, target = (next(unit.iterchildren(f"{{*}}{side}"), None) for side in ("source", "target"))
-        holder = unit if unit.get("translate") else unit.getparent()
-        if source is None or holder.get("translate") == "no" or not inner_text(source, path):
+        choice = next(filter(None, (element.get("translate") for element in (unit, *unit.iterancestors()))), "yes")
+        if source is None or choice == "no" or not inner_text(source, path):
             continue
         if target is not None and inner_text(target, path):
             unreviewed = is_unreviewed(unit, target)
@@ -214,7 +226,7 @@ def _read_units(path: Path, replace_unreviewed: bool) -> Catalogue:
         if tags <= _MOVABLE:
             text = _inner_xml(source, etree) if tags else "".join(source.itertext())
             write = partial(_write_target, unit, source, target, etree, bool(tags))
-            result.gaps.append(Gap(text, unit.sourceline, write, markup=bool(tags)))
+            result.gaps.append(Gap(text, unit.sourceline, write, bool(tags) or markup))
         else:
             result.coded += 1
     return result
@@ -228,7 +240,8 @@ def _inner_xml(element: Any, etree: Any) -> str:
 def _write_target(unit: Any, source: Any, target: Any, etree: Any, markup: bool, text: str) -> None:
     name = source.tag.replace("source", "target")
     if markup:
-        names = "".join(f' {f"xmlns:{prefix}" if prefix else "xmlns"}="{uri}"' for prefix, uri in source.nsmap.items())
+        declared = {f"xmlns:{prefix}" if prefix else "xmlns": uri for prefix, uri in source.nsmap.items()}
+        names = "".join(f" {attribute}={quoteattr(uri)}" for attribute, uri in declared.items())
         new = etree.fromstring(f"<target{names}>{text}</target>", etree.XMLParser(**PARSER_OPTIONS))
     else:
         new = etree.Element(name, nsmap=source.nsmap)
@@ -237,8 +250,9 @@ def _write_target(unit: Any, source: Any, target: Any, etree: Any, markup: bool,
         new.set("state", "needs-review-translation")
     else:
         unit.set("state", "initial")
-    new.tail = (source if target is None else target).tail
+    sibling = next(unit.iterchildren("{*}seg-source"), source) if target is None else target
+    new.tail = sibling.tail
     if target is None:
-        source.addnext(new)
+        sibling.addnext(new)
     else:
         unit.replace(target, new)

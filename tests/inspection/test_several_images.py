@@ -61,6 +61,21 @@ def test_a_batch_of_images(tmp_path: Path) -> None:
     assert [image["width"] for image in content_of(tmp_path / "b.html")["calls"]["images"]] == [61]
 
 
+def test_elements_of_images_and_of_lists_of_labels(tmp_path: Path) -> None:
+    single = dikkat.show.attention(vit(), VIT, picture(5), tmp_path / "a.html", element=[0])
+    assert len(single.parts["self"]) == 1
+    x, labels = torch.randn(2, 3, 12), [["a", "b", "c"], ["d", "e", "f"]]
+    for element, shown in ((None, [0, 1]), (1, [None]), ([1, 0], [1, 0])):
+        trace = dikkat.show.attention(dikkat.MultiHeadAttention(12, 3), x, x, x, tokens=labels,
+                                      path=tmp_path / "b.html", element=element)  # fmt: skip
+        first = 1 if element == [1, 0] else 0
+        assert [token.text for token in trace.tokens_of(first)["self"]] == labels[0]
+        assert [token.text for token in trace.tokens_of(1 - first)["self"]] == labels[1]
+        views = content_of(tmp_path / "b.html")["calls"]["views"]
+        assert [view["element"] for view in views] == shown
+        assert views[0]["keys"][0][0] == ("d" if element == 1 else "a")
+
+
 @pytest.mark.parametrize("kind", ["llava", "qwen2_vl", "idefics3"])
 def test_several_images_in_a_prompt(kind: str) -> None:
     """The tokens that change with an image are the tokens that are drawn on the image."""
@@ -149,8 +164,15 @@ def test_division_by_a_neutral_prompt(tmp_path: Path) -> None:
         assert float(weights.sum()) == pytest.approx(float(image.sum()))  # words have 0
     label = f"divided by the weights for {NEUTRAL!r}"
     assert label in (tmp_path / "a.html").read_text(encoding="utf-8").replace("&#x27;", "'")
+    assert {view["note"] for view in content_of(tmp_path / "a.html")["calls"]["views"]} == {label}
     figure = trace.figure(0, 1, kind="image")
     assert figure.axes[0].get_title().endswith(label)
+    assert [trace.figure(0, 1, kind=kind).get_suptitle() for kind in ("lines", "map")] == [label] * 2
+    plain = dikkat.show.attention(model.float(), processor, (picture(5), TEXT), max_new_tokens=2)
+    with pytest.raises(ValueError, match=r"trace - other: got weights divided for neutral='is the' and ''; expected"):
+        trace - plain
+    assert (trace - trace).neutral == NEUTRAL
+    assert plain.figure(0, 1, kind="lines").get_suptitle() == ""
     trace.save(tmp_path / "a.safetensors")
     assert dikkat.inspection.Trace.load(tmp_path / "a.safetensors").neutral == NEUTRAL
 

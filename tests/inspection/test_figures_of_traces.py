@@ -61,3 +61,16 @@ def test_rows_outside_of_grids_are_exact():
     for query in (5, None):
         with pytest.raises(ValueError, match="only the largest weights; expected a recording with weights=True"):
             trace.figure(0, 0, kind="image", query=query)
+
+
+def test_blocks_of_single_patches_are_exact():
+    """A page of a few patches has a block for each weight, in the order of the image."""
+    x = torch.randn(1, 1, 18, 8, generator=torch.Generator().manual_seed(3))
+    order = [int(cell) for cell in np.random.default_rng(3).permutation(17)]
+    grid = dikkat.Grid(1, 17, image=IMAGE, order=order)
+    trace = dikkat.show.attention(Attention(), x, tokens=["class token", grid])
+    weights = weights_of(x)
+    for query, row in ((0, weights[0]), (5, weights[5]), (None, weights.mean(0))):
+        shares = shares_in(trace.figure(0, 0, kind="image", query=query))
+        expected = row[1:][np.argsort(order)]
+        np.testing.assert_allclose(shares, expected / expected.max(), atol=1e-4)

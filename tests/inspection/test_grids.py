@@ -1,6 +1,7 @@
 """Traces of grids and times: parts, files and differences."""
 
 import base64
+import dataclasses
 import gzip
 import io
 import json
@@ -662,6 +663,14 @@ def test_distances_of_known_weights():
     trace = trace_of(weights)
     trace.tokens = dikkat.Grid(1, 7)
     np.testing.assert_allclose(trace.distances()["distance"], [(4 * 3 + 2 + 1 + 0) / 7, 0])
+
+
+def test_a_changed_copy_has_the_pixel_size():
+    grid = dikkat.Grid(2, 3, image=np.zeros((41, 6002)))
+    copy = dataclasses.replace(grid, rows=1, columns=2)
+    np.testing.assert_allclose(copy.cell_size(), (3001, 41))
+    with pytest.raises(ValueError, match=r"pixel_size: got \(1, 0\); expected \(width, height\)"):
+        dikkat.Grid(2, 3, image=np.zeros((41, 53)), pixel_size=(1, 0))
 
 
 def test_distances_in_pixels_of_an_image_that_is_scaled_down(tmp_path):

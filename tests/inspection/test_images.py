@@ -197,8 +197,10 @@ def test_image_without_text_and_foreign_processors() -> None:
         dikkat.show.attention(model, processor, picture())
     with pytest.raises(ValueError, match=r"text: got none for LlavaForConditionalGeneration"):
         dikkat.show.attention(model, processor, (picture(), " "))
-    with pytest.raises(ValueError, match="num_beams: got several beams; expected 1"):
-        dikkat.show.attention(model, processor, (picture(), TEXT), max_new_tokens=2, num_beams=2)
+    beams = {"num_beams": 2}
+    for options in (beams, {"generation_config": transformers.GenerationConfig(**beams)}):
+        with pytest.raises(ValueError, match="num_beams: got 2; expected 1, as each token needs one call"):
+            dikkat.show.attention(model, processor, (picture(), TEXT), max_new_tokens=2, **options)
     with pytest.raises(ValueError, match="max_new_tokens: got 0"):
         dikkat.show.attention(model, processor, (picture(), TEXT), max_new_tokens=0)
     with pytest.raises(TypeError, match="processor: got ViTImageProcessorPil, which reads only images"):

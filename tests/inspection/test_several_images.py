@@ -11,6 +11,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 Image = pytest.importorskip("PIL.Image")
+from test_written_words import Processor, captioner  # noqa: E402
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil  # noqa: E402
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil  # noqa: E402
 
@@ -35,6 +36,10 @@ def vit() -> Any:
     return transformers.ViTModel(transformers.ViTConfig(**sizes, image_size=35, patch_size=7)).eval()
 
 
+def boxes_of(trace: Any) -> Any:
+    return {first: [*np.round(grid.box, 6)] for first, grid in trace.parts["self"].items()}
+
+
 def content_of(path: Path) -> Any:
     page = path.read_text(encoding="utf-8")
     return json.loads(re.findall(r'<script id="dikkat-content" type="application/json">(.*?)</script>', page)[0])
@@ -54,6 +59,21 @@ def test_a_batch_of_images(tmp_path: Path) -> None:
     assert [(image["width"], image["height"]) for image in calls["images"]] == [(157, 101), (61, 83)]
     dikkat.show.attention(model, VIT, images, tmp_path / "b.html", element=1)
     assert [image["width"] for image in content_of(tmp_path / "b.html")["calls"]["images"]] == [61]
+
+
+def test_elements_of_images_and_of_lists_of_labels(tmp_path: Path) -> None:
+    single = dikkat.show.attention(vit(), VIT, picture(5), tmp_path / "a.html", element=[0])
+    assert len(single.parts["self"]) == 1
+    x, labels = torch.randn(2, 3, 12), [["a", "b", "c"], ["d", "e", "f"]]
+    for element, shown in ((None, [0, 1]), (1, [None]), ([1, 0], [1, 0])):
+        trace = dikkat.show.attention(dikkat.MultiHeadAttention(12, 3), x, x, x, tokens=labels,
+                                      path=tmp_path / "b.html", element=element)  # fmt: skip
+        first = 1 if element == [1, 0] else 0
+        assert [token.text for token in trace.tokens_of(first)["self"]] == labels[0]
+        assert [token.text for token in trace.tokens_of(1 - first)["self"]] == labels[1]
+        views = content_of(tmp_path / "b.html")["calls"]["views"]
+        assert [view["element"] for view in views] == shown
+        assert views[0]["keys"][0][0] == ("d" if element == 1 else "a")
 
 
 @pytest.mark.parametrize("kind", ["llava", "qwen2_vl", "idefics3"])
@@ -144,16 +164,120 @@ def test_division_by_a_neutral_prompt(tmp_path: Path) -> None:
         assert float(weights.sum()) == pytest.approx(float(image.sum()))  # words have 0
     label = f"divided by the weights for {NEUTRAL!r}"
     assert label in (tmp_path / "a.html").read_text(encoding="utf-8").replace("&#x27;", "'")
+    assert {view["note"] for view in content_of(tmp_path / "a.html")["calls"]["views"]} == {label}
     figure = trace.figure(0, 1, kind="image")
     assert figure.axes[0].get_title().endswith(label)
+    assert [trace.figure(0, 1, kind=kind).get_suptitle() for kind in ("lines", "map")] == [label] * 2
+    plain = dikkat.show.attention(model.float(), processor, (picture(5), TEXT), max_new_tokens=2)
+    with pytest.raises(ValueError, match=r"trace - other: got weights divided for neutral='is the' and ''; expected"):
+        trace - plain
+    assert (trace - trace).neutral == NEUTRAL
+    assert plain.figure(0, 1, kind="lines").get_suptitle() == ""
     trace.save(tmp_path / "a.safetensors")
     assert dikkat.inspection.Trace.load(tmp_path / "a.safetensors").neutral == NEUTRAL
 
 
-def test_bad_neutral_prompts() -> None:
+def written_weights(kind: str, text: str, neutral: str) -> Any:
+    """Return a trace for the first written word and the divided weights of each layer, from "eager" in float64."""
+    base, processor, _ = build(kind, "small")
+    model = base if kind == "git" else transformers.BlipForConditionalGeneration(base.config).eval()
+    torch.manual_seed(3)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.generation_config.eos_token_id = None
+    trace = dikkat.show.attention(model, processor, (picture(5), text), max_new_tokens=1, neutral=neutral)
+    model.double().set_attn_implementation("eager")
+    rows = []
+    for prompt in (text, neutral):
+        arguments = ImageInputs.read(model, processor, (picture(5), prompt)).arguments
+        with torch.no_grad():
+            if kind == "git":
+                attentions = model(**arguments, output_attentions=True).attentions
+            else:  # `generate` replaces the first token and removes the last one
+                ids = arguments["input_ids"][:, :-1].clone()
+                ids[:, 0] = model.config.text_config.bos_token_id
+                options = {"encoder_hidden_states": model.vision_model(arguments["pixel_values"])[0]}
+                options |= {"output_attentions": True, "is_decoder": True}
+                attentions = model.text_decoder.bert(ids, **options).cross_attentions
+        rows.append([weights[0, :, -1] for weights in attentions])
+    return trace, rows
+
+
+@pytest.mark.parametrize("words", [4, 20])
+def test_a_neutral_prompt_without_placeholders(words: int) -> None:
+    """The sequence of GIT has image tokens before the text, but its `input_ids` have no placeholders."""
+    text = " ".join([*["what"] * (words - 3), "on", "on", "the"])
+    trace, rows = written_weights("git", text, " ".join(["is", *["the"] * (words // 2)]))
+    ((start, grid),) = trace.parts["self"].items()
+    for layer, (first, second) in enumerate(zip(*rows, strict=True)):
+        quotient = first[:, start : start + len(grid)] / second[:, start : start + len(grid)]
+        shares = trace[layer].weights[0, :, 0, start : start + len(grid)].double()
+        torch.testing.assert_close(shares, quotient / quotient.sum(-1, keepdim=True), atol=2e-3, rtol=5e-3)
+
+
+def test_a_neutral_prompt_with_cross_attention(tmp_path: Path) -> None:
+    trace, rows = written_weights("blip", "what is on", NEUTRAL)
+    ((start, grid),) = trace.parts["encoder"].items()
+    assert {call.kind for call, _ in trace.calls()} == {"cross"}
+    for (_, record), first, second in zip(trace.calls(), *rows, strict=True):
+        quotient = first[:, start : start + len(grid)] / second[:, start : start + len(grid)]
+        shares = record.weights[0, :, 0, start : start + len(grid)].double()
+        torch.testing.assert_close(shares, quotient / quotient.sum(-1, keepdim=True), atol=2e-3, rtol=5e-3)
+    trace.to_html(tmp_path / "a.html")
+
+
+def test_modules_that_write_no_tokens() -> None:
     model, processor, _ = build("llava", "small")
+    with pytest.raises(ValueError, match="layers: got modules that write no tokens; expected layers of the language"):
+        dikkat.show.attention(model, processor, (picture(5), TEXT), layers="model.vision_tower*", max_new_tokens=2)
+
+
+def test_layers_of_tower_and_language_model() -> None:
+    """Each layer has the weights of a page with only its module."""
+    model, processor, _ = build("llava", "small")
+    model.generation_config.eos_token_id = None
+    trace = dikkat.show.attention(model, processor, (picture(5), TEXT), layers=[0], max_new_tokens=2)
+    (name,) = trace.names
+    expected = dikkat.show.attention(model, processor, (picture(5), TEXT), layers=[name], max_new_tokens=2)
+    assert torch.equal(trace[name].weights, expected[name].weights)
+    assert boxes_of(trace) == boxes_of(expected)
+
+
+def test_inference_mode() -> None:
+    model, processor, _ = build("llava", "small")
+    model.generation_config.eos_token_id = None
+    source = picture(5), TEXT
+    for options in ({}, {"max_new_tokens": 2, "neutral": NEUTRAL}):
+        expected = dikkat.show.attention(model, processor, source, **options)
+        with torch.inference_mode():
+            trace = dikkat.show.attention(model, processor, source, **options)
+        assert boxes_of(trace) == boxes_of(expected)
+        for (_, record), (_, other) in zip(trace.calls(), expected.calls(), strict=True):
+            assert all(map(torch.equal, record.tensors().values(), other.tensors().values()))
+    with torch.inference_mode():
+        model = vit()
+    with pytest.raises(ValueError, match=r"model: got parameters made in torch\.inference_mode.*Load the model"):
+        dikkat.show.attention(model, VIT, picture(5))
+
+
+def test_a_captioning_model_without_a_text() -> None:
+    model, processor, _ = build("blip", "small")
+    for options in ({}, {"max_new_tokens": 2}):
+        with pytest.raises(ValueError, match=r"text: got none for BlipFor.*AttributeError.*expected \(image, text\)"):
+            dikkat.show.attention(model, processor, picture(5), **options)
+
+
+def test_bad_neutral_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, processor, _ = build("llava", "small")
+    written = list[Any]()
+    monkeypatch.setattr(model, "generate", lambda **options: written.append(options))
     with pytest.raises(TypeError, match="neutral: got 3 for"):
         dikkat.show.attention(model, processor, (picture(5), TEXT), max_new_tokens=2, neutral=3)
+    with pytest.raises(TypeError, match="neutral: got 'is the' for an image; expected a text"):
+        dikkat.show.attention(captioner(), Processor(), picture(5), max_new_tokens=2, neutral=NEUTRAL)
+    with pytest.raises(ValueError, match="neutral: got an empty text; expected a text such as"):
+        dikkat.show.attention(model, processor, (picture(5), TEXT), max_new_tokens=2, neutral=" ")
+    assert not written
     with pytest.raises(TypeError, match="neutral: got an argument without max_new_tokens"):
         dikkat.show.attention(model, processor, (picture(5), TEXT), neutral=NEUTRAL)
 

@@ -90,7 +90,8 @@ def tiles(folder):
     boxes = [(0, 0, 60, 40), (60, 0, 120, 40), (0, 40, 60, 80), (60, 40, 120, 80)]
     parts = [grid(1 + 6 * k, 2, 3, 0, box, number=k) for k, box in enumerate(boxes)]
     tokens = ["[CLS]", *cells(2, 3) * 4]
-    save(folder, "tiles", [view(layers, tokens, tokens, [parts, parts])], [black(120, 80)], layers)
+    views = [view(layers, tokens, tokens, [parts, parts]) | {"note": "divided by the weights for 'is the'"}]
+    save(folder, "tiles", views, [black(120, 80)], layers)
 
 
 def ordered(folder):

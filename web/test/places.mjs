@@ -201,6 +201,13 @@ const scenarios = {
     await close();
   },
 
+  async "saved pictures name the neutral prompt"() {
+    const { page, close } = await opened("tiles");
+    const [, svg] = await press(page, "SVG");
+    assert.match(svg.toString(), /<text[^>]* y="32"[^>]*>divided by the weights for 'is the'<\/text>/);
+    await close();
+  },
+
   async "pictures are saved with the image"() {
     const { page, close } = await opened("vit");
     await head(page, 1, 2);

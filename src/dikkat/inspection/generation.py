@@ -195,13 +195,14 @@ def generation(
     return result
 
 
-def check_arguments(model: Any, arguments: Mapping[str, Any]) -> None:
-    """Check that `generate` calls the model once for each token."""
+def check_arguments(model: Any, arguments: Mapping[str, Any], *, has_beams: bool = True) -> None:
+    """Check that `generate` calls the model once for each token, and without `has_beams`, for one text."""
     if getattr(model, "generation_config", None) is None:
         raise TypeError(f"model: got {type(model).__name__}; expected a Hugging Face model with generate")
-    config = arguments.get("generation_config") or model.generation_config
-    for name, usual in _USUAL.items():
-        value = arguments.get(name, getattr(config, name, None))
+    configs = arguments.get("generation_config"), model.generation_config
+    for name, usual in (_USUAL if has_beams else _USUAL | {"num_beams": 1}).items():
+        settings = [arguments[name]] if name in arguments else [getattr(config, name, None) for config in configs]
+        value = next((setting for setting in settings if setting is not None), None)
         if value is not None and value != usual:
             raise ValueError(f"{name}: got {value!r:.60}; expected {usual}, as each token needs one call of the model")
 

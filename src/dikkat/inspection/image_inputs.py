@@ -97,10 +97,12 @@ class ImageInputs:
         except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
             if not started or (isinstance(error, ValueError) and re.match(_RECORDING, str(error))):
                 raise  # of `generate`'s arguments, or of the recording
+            name, failure = type(self.model).__name__, f"({type(error).__name__}: {str(error).strip():.200})"
+            if self.prompt is None and "input_ids" in _parameters_of(self.model):
+                raise ValueError(f"text: got none for {name}, which fails {failure}; expected (image, text)") from error
             raise ValueError(
                 f"processor: got the inputs {', '.join(self.arguments)} of {type(self.processor).__name__}, with which "
-                f"{type(self.model).__name__} fails ({type(error).__name__}: {str(error).strip():.200}); expected the "
-                "processor of this model"
+                f"{name} fails {failure}; expected the processor of this model"
             ) from error
         finally:
             handle.remove()

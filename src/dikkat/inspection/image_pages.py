@@ -25,6 +25,7 @@ Heads = int | Sequence[int] | None
 _SMALLEST = 2**-24  # the smallest weight in float16 above 0
 
 
+@torch.inference_mode(mode=False)  # gradients measure the positions of tokens
 def locate_images(
     model: nn.Module, processor: Any, source: Any, layers: Layers | None, heads: Heads
 ) -> tuple[dict[str, Any], Any, Layers | None]:
@@ -60,6 +61,7 @@ def _join_batch(arguments: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
     return {name: torch.cat([entry[name] for entry in arguments]) for name in arguments[0]}
 
 
+@torch.inference_mode(mode=False)
 def record_written_words(
     model: Any, processor: Any, source: Any, layers: Layers | None, heads: Heads, *,
     max_new_tokens: int, neutral: str | None = None, **options: Any,
@@ -70,10 +72,9 @@ def record_written_words(
     `neutral` is a prompt by whose weights the weights of the image are divided.
     """
     check_size("max_new_tokens", max_new_tokens)
-    if options.get("num_beams", getattr(getattr(model, "generation_config", None), "num_beams", None)) not in (None, 1):
-        raise ValueError("num_beams: got several beams; expected 1, as each token needs one call of the model")
-    check_arguments(model, options)
+    check_arguments(model, options, has_beams=False)
     inputs = ImageInputs.read(model, processor, source)
+    neutral_inputs = None if neutral is None else _read_neutral(inputs, neutral)
     layers = _text_layers(model) if layers is None else layers
     request, rows = Request(weights=True, queries=[-1], heads=heads), _WordRows(max_new_tokens)
     random_state = torch.get_rng_state()
@@ -85,9 +86,10 @@ def record_written_words(
     tokens = find_tokens(rows, inputs, random_state, prompt)
     tokens.pop("image", None)  # a tower writes no words
     tokens = tokens_of(tokens | {"self": [*tokens.get("self", prompt), *words[-count:]]})
-    if neutral is not None:
-        _divide(trace, tokens, inputs, request, layers, neutral)
     trace.set_tokens(tokens, 0)
+    if neutral is not None and neutral_inputs is not None:
+        _divide(trace, tokens, neutral_inputs, request, layers)
+        trace.neutral = neutral
     return trace
 
 
@@ -148,26 +150,37 @@ class _WordRows(Trace):
             # keys of another sequence.
             joined.add(Inspection(weights=weights, heads=first.heads, queries=torch.tensor(queries),
                                   shape=tuple(weights.shape), positions=(0, -1)), call)  # fmt: skip
+        if not count:
+            raise ValueError("layers: got modules that write no tokens; expected layers of the language model")
         joined.withheld = "got only the queries of written tokens; expected dikkat.record(model, weights=True)"
         return joined, count
 
 
-def _divide(
-    trace: Trace, tokens: dict[str, TokenList], inputs: ImageInputs, request: Request, layers: Layers | None,
-    neutral: str,
-) -> None:  # fmt: skip
-    """Divide the weights of image tokens by those of the last query of a neutral prompt, scaled to a sum of 1."""
+def _read_neutral(inputs: ImageInputs, neutral: Any) -> ImageInputs:
+    """Return the inputs of a neutral prompt for the same images."""
     if not isinstance(neutral, str) or inputs.prompt is None:
         source = "an image" if inputs.prompt is None else "(image, text)"
         raise TypeError(f"neutral: got {neutral!r:.60} for {source}; expected a text such as 'Describe the image.' for "
                         "(image, text)")  # fmt: skip
-    second = ImageInputs.read(inputs.model, inputs.processor, ([*inputs.images], neutral))
-    with torch.no_grad(), recording(inputs.model, request, layers) as neutral_trace:
-        second.run(inputs.model)
+    if not neutral.strip():
+        raise ValueError("neutral: got an empty text; expected a text such as 'Describe the image.'")
+    return ImageInputs.read(inputs.model, inputs.processor, ([*inputs.images], neutral))
+
+
+def _divide(
+    trace: Trace, tokens: dict[str, TokenList], neutral: ImageInputs, request: Request, layers: Layers | None
+) -> None:
+    """Divide the weights of image tokens by those of the last query of a neutral prompt, scaled to a sum of 1."""
+    random_state = torch.get_rng_state()
+    with torch.random.fork_rng(), recording(neutral.model, request, layers) as neutral_trace:
+        neutral.run(neutral.model.generate, max_new_tokens=1, num_beams=1)  # some models omit the prompt's last token
     neutral_records = {call.name: record for call, record in neutral_trace.calls()}
-    keys = {kind: torch.tensor([*chain(*(range(first, first + len(grid)) for first, grid in labels.parts.items()))])
-            for kind, labels in tokens.items()}  # fmt: skip
-    neutral_keys = keys | {"self": _same_image_tokens(keys["self"], inputs, second)}
+    neutral_tokens = find_tokens(neutral_trace, neutral, random_state, _words_of(neutral))
+    keys, neutral_keys = _image_positions(tokens), _image_positions(tokens_of(neutral_tokens))
+    for kind, positions in keys.items():
+        if len(positions) != len(neutral_keys[kind]):
+            raise ValueError(f"neutral: got {len(neutral_keys[kind])} image tokens; expected {len(positions)}, as in "
+                             "the text")  # fmt: skip
     trace.keep(lambda call: len(keys.get("encoder" if call.kind == "cross" else "self", ())) > 0)
     for index, (call, record) in enumerate([*trace.calls()]):
         kind = "encoder" if call.kind == "cross" else "self"
@@ -178,22 +191,12 @@ def _divide(
         shares /= shares.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
         weights = torch.zeros_like(record.weights).index_copy_(-1, keys[kind], shares.half())
         trace.update(index, replace(record, weights=weights))
-    trace.neutral = neutral
 
 
-def _same_image_tokens(positions: Tensor, inputs: ImageInputs, second: ImageInputs) -> Tensor:
-    """Return the positions of image tokens of one prompt in another prompt for the same images."""
-    if not len(positions):
-        return positions
-    ids, second_ids = (prompt.arguments["input_ids"][0].cpu() for prompt in (inputs, second))
-    image_ids = ids[positions].unique()
-    image_tokens, second_tokens = (torch.isin(prompt, image_ids).nonzero()[:, 0] for prompt in (ids, second_ids))
-    if len(image_tokens) != len(second_tokens):
-        raise ValueError(
-            f"neutral: got {len(second_tokens)} image tokens; expected {len(image_tokens)}, as in the text. Write the "
-            "image's placeholders in both or in none"
-        )
-    return second_tokens[torch.searchsorted(image_tokens, positions)]
+def _image_positions(tokens: dict[str, TokenList]) -> dict[str, Tensor]:
+    """Return the positions of the image tokens of each kind."""
+    return {kind: torch.tensor([*chain(*(range(first, first + len(grid)) for first, grid in labels.parts.items()))])
+            for kind, labels in tokens.items()}  # fmt: skip
 
 
 def _text_layers(model: Any) -> list[str] | None:

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from typing import Any, NamedTuple
@@ -122,15 +123,18 @@ def _fit_tiles(coordinates: Tensor, size: int) -> Tensor:
 
 
 def embed_pixels(
-    model: nn.Module, inputs: Mapping[str, Any], pixels: Mapping[str, Tensor], streams: Sequence[Stream],
-    mixers: Iterable[str], random_state: Tensor,
+    inputs: ImageInputs, pixels: Mapping[str, Tensor], streams: Sequence[Stream], mixers: Iterable[str],
+    random_state: Tensor,
 ) -> dict[Stream, Tensor]:  # fmt: skip
     """Return the input (B, m, d) of each stream that depends on the pixels, with its autograd graph.
 
     Hooks let each layer (an entry of a module list, or one of `mixers`) return its input unchanged if the shapes agree.
     So attention inside these modules does not mix the tokens, and each token depends only on its own pixels.
     """
-    modules, embedded = dict(model.named_modules()), dict[Stream, Tensor]()
+    modules, embedded = dict(inputs.model.named_modules()), dict[Stream, Tensor]()
+    if any(parameter.is_inference() for parameter in inputs.model.parameters()):
+        raise ValueError("model: got parameters made in torch.inference_mode; expected parameters with gradients. Load "
+                         "the model outside of torch.inference_mode")  # fmt: skip
 
     def hook_of(stream: Stream) -> Callable[..., None]:
         def hook(_: nn.Module, arguments: Any, keywords: Any) -> None:
@@ -153,7 +157,7 @@ def embed_pixels(
         for name in {name for name in modules if name.split(".")[-1].isdecimal()} | {*mixers}:
             stack.callback(modules[name].register_forward_hook(_skip_module, with_kwargs=True, prepend=True).remove)
         stack.enter_context(suppress(_Reached))
-        model(**{**inputs, **pixels})
+        replace(inputs, arguments={**inputs.arguments, **pixels}).run(inputs.model)
     return embedded
 
 
@@ -365,7 +369,7 @@ def find_tokens(
     located = [locate_pixels(partial(inputs.encode_with, number), inputs.arguments, image)
                for number, image in enumerate(inputs.images)]  # fmt: skip
     pixels = {name: inputs.arguments[name].detach().clone().requires_grad_() for name in {*chain(*located)}}
-    embedded = embed_pixels(inputs.model, inputs.arguments, pixels, streams, mixers, random_state)
+    embedded = embed_pixels(inputs, pixels, streams, mixers, random_state)
     entries = dict[str, list[str | Token | Lattice]]()
     for stream in streams:
         sequence, names = embedded.get(stream), words if len(words) == stream.keys else None
@@ -388,7 +392,8 @@ def find_tokens(
 def _find_streams(trace: Trace) -> tuple[list[Stream], set[str]]:
     """Return the streams of the first run, and the attention modules that are in no module list."""
     calls = [*trace.calls()]
-    calls = [(call, record) for call, record in calls if call.run == calls[0][0].run]
+    # `generate` runs image towers before the model's first run.
+    calls = [(call, record) for call, record in calls if call.run <= max(1, calls[0][0].run)]
     tower = "image" if any(call.kind == "self" for call, _ in calls) else "self"
     streams, mixers = dict[tuple[Any, ...], Stream](), set[str]()
     for call, record in calls:

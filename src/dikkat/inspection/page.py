@@ -17,7 +17,7 @@ from dikkat.inspection.request import Inspection, Requesting
 from dikkat.inspection.text_inputs import check_tokenizer, encode_texts
 from dikkat.inspection.trace import PAGE_TITLE, Trace
 from dikkat.show.arrays import Weights, as_array
-from dikkat.show.positions import Tokens, of_only_element, tokens_of
+from dikkat.show.positions import Part, Token, Tokens, of_only_element, tokens_of
 from dikkat.show.views import CELLS, TOP
 
 __all__ = ["attention", "weights"]
@@ -58,11 +58,11 @@ def attention(
             `convert_ids_to_tokens` and `all_special_ids`. If you pass `tokens`, the model's inputs.
         tokens: The labels of queries and keys: a list of strings and parts (`dikkat.Grid`, `Words`, `Times`), a part,
             or two lists (source, target). For several elements, or a batch of one, a list with the labels of each
-            element. Default: the tokenizer's tokens, or 0, 1 ...
+            element. Default: the tokenizer's tokens, or 0, 1, ...
         path: The file; its folder must exist. None writes no file: the trace shows the page as the last value of a
             notebook cell.
-        element: The element of the batch on the page, or several to choose from. Default: the first, or all images of a
-            list.
+        element: The element of the batch on the page, or several to choose from. Default: all images of a list, or all
+            elements with a list of labels in `tokens`; otherwise the first.
         layers: The selected layers, as in `dikkat.record`. Default: all; for a model that writes a text about an image,
             the layers of the language model.
         heads: The selected heads; all by default.
@@ -107,7 +107,10 @@ def attention(
             raise TypeError(f"{next(iter(inputs))}: got an argument without max_new_tokens; expected only an image, or "
                             "(image, text)")  # fmt: skip
         arguments, (inputs, labels, layers) = (), locate_images(model, processor, rest[0], layers, heads)
-    labelled: Any = [*range(len(labels))] if is_processor(first) and isinstance(labels, list) else element or 0
+    # Lists of labels belong to all elements, unless `element` selects some of them.
+    is_batch = isinstance(labels, list) and len(labels) > 1 and not isinstance(labels[0], str | Token | Part)
+    has_all = tokens is None or element is None or isinstance(element, int)
+    labelled: Any = element if not has_all else [*range(len(labels))] if is_batch else 0
     element = labelled if element is None else element
     request = request_of_page(labels if isinstance(labelled, int) or labels is None else labels[0], heads)
     with torch.no_grad(), record(model, layers=layers, **request) as trace:

@@ -170,8 +170,11 @@ def query_weights(
     number = None if query is None else positions.index(query)
     weights = spread_weights(known.weights[index], known.keys[index], known.key_count)
     if batch_record.weights is None:
-        exact = torch.zeros(len(positions), dtype=torch.bool)
-        if batch_record.outside is not None and batch_record.queries is None:
+        exact, blocks = torch.zeros(len(positions), dtype=torch.bool), batch_record.blocks
+        if blocks is not None and blocks.shape[-2:] == weights.shape:  # a block for each weight
+            weights = blocks[index][batch_record.query_groups][:, batch_record.key_groups].double()
+            exact = ~exact
+        elif batch_record.outside is not None and batch_record.queries is None:
             outside = positions_outside(layouts[0], len(positions))
             weights[outside], exact[outside] = batch_record.outside[index].double(), True
         exact |= weights.sum(-1) > 0.999

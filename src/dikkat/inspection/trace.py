@@ -220,6 +220,9 @@ class Trace:
         """Return the difference of the weights of two recordings, as `dikkat.compare` aligns them."""
         if not isinstance(subtrahend, Trace):
             return NotImplemented
+        if self.neutral != subtrahend.neutral:
+            raise ValueError(f"trace - other: got weights divided for neutral={self.neutral!r} and "
+                             f"{subtrahend.neutral!r}; expected the same neutral prompt, or none")  # fmt: skip
         difference, runs = Trace(), (self._calls, subtrahend._calls)
         difference._calls = subtract(runs, (self.tokens_of(0), subtrahend.tokens_of(0)))
         aligned = any(first.sizes != second.sizes for (_, first), (_, second) in zip(*runs, strict=True))
@@ -227,7 +230,7 @@ class Trace:
             element: merge_tokens(tokens, subtrahend.tokens_of(element or 0), aligned=aligned)
             for element, tokens in self._tokens.items()
         }
-        difference.withheld = _DIFFERENCE
+        difference.withheld, difference.neutral = _DIFFERENCE, self.neutral
         return difference
 
     def __repr__(self) -> str:
@@ -414,8 +417,8 @@ class Trace:
             layouts = tables.layouts_of(call.kind, record, self.tokens_of(element))
             row, number = tables.query_weights(call, record, index, element, layouts, query)
             name = "mean of all queries" if number is None else queries[number]
-            return draw_layouts(row, name + self._describe_division(), layouts[1])
-        return draw_head(weights, queries, keys, kind=kind)
+            return draw_layouts(row, ", ".join(filter(None, [name, self._division])), layouts[1])
+        return draw_head(weights, queries, keys, kind=kind, title=self._division)
 
     def rollout(self) -> Tensor:
         r"""Return the (B, n, n) share of each input position in each output position, if only weights mixed positions.
@@ -566,11 +569,13 @@ class Trace:
             views += views_of(layers, element_tokens, shown, images, elements)
         if effects is not None and not views:
             raise ValueError("effects: got a recording without weights or top_k; expected weights=True or top_k=8")
-        title += self._describe_division()
+        title = ", ".join(filter(None, [title, self._division]))
+        views = [view | {"note": self._division} for view in views]
         return calls_page(cards, title=title, count=len(self), views=views, images=images)
 
-    def _describe_division(self) -> str:
-        return f", divided by the weights for {self.neutral!r}" if self.neutral else ""
+    @property
+    def _division(self) -> str:
+        return f"divided by the weights for {self.neutral!r}" if self.neutral else ""
 
 
 def _by_run(calls: Iterable[tuple[int, Tensor]]) -> tuple[Any, ...]:

@@ -71,9 +71,9 @@ def parse_tokens(content: Mapping[str, Any]) -> dict[int | None, dict[str, Token
                 layout: Grid | Times = Times(fields.pop("values"), **fields)
             else:
                 image = None if fields["image"] is None else images[fields["image"]]
-                width, height = fields.pop("pixel_size", (1.0, 1.0))
-                layout = Grid(fields.pop("rows"), fields.pop("columns"), **fields | {"image": image})
-                object.__setattr__(layout, "pixel_size", (float(width), float(height)))
+                width, height = fields.get("pixel_size", (1.0, 1.0))
+                fields |= {"image": image, "pixel_size": (float(width), float(height))}
+                layout = Grid(fields.pop("rows"), fields.pop("columns"), **fields)
             tokens[element][kind].add(first, layout)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise ValueError(f"parts: got a malformed grid or time axis ({error}). Record again") from None

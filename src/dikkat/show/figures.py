@@ -23,8 +23,17 @@ _MAX_ROWS = 100
 _FAINTEST = 0.01  # smallest weight with a line
 
 
-def draw_head(weights: NDArray[np.float64], queries: Sequence[str], keys: Sequence[str], *, kind: str) -> Figure:
+def draw_head(
+    weights: NDArray[np.float64], queries: Sequence[str], keys: Sequence[str], *, kind: str, title: str
+) -> Figure:
     """Return the figure of `Trace.figure` for weights (n, m), which are signed in a difference."""
+    figure = _draw_weights(weights, queries, keys, kind)
+    if title:
+        figure.suptitle(title, fontsize=8, fontfamily=families_for([title]), parse_math=False, wrap=True)
+    return figure
+
+
+def _draw_weights(weights: NDArray[np.float64], queries: Sequence[str], keys: Sequence[str], kind: str) -> Figure:
     if kind not in ("lines", "map"):
         raise ValueError(f"kind: got {kind!r}; expected 'lines', 'map' or 'image'")
     grid = grid_of(weights, queries=queries, keys=keys, xlabel="Keys", ylabel="Queries")

@@ -43,12 +43,13 @@ class Grid:
         order: The cell of each position, row · columns + column. None for row by row.
         original: (image, (left, top, right, bottom)): the Pillow image that `image` is a region of, and the region in
             its pixels, which a page shows. A saved trace does not have it. None for no other image.
+        pixel_size: The width and height of a pixel of `image`, in pixels of the original size if you scaled the image.
 
     Attributes:
         image: A Pillow image in mode "L" or "RGB" with transparent pixels in white, or None. A longer side above 2,048
             pixels is scaled down.
         box: The region in pixels of this image; None without an image.
-        pixel_size: The width and height of a pixel of this image, in pixels of the image that you passed.
+        pixel_size: The width and height of a pixel of this image, in pixels of the original size.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -68,7 +69,7 @@ class Grid:
     box: Sequence[float] | None = None
     order: Sequence[int] | None = None
     original: tuple[Any, Sequence[float]] | None = field(default=None, compare=False)
-    pixel_size: tuple[float, float] = field(default=(1.0, 1.0), init=False, compare=False)
+    pixel_size: tuple[float, float] = field(default=(1.0, 1.0), compare=False)
 
     def __post_init__(self) -> None:
         """Check and convert the arguments."""
@@ -83,6 +84,8 @@ class Grid:
             if sorted(order) != [*range(len(self))]:
                 raise ValueError(f"order: got {len(order)} cells; expected 0 to {len(self) - 1}, once each")
             object.__setattr__(self, "order", order)
+        if len(scale := tuple(self.pixel_size)) != 2 or not all(0 < side < math.inf for side in scale):
+            raise ValueError(f"pixel_size: got {self.pixel_size!r}; expected (width, height), two numbers above 0")
         if self.image is None:
             if self.box is not None:
                 raise ValueError(
@@ -92,7 +95,8 @@ class Grid:
         image, original = read_image(self.image)
         object.__setattr__(self, "image", image)
         object.__setattr__(self, "box", self._check_box(image.size, original))
-        object.__setattr__(self, "pixel_size", (original[0] / image.width, original[1] / image.height))
+        pixel_size = tuple(side * scale[k] / image.size[k] for k, side in enumerate(original))
+        object.__setattr__(self, "pixel_size", pixel_size)
 
     def _check_box(self, size: tuple[int, int], original: tuple[int, int]) -> tuple[float, ...]:
         """Return the box in pixels of the scaled image."""
@@ -114,7 +118,7 @@ class Grid:
         return f"Grid({self.rows}, {self.columns}{image})"
 
     def cell_size(self) -> tuple[float, float] | None:
-        """Return the width and height of a cell in pixels of the image that you passed; None without an image."""
+        """Return the width and height of a cell in pixels of the original size; None without an image."""
         if self.box is None:
             return None
         width, height = (self.box[axis + 2] - self.box[axis] for axis in (0, 1))

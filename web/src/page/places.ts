@@ -405,8 +405,9 @@ export class Places {
     const title = [head, kept ? `${this.name(kept)}: ${t(kept[0] ? "place-by" : "place-at")}` : t("place-mean"), this.isWithoutSinks ? t("place-hide") : ""].filter(Boolean).join(" · ");
     const label = (x: number, y: number, text: string, anchor = "start"): SVGElement =>
       s("text", { x, y, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, text);
-    let y = 28;
-    const children: Element[] = [label(0, 16, title)];
+    const lines = [title, this.view.note].filter(Boolean);
+    let y = 12 + 16 * lines.length;
+    const children: Element[] = lines.map((text, k) => label(0, 16 * (k + 1), text));
     for (const { picture } of this.pictures) {
       const [drawn, height] = picture.svg(WIDE);
       drawn.setAttribute("transform", `translate(0 ${y})`);

@@ -36,6 +36,8 @@ export interface View {
   /** Which element of a batch; null on a page of one. */
   readonly element: number | null;
   readonly title: string;
+  /** What the weights are divided by; "" for nothing. */
+  readonly note: string;
   /** By what heads are ranked; "" for what they do. Weights are signed where it is "change". */
   readonly lead: Lead | "";
   readonly queries: readonly Token[];

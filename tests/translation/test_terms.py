@@ -9,8 +9,9 @@ import torch
 from dikkat.translation import CorpusError, InputError, Settings, Tokenizer, Translation, TranslationModel
 from dikkat.translation.decoding.alignment import forced_weights, posteriors
 from dikkat.translation.decoding.pairs import PairScorer
-from dikkat.translation.decoding.term_use import use_terms
+from dikkat.translation.decoding.term_use import find_term, use_terms
 from dikkat.translation.terms import LONGEST, Terms
+from dikkat.translation.text.forms import Forms
 from dikkat.translation.text.slots import NO_SLOTS
 from translation.taught import untrained
 
@@ -53,8 +54,21 @@ def test_a_table_without_terms_raises_with_its_line(tmp_path, content, message):
 @pytest.mark.parametrize("term", ["", " ", "!", "\x01", "a" * (LONGEST + 1)])
 def test_a_term_is_words(term):
     for terms in ({term: "mandrin"}, {"chuck": term}):
-        with pytest.raises(InputError, match=r"terms, term 1: got .*expected words, at most 1,000 characters"):
-            Terms.of(terms)
+        for make_terms in (Terms, Terms.of):
+            with pytest.raises(InputError, match=r"terms, term 1: got .*expected words, at most 1,000 characters"):
+                make_terms(terms)
+
+
+def test_a_text_has_no_form_of_an_empty_term():
+    assert next(find_term("a b", "", Forms([])), None) is None
+
+
+@pytest.mark.parametrize("term", [" chuck", "chuck ", "cross  slide", "cross\nslide"])
+def test_terms_without_of_have_no_superfluous_spaces(term):
+    for terms in ({term: "mandrin"}, {"chuck": term}):
+        with pytest.raises(InputError, match=r"terms, term 1: got .*expected single spaces between words"):
+            Terms(terms)
+        Terms.of(terms)
 
 
 def test_a_term_is_text(translator):

@@ -37,6 +37,11 @@ class Terms:
     Attributes:
         targets: The translation of each source term.
 
+    Raises:
+        InputError: A term is empty, has no letter or digit, has superfluous spaces, or is longer than `LONGEST`
+            characters.
+        TypeError: A term is not a string.
+
     Example:
         >>> terms = Terms.of({"data range": "Datenbereich", "range": "Bereich"})
         >>> [(term.source, term.start) for term in terms.find("Range of a data range, arrange.")]
@@ -44,6 +49,15 @@ class Terms:
     """
 
     targets: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        for number, pair in enumerate(self.targets.items(), start=1):
+            for term in pair:
+                if _check_term(term, f"terms, term {number}") != term:
+                    raise InputError(
+                        f"terms, term {number}: got {term!r:.80}; expected single spaces between words and no outer "
+                        "spaces, as of `Terms.of`"
+                    )
 
     @classmethod
     def of(cls, terms: "Terms | Mapping[str, str]") -> "Terms":

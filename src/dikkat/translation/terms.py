@@ -142,11 +142,13 @@ def _check_term(term: str, name: str) -> str:
 
 
 def _key(unit: str) -> str:
-    return unit.rstrip("'’").casefold()
+    return unit.rstrip("'’").casefold().replace("i\u0307", "i").replace("ı", "i")  # İ is i with a dot
 
 
 def _matches(term: str, text: str) -> bool:
-    return text == term or text == term[0].upper() + term[1:] or (text == term.upper() and len(term) > 1)
+    dotted = term.replace("i", "İ")  # capitals in Turkish
+    capitals = {upper[0] + term[1:] for upper in (term.upper(), dotted.upper())}
+    return text == term or text in capitals or (len(term) > 1 and text in (term.upper(), dotted.upper()))
 
 
 def _ends_word(text: str, end: int) -> bool:

@@ -174,6 +174,11 @@ def test_an_ensemble_has_the_mean_of_the_logits(translator):
         ({"lost": ("9:30",)}, ("lost numbers",)),
         ({"lost": ("{name}",)}, ("lost placeholders",)),
         ({"lost": ("{name}", "9")}, ("lost numbers", "lost placeholders")),
+        ({"lost": ("14h05", "1 000", "٧")}, ("lost numbers",)),
+        *(
+            ({"lost": (text,)}, ("lost placeholders",))
+            for text in ("{0}", "%1$s", "%2", "https://x.org/2", "7@x.org", "<1>", "&#39;")
+        ),
         ({"invented": ("9",)}, ("invented numbers",)),
         ({"unknown": ("a",), "invented": ("9",), "finished": False}, ("unknown words", "cut", "invented numbers")),
     ],

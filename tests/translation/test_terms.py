@@ -9,8 +9,9 @@ import torch
 from dikkat.translation import CorpusError, InputError, Search, Settings, Tokenizer, Translation, TranslationModel
 from dikkat.translation.decoding.alignment import forced_weights, posteriors
 from dikkat.translation.decoding.pairs import PairScorer
-from dikkat.translation.decoding.term_use import use_terms
+from dikkat.translation.decoding.term_use import find_term, use_terms
 from dikkat.translation.terms import LONGEST, Terms
+from dikkat.translation.text.forms import Forms
 from dikkat.translation.text.slots import NO_SLOTS
 from translation.taught import untrained
 
@@ -53,8 +54,21 @@ def test_a_table_without_terms_raises_with_its_line(tmp_path, content, message):
 @pytest.mark.parametrize("term", ["", " ", "!", "\x01", "a" * (LONGEST + 1)])
 def test_a_term_is_words(term):
     for terms in ({term: "mandrin"}, {"chuck": term}):
-        with pytest.raises(InputError, match=r"terms, term 1: got .*expected words, at most 1,000 characters"):
-            Terms.of(terms)
+        for make_terms in (Terms, Terms.of):
+            with pytest.raises(InputError, match=r"terms, term 1: got .*expected words, at most 1,000 characters"):
+                make_terms(terms)
+
+
+def test_a_text_has_no_form_of_an_empty_term():
+    assert next(find_term("a b", "", Forms([])), None) is None
+
+
+@pytest.mark.parametrize("term", [" chuck", "chuck ", "cross  slide", "cross\nslide"])
+def test_terms_without_of_have_no_superfluous_spaces(term):
+    for terms in ({term: "mandrin"}, {"chuck": term}):
+        with pytest.raises(InputError, match=r"terms, term 1: got .*expected single spaces between words"):
+            Terms(terms)
+        Terms.of(terms)
 
 
 def test_a_term_is_text(translator):
@@ -78,6 +92,13 @@ def test_a_term_is_text(translator):
         ([".NET"], "Use .NET.", [(4, ".NET")]),
         (["老人"], "我看见老人了", [(3, "老人")]),
         (["кот"], "Кот и котик", [(0, "кот")]),
+        (
+            ["istek", "ilk istek"],
+            "İstek, ISTEK, istek, İSTEK: İlk istek",
+            [(0, "istek"), (7, "istek"), (14, "istek"), (21, "istek"), (28, "ilk istek")],
+        ),
+        (["ırmak", "is"], "Irmak, ırmak, IRMAK, irmak. Is", [(0, "ırmak"), (7, "ırmak"), (14, "ırmak"), (28, "is")]),
+        (["i", "ß", "straße"], "I İ i ß SS Straße STRASSE", [(0, "i"), (2, "i"), (4, "i"), (6, "ß"), (11, "straße")]),
         (["set"], "re-set the set_up", [(3, "set")]),
         (["range"], "", []),
         (["org", "file"], "See https://example.org/file, the file {file}.", [(34, "file")]),
@@ -87,7 +108,7 @@ def test_a_term_is_text(translator):
 def test_terms_match_whole_words(terms, text, found):
     result = Terms.of(dict.fromkeys(terms, "x")).find(text)
     assert [(each.start, each.source) for each in result] == found
-    assert all(text[each.start : each.end].lower() == each.source.lower() for each in result)
+    assert all(each.end - each.start == len(each.source) for each in result)
 
 
 # --- use

@@ -37,6 +37,11 @@ class Terms:
     Attributes:
         targets: The translation of each source term.
 
+    Raises:
+        InputError: A term is empty, has no letter or digit, has superfluous spaces, or is longer than `LONGEST`
+            characters.
+        TypeError: A term is not a string.
+
     Example:
         >>> terms = Terms.of({"data range": "Datenbereich", "range": "Bereich"})
         >>> [(term.source, term.start) for term in terms.find("Range of a data range, arrange.")]
@@ -44,6 +49,15 @@ class Terms:
     """
 
     targets: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        for number, pair in enumerate(self.targets.items(), start=1):
+            for term in pair:
+                if _check_term(term, f"terms, term {number}") != term:
+                    raise InputError(
+                        f"terms, term {number}: got {term!r:.80}; expected single spaces between words and no outer "
+                        "spaces, as of `Terms.of`"
+                    )
 
     @classmethod
     def of(cls, terms: "Terms | Mapping[str, str]") -> "Terms":
@@ -128,11 +142,13 @@ def _check_term(term: str, name: str) -> str:
 
 
 def _key(unit: str) -> str:
-    return unit.rstrip("'’").casefold()
+    return unit.rstrip("'’").casefold().replace("i\u0307", "i").replace("ı", "i")  # İ is i with a dot
 
 
 def _matches(term: str, text: str) -> bool:
-    return text == term or text == term[0].upper() + term[1:] or (text == term.upper() and len(term) > 1)
+    dotted = term.replace("i", "İ")  # capitals in Turkish
+    capitals = {upper[0] + term[1:] for upper in (term.upper(), dotted.upper())}
+    return text == term or text in capitals or (len(term) > 1 and text in (term.upper(), dotted.upper()))
 
 
 def _ends_word(text: str, end: int) -> bool:

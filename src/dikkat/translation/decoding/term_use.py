@@ -171,7 +171,7 @@ def find_term(text: str, term: str, forms: Forms) -> Iterator[Offsets]:
     spans = Units.of(text).spans
     words = [text[slice(*span)].strip(_APOSTROPHES).lower() for span in spans]
     index, count = 0, len(term_words)
-    while index + count <= len(words):
+    while 0 < count <= len(words) - index:
         if all(map(forms.are_forms, term_words, words[index : index + count])):
             yield spans[index][0], spans[index + count - 1][1]
             index += count

@@ -12,8 +12,8 @@ _FLAGS: dict[str, Callable[["Translation"], object]] = {
     "unknown words": lambda translation: any(any(map(str.isalnum, word)) for word in translation.unknown),
     "repeated": lambda translation: translation.repeated,
     "cut": lambda translation: not translation.finished,
-    "lost numbers": lambda translation: any(map(_has_digit, translation.lost)),
-    "lost placeholders": lambda translation: not all(map(_has_digit, translation.lost)),
+    "lost numbers": lambda translation: any(map(_is_number, translation.lost)),
+    "lost placeholders": lambda translation: not all(map(_is_number, translation.lost)),
     "invented numbers": lambda translation: translation.invented,
     "unused terms": lambda translation: translation.unused_terms,
 }
@@ -91,5 +91,6 @@ def join_sentences(line: str, translations: Sequence[Translation], spaces: Seque
     )  # fmt: skip
 
 
-def _has_digit(text: str) -> bool:
-    return any(map(str.isdigit, text))
+def _is_number(text: str) -> bool:
+    """Return whether a lost text is a number, such as `14h05`: only these begin and end with digits."""
+    return text[0].isdecimal() and text[-1].isdecimal()

@@ -156,7 +156,7 @@ def translate(
 
 @contextmanager
 def _sorted_rows() -> Iterator[list[tuple[float, str]]]:
-    """Return a context with a list of (confidence, text), whose sorted texts it prints at its end or an error."""
+    """Yield a list of (confidence, text), and print its texts by confidence at the end, also after an error."""
     rows = list[tuple[float, str]]()
     try:
         yield rows

@@ -164,6 +164,26 @@ def test_languages_of_a_memory_are_chosen_by_name(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("header", "languages", "source"),
+    [
+        ("en-US", ["fr", "en"], "en"),
+        ("EN_us", ["fr", "en-GB"], "en-GB"),
+        ("en", ["fr", "en-US"], "en-US"),
+        ("en-GB", ["en-US", "en-GB"], "en-GB"),
+        ("en", ["en-US", "en"], "en"),
+        ("en-AU", ["en-US", "en-GB"], "en-US"),
+        ("de", ["fr", "en"], "fr"),
+    ],
+)
+def test_the_header_of_a_memory_names_its_source_language_or_a_variant(tmp_path, header, languages, source):
+    variants = "".join(f'<tuv xml:lang="{name}"><seg>{name}</seg></tuv>' for name in languages)
+    text = f'<tmx version="1.4"><header srclang="{header}"/><body><tu>{variants}</tu></body></tmx>'
+    memory = CatalogueCorpus(written(tmp_path / "a.tmx", text))
+    expected = (source, next(name for name in languages if name != source))
+    assert (memory.languages, list(memory)) == (expected, [expected])
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         (ENTITY.replace("CONTENT", '"text"'), "the entity &a;, which is not expanded"),

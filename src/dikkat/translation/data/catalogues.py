@@ -164,14 +164,25 @@ class _Chooser:
 
 
 def _order(first: str | None, texts: dict[str, str]) -> tuple[str, str]:
+    """Return the languages of the two texts; the one closest to the header's source language `first` comes first."""
     a, b = texts
-    return (b, a) if first is not None and _text_in(first, {b: ""}) is not None and first != a else (a, b)
+    return (b, a) if first is not None and _closeness(b, first) > _closeness(a, first) else (a, b)
+
+
+def _closeness(language: str, reference: str) -> int:
+    """Return 2 for equal languages, 1 for variants of a language such as `en-US` and `en-GB`, else 0."""
+    a, b = _code(language), _code(reference)
+    return (a == b) + (a.partition("-")[0] == b.partition("-")[0])
+
+
+def _code(language: str) -> str:
+    return language.casefold().replace("_", "-")
 
 
 def _text_in(language: str, texts: dict[str, str]) -> str | None:
     """Return the text in a language, or else in the first variant of it: `en-US` for `en`."""
-    plain = {name.casefold().replace("_", "-"): text for name, text in reversed(texts.items())}
-    code = language.casefold().replace("_", "-")
+    plain = {_code(name): text for name, text in reversed(texts.items())}
+    code = _code(language)
     variants = [text for name, text in plain.items() if name.startswith(f"{code}-")]
     return plain.get(code, variants[-1] if variants else None)
 

@@ -67,6 +67,12 @@ def test_tags_of_xliff_move_with_their_words(run, model, tmp_path):
     assert f"{source}{target}" in path.read_text(encoding="utf-8")
 
 
+def test_elements_over_two_lines_move_with_their_words(run, model, messages):
+    messages.write_text(f'{PO}\nmsgid "She sees <b>Marie\\n</b>."\nmsgstr ""\n', encoding="utf-8")
+    made(run("translate", model, "--file", messages, "-o", messages, "--markup", "html"))
+    assert 'msgstr "Elle voit <b>Marie</b>' in messages.read_text(encoding="utf-8").replace(" </b>", "</b>")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

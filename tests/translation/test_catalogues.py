@@ -442,6 +442,18 @@ def test_a_filled_xliff_2_has_segments_in_their_initial_state(tmp_path):
     ]  # fmt: skip
 
 
+def test_line_ends_within_tags_and_elements_become_spaces(tmp_path):
+    text = XLIFF.replace('Open <g id="1">it</g>', '\n  Open <g\n id="1">the\n  door</g>\n\n')
+    gap = read_catalogue(written(tmp_path / "a.xlf", text)).gaps[1]
+    assert gap.sentences == ['Open <g id="1">the door</g> &amp; go<x id="2"/>']
+    path = written(tmp_path / "a.po", CHARSET + '\nmsgid "<a\\n href=\\"x\\">Open\\n it</a>\\n"\nmsgstr ""\n')
+    content = read_catalogue(path, markup=True)
+    assert [gap.sentences for gap in content.gaps] == [['<a href="x">Open it</a>']]
+    content.gaps[0].fill(["<b>Ouvre</b>"])
+    assert 'msgstr "<b>Ouvre</b>\\n"' in content.content().decode()
+    assert [len(gap.sentences) for gap in read_catalogue(path).gaps] == [3]
+
+
 @pytest.mark.parametrize(("package", "name"), [("polib", "a.po"), ("lxml", "a.tmx")])
 def test_a_missing_library_names_its_extra(tmp_path, monkeypatch, package, name):
     monkeypatch.setitem(sys.modules, package, None)

@@ -24,7 +24,7 @@ def fill(
     if search.n_best > 1:
         raise InputError(f"n_best: got {search.n_best} for {file}; expected 1, as each text has one translation")
     check_replaceable(output)  # before the work
-    catalogue = read_catalogue(file, replace_fuzzy=replace_fuzzy)
+    catalogue = read_catalogue(file, replace_fuzzy=replace_fuzzy, markup=markup is not None)
     filled = 0
     with lines.progress(lambda: sum(len(gap.sentences) for gap in catalogue.gaps)) as advance:
         for tagged in (False, True):
@@ -36,7 +36,7 @@ def fill(
                     numbers,
                     batch_size=batch_size,
                     search=search,
-                    markup="html" if tagged else markup,
+                    markup="html" if tagged else None,
                     split=split,
                     terms=terms,
                 )

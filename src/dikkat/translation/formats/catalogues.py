@@ -30,6 +30,7 @@ _BYTE_ORDER_MARK = "\ufeff"
 _HEADER_COMMENT = re.compile(r"\s*(#([\s#].*)?)?", re.DOTALL)
 # The lines of a PO entry and of comments before it, to the end of its last translation.
 _ENTRY = re.compile(r"""(?s:.*?)(?:^|[\r\n])[ \t]*msgstr[^\r\n]*(?:[\r\n]\s*(?:msgstr|")[^\r\n]*)*""")
+_INNER_BREAK = re.compile(r"(?<=\S)\s*\n\s*(?=\S)")
 _LINE = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
 
 
@@ -38,7 +39,7 @@ class Gap:
     """A missing translation.
 
     Attributes:
-        text: The source text; lines are translated one by one.
+        text: The source text; lines are translated one by one, but with `markup`, line ends become spaces.
         line: The line of the file, for messages.
         write: The function that takes the translation.
         markup: Whether the text has tags, which move with the words that they enclose.
@@ -48,6 +49,10 @@ class Gap:
     line: int
     write: Callable[[str], object]
     markup: bool = False
+
+    def __post_init__(self) -> None:
+        if self.markup:  # a line end has no meaning, and may be between two attributes or within an element
+            self.text = _INNER_BREAK.sub(" ", self.text)
 
     @property
     def sentences(self) -> list[str]:
@@ -98,7 +103,7 @@ class Catalogue:
     """A function that returns the file's content with the written translations."""
 
 
-def read_catalogue(path: Path, *, replace_fuzzy: bool = False) -> Catalogue:
+def read_catalogue(path: Path, *, replace_fuzzy: bool = False, markup: bool = False) -> Catalogue:
     """Return a PO or XLIFF file with its gaps.
 
     A filled PO entry is fuzzy, and has no previous source text (`#|`). A filled XLIFF target has the state
@@ -109,6 +114,7 @@ def read_catalogue(path: Path, *, replace_fuzzy: bool = False) -> Catalogue:
     Args:
         path: The file, by whose name `kind_of` tells the kind.
         replace_fuzzy: Whether fuzzy entries, and XLIFF targets in the states `new`, `initial` and `needs-…`, are gaps.
+        markup: Whether texts without inline elements are HTML too.
 
     Raises:
         CorpusError: The file is damaged, or the library that reads it is not installed.
@@ -117,16 +123,16 @@ def read_catalogue(path: Path, *, replace_fuzzy: bool = False) -> Catalogue:
     """
     kind = kind_of(path)
     if kind == "PO":
-        return _read_entries(path, replace_fuzzy)
+        return _read_entries(path, replace_fuzzy, markup)
     if kind == "XLIFF" and path.suffix.lower() != ".gz":
-        return _read_units(path, replace_fuzzy)
+        return _read_units(path, replace_fuzzy, markup)
     raise InputError(f"{path}: got a {kind} file; expected a PO or XLIFF file, or a text file with sentences")
 
 
 # --- PO
 
 
-def _read_entries(path: Path, replace_fuzzy: bool) -> Catalogue:
+def _read_entries(path: Path, replace_fuzzy: bool, markup: bool) -> Catalogue:
     catalogue, filled = open_catalogue(path), set[int]()
     result = Catalogue(content=lambda: _splice(catalogue, path, filled))
     for index, entry in enumerate(catalogue):
@@ -136,7 +142,7 @@ def _read_entries(path: Path, replace_fuzzy: bool) -> Catalogue:
             result.fuzzy += 1
             continue
         gaps = [
-            Gap(text, max(entry.linenum, 1), partial(_write_entry, entry, form, index, filled))
+            Gap(text, max(entry.linenum, 1), partial(_write_entry, entry, form, index, filled), markup)
             for form, text in _forms(entry, catalogue, path)
             if entry.fuzzy or not (entry.msgstr if form is None else entry.msgstr_plural.get(form))
         ]
@@ -192,7 +198,7 @@ def _splice(catalogue: Any, path: Path, filled: set[int]) -> bytes:
 # --- XLIFF
 
 
-def _read_units(path: Path, replace_unreviewed: bool) -> Catalogue:
+def _read_units(path: Path, replace_unreviewed: bool, markup: bool) -> Catalogue:
     with explaining_xml_errors(path) as etree:
         tree = etree.parse(str(path), etree.XMLParser(**PARSER_OPTIONS))
     if local_name(tree.getroot()) != "xliff":
@@ -219,7 +225,7 @@ def _read_units(path: Path, replace_unreviewed: bool) -> Catalogue:
         if tags <= _MOVABLE:
             text = _inner_xml(source, etree) if tags else "".join(source.itertext())
             write = partial(_write_target, unit, source, target, etree, bool(tags))
-            result.gaps.append(Gap(text, unit.sourceline, write, markup=bool(tags)))
+            result.gaps.append(Gap(text, unit.sourceline, write, bool(tags) or markup))
         else:
             result.coded += 1
     return result

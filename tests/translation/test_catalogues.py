@@ -442,6 +442,43 @@ def test_a_filled_xliff_2_has_segments_in_their_initial_state(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_target_follows_a_segmented_source(tmp_path):
+    segmented = '<source>Go.</source>\n<seg-source><mrk mtype="seg" mid="1">Go.</mrk></seg-source>\n  <note/>'
+    content = fill(written(tmp_path / "a.xlf", XLIFF.replace("<source>Go.</source>", segmented))).decode()
+    target = '<target state="needs-review-translation">‹Go.›</target>'
+    assert segmented.replace("\n  <note/>", f"\n  {target}\n  <note/>") in content
+
+
+def test_names_of_namespaces_are_escaped(tmp_path):
+    text = XLIFF.replace("<xliff ", '<xliff xmlns:q="http://x?a=1&amp;b=2" ')
+    content = fill(written(tmp_path / "a.xlf", text))
+    assert b'>\xe2\x80\xb9Open <g id="1">it</g> &amp; go<x id="2"/>\xe2\x80\xba</target>' in content
+
+
+@pytest.mark.parametrize(
+    ("file", "group", "unit", "count"),
+    [
+        ("no", None, None, 0),
+        ("no", None, "yes", 1),
+        ("no", "yes", None, 1),
+        ("yes", "no", None, 0),
+        (None, "no", "yes", 1),
+        (None, None, "no", 0),
+        (None, None, None, 1),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_nearest_choice_of_translate_counts(tmp_path, version, file, group, unit, count):
+    start = [XLIFF, XLIFF_2][version - 1].split("<file")[0]
+    choices = [f' translate="{choice}"' if choice else "" for choice in (file, group, unit)]
+    inner = "<segment><source>Go.</source></segment>" if version == 2 else "<source>Go.</source>"
+    names = ["file", "group", "unit" if version == 2 else "trans-unit"]
+    tags = [f"<{name}{choice}>" for name, choice in zip(names, choices, strict=True)]
+    ends = [f"</{name}>" for name in reversed(names)]
+    path = written(tmp_path / "a.xlf", start + "".join([*tags, inner, *ends]) + "</xliff>")
+    assert len(read_catalogue(path).gaps) == count
+
+
 def test_line_ends_within_tags_and_elements_become_spaces(tmp_path):
     text = XLIFF.replace('Open <g id="1">it</g>', '\n  Open <g\n id="1">the\n  door</g>\n\n')
     gap = read_catalogue(written(tmp_path / "a.xlf", text)).gaps[1]

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import quoteattr
 
 from dikkat.errors import InputError
 from dikkat.translation.data.catalogues import (
@@ -212,8 +213,8 @@ def _read_units(path: Path, replace_unreviewed: bool, markup: bool) -> Catalogue
     result = Catalogue(content=content)
     for unit in tree.iter(*(f"{{*}}{name}" for name in UNITS)):
         source, target = (next(unit.iterchildren(f"{{*}}{side}"), None) for side in ("source", "target"))
-        holder = unit if unit.get("translate") else unit.getparent()
-        if source is None or holder.get("translate") == "no" or not inner_text(source, path):
+        choice = next(filter(None, (element.get("translate") for element in (unit, *unit.iterancestors()))), "yes")
+        if source is None or choice == "no" or not inner_text(source, path):
             continue
         if target is not None and inner_text(target, path):
             unreviewed = is_unreviewed(unit, target)
@@ -239,7 +240,8 @@ def _inner_xml(element: Any, etree: Any) -> str:
 def _write_target(unit: Any, source: Any, target: Any, etree: Any, markup: bool, text: str) -> None:
     name = source.tag.replace("source", "target")
     if markup:
-        names = "".join(f' {f"xmlns:{prefix}" if prefix else "xmlns"}="{uri}"' for prefix, uri in source.nsmap.items())
+        declared = {f"xmlns:{prefix}" if prefix else "xmlns": uri for prefix, uri in source.nsmap.items()}
+        names = "".join(f" {attribute}={quoteattr(uri)}" for attribute, uri in declared.items())
         new = etree.fromstring(f"<target{names}>{text}</target>", etree.XMLParser(**PARSER_OPTIONS))
     else:
         new = etree.Element(name, nsmap=source.nsmap)
@@ -248,8 +250,9 @@ def _write_target(unit: Any, source: Any, target: Any, etree: Any, markup: bool,
         new.set("state", "needs-review-translation")
     else:
         unit.set("state", "initial")
-    new.tail = (source if target is None else target).tail
+    sibling = next(unit.iterchildren("{*}seg-source"), source) if target is None else target
+    new.tail = sibling.tail
     if target is None:
-        source.addnext(new)
+        sibling.addnext(new)
     else:
         unit.replace(target, new)

@@ -424,7 +424,7 @@ def test_the_length_penalty_is_the_one_of_the_best_bleu_of_validation_pairs():
 )
 def test_of_equal_scores_the_smaller_length_penalty_is_taken(monkeypatch, scores, wanted):
     left = iter(scores)
-    monkeypatch.setattr(loop_module, "_bleu", lambda *_: next(left))
+    monkeypatch.setattr(loop_module, "corpus_bleu", lambda *_: next(left))
     found = train(shorter(length_penalty=None, epochs=1), PAIRS, PAIRS, progress=False).translator
     assert found.settings.length_penalty == wanted
     assert next(left, None) is None
@@ -443,7 +443,7 @@ def test_ctrl_c_while_the_length_penalty_is_chosen_keeps_the_model(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop_module, "_bleu", interrupted)
+    monkeypatch.setattr(loop_module, "corpus_bleu", interrupted)
     found = train(shorter(length_penalty=None, epochs=1), PAIRS, PAIRS, progress=False)
     assert (found.interrupted, found.resumable, len(found.epochs)) == (True, False, 1)
     assert found.translator.settings.length_penalty is None
@@ -456,6 +456,8 @@ def test_a_length_penalty_stays_where_it_is_given_or_nothing_can_choose_it():
     blind = train(shorter(length_penalty=None), PAIRS, progress=False)
     assert given.settings.length_penalty == 0.5
     assert blind.scores is None
+    shortest = train(shorter(length_penalty=0.0), PAIRS, PAIRS, progress=False).translator
+    assert (shortest.settings.length_penalty, shortest.confidence_model.pairs) == (0.0, len(PAIRS))
     assert scored.sentences == len(PAIRS)
     assert blind.translator.settings.length_penalty is None
 

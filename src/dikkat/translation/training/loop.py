@@ -173,9 +173,9 @@ class Loop:
                 penalty, self.scores, confidence = self._best_penalty()
             except KeyboardInterrupt:
                 self.interrupted = True
-        penalty, stopped = self.group.total(penalty, self.interrupted)
+        penalty, scored, stopped = self.group.total(penalty, self.scores is not None, self.interrupted)
         self.interrupted = stopped > 0
-        if penalty:
+        if scored:
             settings = replace(self.settings, length_penalty=penalty)
             self.translator = replace(self.translator, settings=settings, confidence_model=confidence)
 

@@ -150,6 +150,16 @@ def test_weights_that_forget_are_not_kept(old):
         continue_training(old, CORRECTIONS, PAIRS, PAIRS, values={"learning_rate": 5.0, "epochs": 1, "warmup_steps": 0})
 
 
+def test_weights_are_measured_when_the_time_is_over(old):
+    limit = {"max_minutes": 1e-6, "learning_rate": 1e-6}
+    result = continue_training(old, CORRECTIONS, PAIRS, PAIRS, values=limit)
+    assert (result.after.right, result.after.bleu) == (0, result.before.bleu)
+    assert result.translator.memory.pairs == CORRECTIONS
+    assert result.epochs == 0
+    limited = replace(old.settings, max_minutes=1e-6)
+    assert [continuing._make_settings(limited, values).max_minutes for values in ({}, limit)] == [None, 1e-6]
+
+
 def test_what_cannot_be_continued(old, tmp_path):
     old.save(tmp_path / "int8", int8=True)
     with pytest.raises(InputError, match="translator: got int8 weights, which cannot be trained"):
@@ -158,6 +168,8 @@ def test_what_cannot_be_continued(old, tmp_path):
         ({"hidden_size": 64}, "hidden_size: got 64; expected 32, as in the trained model"),
         ({"tokenizer": "bpe"}, "tokenizer: got bpe; expected word, as in the trained model"),
         ({"average": 2}, "average: got 2; a continued training does not use it"),
+        ({"learning_rat": 1.0}, r"learning_rat: unknown setting; did you mean learning_rate\?"),
+        ({"zzz": 1.0}, "zzz: unknown setting; there are tokenizer, min_freq, .*, length_penalty"),
     ):
         with pytest.raises(SettingsError, match=message):
             continue_training(old, CORRECTIONS, PAIRS, PAIRS, values=values)

@@ -42,7 +42,7 @@ _MEASURED = 2  # epochs from one measurement to the next: translating takes as l
 _GUARD_PAIRS = 500  # old validation pairs whose translations are scored
 _VALUES: dict[str, Any] = {  # settings that options may change
     "epochs": 10, "schedule": "linear", "warmup_steps": 10, "batch_size": 32, "dropout": 0.1,
-    "r_drop": 0.0,
+    "r_drop": 0.0, "max_minutes": None,
 }  # fmt: skip
 _FEW = 50  # corrections, below which a smaller learning rate suffices
 _LEARNING_RATES = {True: 7e-4, False: 1.5e-3}  # for few and for many corrections
@@ -66,7 +66,7 @@ def continue_training(
     Each epoch has all corrections and at least twice as many old pairs, other ones in each epoch. After every second
     epoch, dikkat translates the corrections and up to 500 old validation pairs. The result has the weights with the
     most right corrections whose BLEU on the old validation pairs is at most 0.3 lower than before. The training ends
-    early if all corrections are right.
+    early if all corrections are right, or after `max_minutes`, which is not inherited from the translator's settings.
 
     The corrections in the translator's memory are learnt too. The memory of the result has the corrections that its
     weights have not learnt. The translator's settings of the vocabulary and the network stay. A word vocabulary gets a
@@ -87,9 +87,9 @@ def continue_training(
 
     Raises:
         CorpusError: There are no corrections, old pairs or validation pairs, or all are too long.
-        InputError: Weights in int8; several processes; no weights keep the old validation, or none learn a correction.
-        SettingsError: A setting of the vocabulary or the network with a value that differs from the translator's, or a
-            setting without effect.
+        InputError: Weights in int8; several processes; the BLEU of old validation pairs fell too far in all epochs.
+        SettingsError: An unknown setting, a value that is not allowed, a setting of the vocabulary or the network with
+            a value that differs from the translator's, or a setting without effect.
         KeyboardInterrupt: Ctrl-C.
 
     Example:
@@ -223,7 +223,7 @@ class _Loop(Loop):
 
     def _validate(self, batches: Batches) -> None:
         epoch = self.state.epoch + 1
-        if epoch % _MEASURED == 0 or epoch == self.settings.epochs:
+        if epoch % _MEASURED == 0 or epoch == self.settings.epochs or self._time_is_over:
             super()._validate(batches)
 
     def _bleu_of_sample(self) -> float:
@@ -283,14 +283,14 @@ def _measure(translator: Translator, guard: Sequence[Pair], corrections: Sequenc
 
 
 def _make_settings(old: Settings, values: Mapping[str, Any]) -> Settings:
-    options = Settings.options()
+    options, settings = Settings.options(), Settings.from_dict({**old.to_dict(), **_VALUES, **_FIXED, **values})
     for name, value in values.items():
         was = getattr(old, name)
         if options[name].group in ("Vocabulary", "Network") and value != was:
             raise SettingsError(f"{name}: got {value}; expected {was}, as in the trained model. Remove the setting")
         if name in _FIXED:
             raise SettingsError(f"{name}: got {value}; a continued training does not use it. Remove the setting")
-    return Settings.from_dict({**old.to_dict(), **_VALUES, **_FIXED, **values})
+    return settings
 
 
 def _store_unlearnt(translator: Translator, corrections: Sequence[Pair], report: Callable[[str], object]) -> None:

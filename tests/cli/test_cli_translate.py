@@ -98,6 +98,17 @@ def test_lines_to_check_come_first(run, model, tmp_path):
     assert numbers.count(1) == 2
 
 
+def test_an_error_of_a_late_line_comes_after_the_sorted_rows(run, model, tmp_path):
+    sentences = ["Go.", "The astronaut calm man.", "I lost.", "a" * 10_001]
+    (tmp_path / "lines").write_text("\n".join(sentences), encoding="utf-8")
+    confidences = [result.confidence for result in Translator.load(model).translate(sentences[:3])]
+    code, out, err = run("translate", model, "--file", tmp_path / "lines", "--sort", "confidence", "--batch-size", 1)
+    order = sorted(range(3), key=confidences.__getitem__)
+    assert [line.split("\t")[0] for line in out.splitlines()] == ["line", *(str(index + 1) for index in order)]
+    assert code == 2
+    assert f"{tmp_path / 'lines'}, line 4: " in err
+
+
 def test_a_model_without_confidence_cannot_sort(run, model, tmp_path):
     translator = Translator.load(model)
     dataclasses.replace(translator, confidence_model=None).save(tmp_path / "model")

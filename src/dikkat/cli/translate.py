@@ -1,7 +1,8 @@
 """`dikkat translate`."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -129,8 +130,7 @@ def translate(
     if sort and not as_json:
         print("\t".join(lines.COLUMNS), flush=True)
     number, source = 0, file if file or sentences else "standard input"
-    rows = list[tuple[float, str]]()
-    with naming_options(), lines.progress(lambda: lines.line_count(file)) as advance:
+    with naming_options(), _sorted_rows() as rows, lines.progress(lambda: lines.line_count(file)) as advance:
         for group in lines.groups(sentences, file):
             with lines.naming_lines(source, number):
                 for n_best in translator.translate_n_best(
@@ -149,11 +149,20 @@ def translate(
                             print(text, flush=True)
                     lines.warn_about(n_best[0], source, number)
                     advance()
-    for _, text in sorted(rows, key=itemgetter(0)):
-        print(text)
     if sentences:
         arguments = " ".join(map(shlex.quote, sentences))
         suggest(f"dikkat show {shlex.quote(str(model))} {arguments}, to see its attention")
+
+
+@contextmanager
+def _sorted_rows() -> Iterator[list[tuple[float, str]]]:
+    """Collect (confidence, text), and print the sorted texts at the end of the context, even after an error."""
+    rows = list[tuple[float, str]]()
+    try:
+        yield rows
+    finally:
+        for _, text in sorted(rows, key=itemgetter(0)):
+            print(text)
 
 
 def join(translators: Sequence[Translator]) -> BaseTranslator:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dikkat.errors import InputError
 from dikkat.translation.data.corpus import TsvCorpus
-from dikkat.translation.text.slots import find_spans
+from dikkat.translation.text.slots import find_span_offsets
 from dikkat.translation.text.special_tokens import SLOTS
 from dikkat.translation.text.units import UNIT, UNSPACED
 
@@ -90,7 +90,7 @@ class Terms:
 
     def find(self, text: str) -> list[Occurrence]:
         """Return the terms in a text, in order and without overlaps; none is a part of an address or placeholder."""
-        occurrences, end, spans = list[Occurrence](), 0, find_spans(text)
+        occurrences, end, spans = list[Occurrence](), 0, find_span_offsets(text)
         for unit in UNIT.finditer(text):
             start = unit.start()
             if start < end:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import regex
 
 from dikkat.errors import InputError
+from dikkat.translation.text.slots import count_digit_groups
 from dikkat.translation.text.units import WORD
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ _SCRIPTS = {
     "other": regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"),
 }
 BUCKET = 10  # source words: 1 to 10, 11 to 20 and so on
-_DIGIT_GROUP = regex.compile(r"\p{Nd}+")
 _BLANK = regex.compile(r"\s{2,}|[\t-\r]")  # a translation has one space instead
 
 
@@ -117,7 +117,7 @@ def _is_equal(hypothesis: str, reference: str) -> bool:
 
 
 def _count_wrong_numbers(source: str, hypothesis: str, reference: str) -> tuple[int, int]:
-    read, written, expected = (Counter(_DIGIT_GROUP.findall(text)) for text in (source, hypothesis, reference))
+    read, written, expected = map(count_digit_groups, (source, hypothesis, reference))
     return ((read & expected) - written).total(), (written - (read | expected)).total()
 
 

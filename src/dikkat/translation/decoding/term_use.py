@@ -16,7 +16,7 @@ from dikkat.translation.decoding.search import forced_scores
 from dikkat.translation.decoding.translation import Translation
 from dikkat.translation.terms import Occurrence, Terms
 from dikkat.translation.text.forms import Forms
-from dikkat.translation.text.slots import find_spans, overlaps
+from dikkat.translation.text.slots import find_span_offsets, overlaps
 from dikkat.translation.text.tokenizer import Offsets, Tokenizer
 from dikkat.translation.text.units import Units
 
@@ -218,7 +218,7 @@ def _find_replaced(line: _Line, term: Occurrence, weights: Tensor) -> Offsets | 
     source, units = Units.of(line.translation.source), Units.of(line.target)
     columns = [k for k, (start, end) in enumerate(source.spans) if start < term.end and term.start < end]
     linked = weights[:, columns].sum(1).tolist()
-    fixed = [*line.used, *find_spans(line.target)]
+    fixed = [*line.used, *find_span_offsets(line.target)]
     is_free = [is_word and not overlaps(span, fixed) for span, is_word in zip(units.spans, units.is_word, strict=True)]
     lengths = [end - start for start, end in units.spans]
     largest = max((weight for weight, may_replace in zip(linked, is_free, strict=True) if may_replace), default=0.0)

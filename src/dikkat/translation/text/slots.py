@@ -277,18 +277,18 @@ class Slots:
             >>> Slots().find_wrong("{name} left at 9.", "{name} ist um 8 gegangen.")
             (('9',), ('8',))
         """
-        used, lost, read = list[Offsets](), list[str](), Counter(_DIGITS.findall(source))
+        used, lost, read = list[Offsets](), list[str](), count_digit_groups(source)
         for span in _find_spans(_blank_slots(source)):
             written = self._written(span)
             if written is None:
                 continue
-            read |= Counter(_DIGITS.findall(written))
+            read |= count_digit_groups(written)
             offsets = _find(written, target, used) or _find(source[span.start : span.end], target, used)
             if offsets is None:
                 lost.append(written)
             else:
                 used.append(offsets)
-        return tuple(lost), tuple((Counter(_DIGITS.findall(target)) - read).elements())
+        return tuple(lost), tuple((count_digit_groups(target) - read).elements())
 
     def copies(self, text: str) -> bool:
         """Return whether a text with slots has neither letters nor numbers of a learnt shape."""
@@ -417,9 +417,14 @@ def _is_whole(text: str, offsets: Offsets) -> bool:
     )
 
 
-def find_spans(text: str) -> list[Offsets]:
+def find_span_offsets(text: str) -> list[Offsets]:
     """Return the offsets of numbers, addresses and placeholders in a text."""
     return [match.span() for match in SPAN.finditer(text)]
+
+
+def count_digit_groups(text: str) -> Counter[str]:
+    """Return the number of times that a text has each group of digits."""
+    return Counter(_DIGITS.findall(text))
 
 
 def overlaps(offsets: Offsets, used: Sequence[Offsets]) -> bool:

@@ -156,7 +156,7 @@ def translate(
 
 @contextmanager
 def _sorted_rows() -> Iterator[list[tuple[float, str]]]:
-    """Yield a list of (confidence, text), and print its texts by confidence at the end, also after an error."""
+    """Collect (confidence, text), and print the sorted texts at the end of the context, even after an error."""
     rows = list[tuple[float, str]]()
     try:
         yield rows

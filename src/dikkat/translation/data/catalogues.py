@@ -169,9 +169,9 @@ def _order(first: str | None, texts: dict[str, str]) -> tuple[str, str]:
     return (b, a) if first is not None and _closeness(b, first) > _closeness(a, first) else (a, b)
 
 
-def _closeness(language: str, wanted: str) -> int:
+def _closeness(language: str, reference: str) -> int:
     """Return 2 for equal languages, 1 for variants of a language such as `en-US` and `en-GB`, else 0."""
-    a, b = _code(language), _code(wanted)
+    a, b = _code(language), _code(reference)
     return (a == b) + (a.partition("-")[0] == b.partition("-")[0])
 
 

@@ -182,6 +182,44 @@ def test_more_terms_than_allowed_are_reported(translator):
     assert len(long.target) < 10_000
 
 
+@pytest.mark.parametrize(
+    ("source", "terms", "target", "lost", "invented"),
+    [
+        ("The man is calm.", {"man": "Renault 5"}, "Le Renault 5 est calme.", (), ()),
+        ("The man is calm.", {"calm": "5 1/2"}, "L'homme est 5 1/2.", (), ()),
+        ("See 5 apples.", {"5 apples": "cinq pommes"}, "Voir cinq pommes.", (), ()),
+        ("See 5 apples.", {"5 apples": "cinq pommes"}, "Voir 5 pommes.", (), ()),  # not used: the model's number
+        ("See 5 apples.", {"5 apples": "cinq pommes"}, "Voir les pommes.", ("5",), ()),
+        ("See 5 apples, 7.", {"5 apples": "cinq pommes"}, "Voir cinq pommes, 8.", ("7",), ("8",)),
+        ("5 man and 5 man", {"5 man": "cinq amis"}, "cinq amis et amis", ("5",), ()),
+        ("The man.", {"man": "Renault 5"}, "Renault 5, Renault 5.", (), ("5",)),  # one of two comes from the term
+    ],
+)
+def test_the_digits_of_used_terms_are_neither_lost_nor_invented(translator, source, terms, target, lost, invented):
+    translation = Translation(source, target, source.split(), target.split(), torch.zeros(0, 0), -1.0)
+    ((found,),) = translator._assess([[translation]], Terms.of(terms))
+    assert (found.lost, found.invented) == (lost, invented)
+
+
+@pytest.mark.parametrize("markup", [None, "html"])
+def test_a_term_with_a_digit_makes_no_flag(translator, markup):
+    for source in ("The man is calm.", "He's calm. The man is calm."):
+        found = translator.translate(source, terms={"calm": "R 5"}, markup=markup)
+        assert (found.target.count("R 5"), found.flags) == (source.count("calm"), ())
+
+
+def test_translations_that_terms_make_equal_are_one(translator):
+    terms, source = {"The man is calm": "ami"}, "The man is calm."
+    search = Search(beam=8, n_best=8)
+    ((*plain,),) = translator.translate_n_best([source], search=search)
+    ((*found,),) = translator.translate_n_best([source], search=search, terms=terms)
+    targets = [translation.target for translation in found]
+    assert len(set(targets)) == len(targets) < len(plain) == 8
+    samples = Search(sample=True, n_best=8, seed=1)
+    ((*drawn,),) = translator.translate_n_best([source], search=samples, terms=terms)
+    assert len(drawn) == 8 > len({translation.target for translation in drawn})
+
+
 class Judge(PairScorer):
     """A translator whose scores count the words of a reference, with given links between units."""
 

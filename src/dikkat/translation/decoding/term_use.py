@@ -123,16 +123,42 @@ def link_terms(weights: Tensor, terms: Terms, translation: Translation, units: S
 
     Attention does not know this of words that the model did not select.
     """
+    for used_spans in _used_spans(terms, translation, forms):
+        columns, rows = (
+            [index for index, span in enumerate(side.spans) if overlaps(span, [used])]
+            for side, used in zip(units, used_spans, strict=True)
+        )
+        weights[rows] = 0
+        weights[torch.tensor(rows).unsqueeze(1), torch.tensor(columns)] = 1 / len(columns)
+
+
+def blank_terms(terms: Terms, translation: Translation, tokenizer: Tokenizer) -> tuple[str, str]:
+    """Return the source and the target with line ends for the characters of used terms, so that no number is theirs."""
+    texts = translation.source, translation.target
+    if not terms.targets:
+        return texts
+    for spans in _used_spans(terms, translation, tokenizer.forms):
+        source, target = (
+            text[:start] + "\n" * (end - start) + text[end:] for text, (start, end) in zip(texts, spans, strict=True)
+        )
+        texts = source, target
+    return texts
+
+
+def unique_targets(translations: Sequence[Translation]) -> list[Translation]:
+    """Return the first translation with each target; terms may make targets equal."""
+    unique = dict[str, Translation]()
+    for translation in translations:
+        unique.setdefault(translation.target, translation)
+    return list(unique.values())
+
+
+def _used_spans(terms: Terms, translation: Translation, forms: Forms) -> Iterator[tuple[Offsets, Offsets]]:
+    """Yield the spans of used terms in the source and in the target."""
     occurrences = terms.find(translation.source)
     for term in dict.fromkeys(occurrence.target for occurrence in occurrences):
         sources = [(occurrence.start, occurrence.end) for occurrence in occurrences if occurrence.target == term]
-        for source_span, target_span in zip(sources, find_term(translation.target, term, forms), strict=False):
-            columns, rows = (
-                [index for index, span in enumerate(side.spans) if overlaps(span, [used])]
-                for side, used in zip(units, (source_span, target_span), strict=True)
-            )
-            weights[rows] = 0
-            weights[torch.tensor(rows).unsqueeze(1), torch.tensor(columns)] = 1 / len(columns)
+        yield from zip(sources, find_term(translation.target, term, forms), strict=False)
 
 
 def _choose(scorer: PairScorer, lines: Sequence[_Line], choices: Sequence[Choice], batch_size: int) -> None:

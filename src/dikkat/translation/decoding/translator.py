@@ -20,7 +20,7 @@ from dikkat.translation.decoding.hypothesis import Hypothesis, find_copies, repe
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence, read_windows
 from dikkat.translation.decoding.search import beam_search
-from dikkat.translation.decoding.term_use import link_terms, use_terms
+from dikkat.translation.decoding.term_use import blank_terms, link_terms, unique_targets, use_terms
 from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
@@ -159,7 +159,8 @@ class BaseTranslator(PairScorer):
         """Translate sentences into `search.n_best` translations each: `Search(beam=5, n_best=3)`, or samples.
 
         Arguments and errors are those of `translate_lines`. The iterator has a list for each sentence, in order: its
-        translations, best first, or samples in the order of drawing. An empty sentence has one translation.
+        translations, best first, or samples in the order of drawing. An empty sentence has one translation. With terms,
+        translations that become equal are one; samples stay.
         """
         if isinstance(lines, str):
             raise TypeError("sentences: got one string; expected several of them: [sentence]")
@@ -176,9 +177,11 @@ class BaseTranslator(PairScorer):
         size = _WINDOW_BATCHES * batch_size if batch_size > 1 else 1
         if markup is None:
             windows = read_windows(lines, size, check_sentence)
-            return (group for window in windows for group in self._translate(window, translate, split=split))
-        windows_ = read_windows(lines, size, self.marked)
-        return (group for window in windows_ for group in self._translate_marked(window, translate, batch_size, terms))
+            groups = (g for window in windows for g in self._translate(window, translate, terms, split=split))
+        else:
+            windows_ = read_windows(lines, size, self.marked)
+            groups = (g for window in windows_ for g in self._translate_marked(window, translate, batch_size, terms))
+        return groups if search.sample or not terms.targets else map(unique_targets, groups)
 
     def check_terms(self, terms: Terms | Mapping[str, str]) -> Terms:
         """Return the terms; raise `InputError` if a term is invalid, or the model cannot use terms."""
@@ -207,7 +210,7 @@ class BaseTranslator(PairScorer):
     def _translate_marked(
         self, window: Sequence[Marked], translate: _Translate, batch_size: int, terms: Terms
     ) -> list[list[Translation]]:
-        groups = self._assess(translate([text for _, text, _ in window]))
+        groups = self._assess(translate([text for _, text, _ in window]), terms)
         tagged = [group for (_, _, root), group in zip(window, groups, strict=True) if root.inside]
         pairs = [(translation.source, translation.target) for group in tagged for translation in group]
         unit_weights = iter(self.weights_of_units(pairs, batch_size, whole_spans=True) if pairs else [])
@@ -227,23 +230,26 @@ class BaseTranslator(PairScorer):
             for (sentence, _, root), group in zip(window, groups, strict=True)
         ]
 
-    def _translate(self, lines: Sequence[str], translate: _Translate, *, split: bool) -> list[list[Translation]]:
+    def _translate(
+        self, lines: Sequence[str], translate: _Translate, terms: Terms, *, split: bool
+    ) -> list[list[Translation]]:
         if not split or self.source_tokenizer.several:
-            return self._assess(translate(lines))
+            return self._assess(translate(lines), terms)
         memories = self._memories()
         texts = [([line], []) if find_stored(memories, line) else sentences_of(line) for line in lines]
         results = iter(translate([s for sentences, _ in texts for s in sentences]))
-        return self._assess(
+        joined = (
             groups[0] if len(sentences) == 1 else [join_sentences(line, t, spaces) for t in zip(*groups, strict=False)]
             for line, (sentences, spaces) in zip(lines, texts, strict=True)
             for groups in [[next(results) for _ in sentences]]
         )
+        return self._assess(joined, terms)
 
-    def _assess(self, groups: Iterable[list[Translation]]) -> list[list[Translation]]:
-        """Add the lost and invented numbers of each translation, and its confidence."""
+    def _assess(self, groups: Iterable[list[Translation]], terms: Terms) -> list[list[Translation]]:
+        """Add the lost and invented numbers of each translation outside of used terms, and its confidence."""
 
         def assessed(translation: Translation) -> Translation:
-            lost, invented = self.slots.find_wrong(translation.source, translation.target)
+            lost, invented = self.slots.find_wrong(*blank_terms(terms, translation, self.target_tokenizer))
             if lost or invented:
                 translation = replace(translation, lost=lost, invented=invented)
             if self.confidence_model is None:

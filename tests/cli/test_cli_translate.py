@@ -58,6 +58,7 @@ def test_translations_as_lines_of_json(run, model):
             "lost": [],
             "invented": [],
             "confidence": other.confidence,
+            "sources": [],
             "unused_terms": [],
             "flags": list(other.flags),
             "alignment": [max(range(len(row)), key=row.__getitem__) for row in other.weights.tolist()],

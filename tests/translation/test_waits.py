@@ -1,7 +1,9 @@
 """What a training and a search ask of a device, counted on a CPU without its compiled kernels."""
 
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -118,8 +120,8 @@ def test_another_device_gets_more_sentences_at_once() -> None:
         def _models(self) -> tuple[SimpleNamespace, ...]:
             return (SimpleNamespace(output_bias=self._bias),)
 
-        def _translate(self, lines: Sequence[str], batch_size: int, search: Search, *, split: bool) -> list[list[str]]:
-            asked.append(batch_size)
+        def _translate(self, lines: Sequence[str], translate: partial[Any], *_: Any, split: bool) -> list[list[str]]:
+            asked.append(translate.keywords["batch_size"])
             return [[line] for line in lines]
 
     for is_cpu in (True, False):

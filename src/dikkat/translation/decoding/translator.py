@@ -446,10 +446,10 @@ class Translator(BaseTranslator):
         Example:
             >>> import copy
             >>> corrected = copy.deepcopy(translator)
-            >>> corrected.correct("Go.", "Elle voit l'homme.")
+            >>> corrected.correct("Go.", "Va ! Va !")
             []
             >>> corrected.translate("Go.").target
-            "Elle voit l'homme."
+            'Va ! Va !'
         """
         check_sentence(source, "source")
         check_sentence(target, "target")

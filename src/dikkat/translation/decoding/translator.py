@@ -446,10 +446,10 @@ class Translator(BaseTranslator):
         Example:
             >>> import copy
             >>> corrected = copy.deepcopy(translator)
-            >>> corrected.correct("Go.", "Va ! Va !")
+            >>> corrected.correct("Go.", "Va va !")
             []
             >>> corrected.translate("Go.").target
-            'Va ! Va !'
+            'Va va !'
         """
         check_sentence(source, "source")
         check_sentence(target, "target")

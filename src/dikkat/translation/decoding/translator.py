@@ -446,10 +446,10 @@ class Translator(BaseTranslator):
         Example:
             >>> import copy
             >>> corrected = copy.deepcopy(translator)
-            >>> corrected.correct("Go.", "Va va !")
+            >>> corrected.correct("Go.", "Va !")
             []
             >>> corrected.translate("Go.").target
-            'Va va !'
+            'Va !'
         """
         check_sentence(source, "source")
         check_sentence(target, "target")

@@ -62,7 +62,7 @@ COMMANDS = {
     "align": Command("MODEL IN --output OUT", "pairs", "file"),
     "evaluate": Command("MODEL --corpus IN --report OUT", "pairs", "folder"),
     "show": Command("MODEL --file IN --output OUT", "sentences", "folder"),
-    "correct": Command("MODEL IN", "pairs"),
+    "correct": Command("CORRECTED IN", "pairs"),
     "info": Command("IN", "model"),
     "quantize": Command("IN --output OUT", "model", "folder"),
     "export": Command("IN --html OUT", "model", "file"),
@@ -100,7 +100,8 @@ SILENT = ("train", "train --from", "translate a catalogue", "align", "correct")
 # A model is a folder, and a corpus is read twice: neither comes through a pipe.
 REFUSED = {
     (name, given)
-    for name in ("train", "train --from", "translate a catalogue", "evaluate", "info", "quantize", "export", "serve")
+    for name in ("train", "train --from", "translate a catalogue", "correct", "evaluate", "info", "quantize")
+    + ("export", "serve")
     for given in INPUTS[1:3]
 }
 # No sentence is as good as any other number.
@@ -126,7 +127,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        shutil.copytree(taught_model(tmp_path_factory), folder / "model")
+        for copy in ("model", "corrected"):
+            shutil.copytree(taught_model(tmp_path_factory), folder / copy)
         texts = {
             "pairs": "".join(f"{source}\t{target}\n" for source, target in PAIRS),
             "corrections": "She won.\tElle a gagné.\n",
@@ -174,6 +176,7 @@ def arguments(world: Path, name: str, given: str, out: Path) -> tuple[list[str],
         "IN": source,
         "OUT": str(out),
         "MODEL": str(world / "model"),
+        "CORRECTED": str(world / "corrected"),
         "PAIRS": str(world / "pairs"),
         "VALIDATION": str(world / "validation"),
     }

@@ -317,6 +317,6 @@ def test_weights_of_one_query_give_the_output(packed: bool, masked: torch.dtype 
     mask = {None: None, torch.bool: is_seen, torch.float32: torch.where(is_seen, torch.randn(11), -1e9)}[masked]
     options = {"attn_mask": mask, "scale": 0.4, "enable_gqa": not packed}
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, **options)
-    weights = weights_of_one_query(query, key, value, **options)
+    weights = weights_of_one_query({"query": query, "key": key, "value": value, **options})
     output = torch.einsum("bhm,bhmd->bhd", weights, value.repeat_interleave(3, 1))
     torch.testing.assert_close(output, expected.reshape(1, 6, 7))

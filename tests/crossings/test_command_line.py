@@ -98,12 +98,8 @@ def _left_out(name: str, given: str, output: str) -> str | None:
 # What they print is their result, and goes to OUT.
 SILENT = ("train", "train --from", "translate a catalogue", "align", "correct")
 # A model is a folder, and a corpus is read twice: neither comes through a pipe.
-REFUSED = {
-    (name, given)
-    for name in ("train", "train --from", "translate a catalogue", "correct", "evaluate", "info", "quantize")
-    + ("export", "serve")
-    for given in INPUTS[1:3]
-}
+READ_TWICE = ["train", "train --from", "translate a catalogue", "correct", "evaluate"]
+REFUSED = {(name, given) for name in (*READ_TWICE, "info", "quantize", "export", "serve") for given in INPUTS[1:3]}
 # No sentence is as good as any other number.
 DONE = {("translate", "empty"), ("translate a catalogue", "empty"), ("align", "empty")}
 # Status and message where no name helps: of all sentences.

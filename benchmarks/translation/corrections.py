@@ -3,7 +3,8 @@
     python -m benchmarks.translation.corrections FOLDER [--corrections 200]
 
 FOLDER has for each corpus the translator `NAME`, its training pairs `NAME.train.tsv`, the validation pairs of its
-training `NAME.dev.tsv`, held-out pairs `NAME.val.tsv`, and other pairs that it has not seen, `NAME.unrelated.tsv`. The first held-out pairs are the corrections. Each one is translated with the corrections before it, and then stored.
+training `NAME.dev.tsv`, held-out pairs `NAME.val.tsv`, and other pairs that it has not seen, `NAME.unrelated.tsv`. The
+first held-out pairs are the corrections. Each one is translated with the corrections before it, and then stored.
 """
 
 import argparse

@@ -55,7 +55,10 @@ def set_masses(weights: Tensor, spans: dict[str, slice], masses: dict[str, float
 
 def compare(result: Tensor, expected: Tensor, tensors: list[Tensor], dtype: torch.dtype) -> None:
     factor = torch.sin(torch.arange(expected.numel(), dtype=torch.float64)).view(expected.shape)
-    gradients = [torch.autograd.grad((output.double() * factor).sum(), tensors) for output in (result, expected)]
+    gradients = [
+        torch.autograd.grad((output.double() * factor).sum(), tensors, materialize_grads=True)
+        for output in (result, expected)
+    ]
     limits = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
     for found, right in zip((result, *gradients[0]), (expected, *gradients[1]), strict=True):
         torch.testing.assert_close(found.double(), right.double(), **limits)
@@ -103,3 +106,26 @@ def test_a_hidden_value_that_is_not_finite_has_no_effect(arguments: dict[str, An
     with dikkat.change(model, spans={"a": slice(5, 17)}, **arguments):
         result, expected = model(query, key, spoilt), model(query, key, value)
     torch.testing.assert_close(result[..., :-1, :], expected[..., :-1, :], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("heads", [None, [0, 2]])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 1)])
+def test_given_weights(shape: tuple[int, ...], heads: list[int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edits, "_edited_rows", None)  # the call takes no other path
+    tensors, model = operands(torch.float64), Causal()
+    table = torch.rand(*shape, TOKENS, TOKENS, dtype=torch.float64).tril_()
+    table /= table.sum(-1, keepdim=True)
+    table[..., 3, :] = 0  # a row without weights
+    with dikkat.change(model, weights=table, heads=heads):
+        result = model(*tensors)
+    weights = table.expand(2, 3, -1, -1).clone()
+    if heads is not None:
+        weights[:, 1] = weights_of(*tensors[:2])[:, 1]
+    compare(result, weights @ tensors[2], tensors, torch.float64)
+
+
+def test_given_weights_of_hidden_keys_are_refused() -> None:
+    model, table = Causal(), torch.full((TOKENS, TOKENS), 1 / TOKENS)
+    refused = pytest.raises(ValueError, match="weights: got a weight above 0 for a key that the model hides")
+    with refused, dikkat.change(model, weights=table):
+        model(*operands(torch.float32))

@@ -18,9 +18,10 @@ const ended = (going) => {
     if (done) return value;
   }
 };
-for (const { text, options = {}, plain = false, chosen, entities, given } of asked) {
+for (const { text, options = {}, plain = false, chosen, entities, given, corrections = [] } of asked) {
   try {
     const translator = (translators[plain] ??= await Translator.unpack(model, plain));
+    const corrected = corrections.map((pair) => translator.correct(...pair));
     const pins = new Map((chosen?.pins ?? []).map(([step, each]) => [step, new Map(each)]));
     const own = { ...DEFAULT, ...options, chosen: chosen ? { tokens: chosen.tokens ?? [], pins } : NOTHING };
     const started = performance.now();
@@ -29,7 +30,7 @@ for (const { text, options = {}, plain = false, chosen, entities, given } of ask
     const votes = (each) => each.steps.map((step) => [...network.votes(each.sourceIds, step.weights, step.token)]);
     const seconds = (performance.now() - started) / 1000;
     found.push({
-      seconds,
+      seconds, corrected,
       kind: translator.network.arithmetic.kind,
       source: translator.encode(text),
       weighed: given === undefined ? [] : ended(translator.weighing(text, given)),
@@ -38,6 +39,7 @@ for (const { text, options = {}, plain = false, chosen, entities, given } of ask
         tokens: each.targetTokens.filter((_, k) => each.ids[k] !== END),
         weights: options.light ? [] : each.steps.flatMap(({ weights }, k) => (each.ids[k] === END ? [] : [[...weights]])),
         votes: options.votes ? votes(each) : [],
+        sources: options.light ? [] : each.steps.flatMap(({ sources }, k) => (k in each.ids && each.ids[k] !== END ? [sources] : [])),
       })),
     });
   } catch (error) {

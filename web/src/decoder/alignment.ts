@@ -1,6 +1,6 @@
 /** Which word translates which, as `dikkat.translation.decoding.alignment` and `.text.units` have it. */
-import { softmax, type Network, type State } from "./network";
-import { gainOf, type Read } from "./search";
+import { softmax, type Network } from "./network";
+import { forced, gainOf, type Read } from "./search";
 import { SPAN } from "./slots";
 import { BEGIN, SPACE, type Span } from "./tokenizer";
 
@@ -35,13 +35,14 @@ export function unitsOf(text: string): Units {
  * the step had seen one position alone, of the places with the largest weights; and a little by attention itself.
  * Shankar and Sarawagi (2019), section 3. Yields between steps.
  */
-export function* posteriors(network: Network, target: readonly number[], { memory, state: first }: Read): Generator<void, Float64Array[]> {
+export function* posteriors(network: Network, target: readonly number[], read: Read): Generator<void, Float64Array[]> {
+  const { memory } = read;
   const places = [...Array(memory.size).keys()];
   const rows: Float64Array[] = [];
-  let state: State = first;
+  const steps = yield* forced(network, read, target);
   for (const [index, token] of target.entries()) {
-    const last = target[index - 1] ?? BEGIN;
-    const [step] = network.steps([last], memory, [state]);
+    const [last, step] = [target[index - 1] ?? BEGIN, steps[index]];
+    const state = steps[index - 1]?.state ?? read.state;
     const root = (place: number) => Math.log(step!.weights[place]!) / 2;
     const most = [...places].sort((one, other) => root(other) - root(one)).slice(0, TRIED);
     const scores = network.tokenScores(network.alone(last, memory, state, most));
@@ -49,7 +50,6 @@ export function* posteriors(network: Network, target: readonly number[], { memor
     const chanceOf = (place: number) => chances[most.indexOf(place)] ?? 0;
     rows.push(Float64Array.from(places, (place) => (1 - ATTENTION) * chanceOf(place) + ATTENTION * step!.weights[place]!));
     yield;
-    state = step!.state;
   }
   return rows;
 }

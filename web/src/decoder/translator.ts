@@ -2,10 +2,11 @@
 import { agreed, ofUnits, posteriors, unitsOf } from "./alignment";
 import { sentencesOf } from "./lines";
 import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
+import { normalised, PairMemory, type StoredPair } from "./memory";
 import { Network, type Settings } from "./network";
 import { Refusal } from "./refusal";
-import { check, choosing, NOTHING, opened, type Chosen, type Hypothesis, type Opened, type Options, type Read, type SlotBits } from "./search";
-import { restored, Slots, writtenOut, type StoredSlots } from "./slots";
+import { check, choosing, forced, NOTHING, opened, type Chosen, type Hypothesis, type Opened, type Options, type Read, type SlotBits } from "./search";
+import { restored, Slots, writtenOut, type Masked, type StoredSlots } from "./slots";
 import { readBundle, readTensors, unpacked } from "./tensors";
 import { END, Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
 
@@ -37,6 +38,14 @@ interface EncodedSource extends Encoded {
   readonly unknown: string[];
 }
 
+/** What became of a correction: words that the model cannot write, and the text that it writes. */
+export interface Corrected {
+  readonly unknown: string[];
+  readonly target: string;
+}
+
+const NO_SLOTS = new Slots();
+
 export const DEFAULT: Options = { beam: 5, best: 1, chosen: NOTHING };
 
 export class Translator {
@@ -49,6 +58,7 @@ export class Translator {
     readonly source: Tokenizer,
     readonly target: Tokenizer,
     readonly slots: Slots,
+    readonly memory: PairMemory,
   ) {}
 
   /** Loads a model from its files by name. */
@@ -58,7 +68,7 @@ export class Translator {
       const { settings, slots } = JSON.parse(text("settings.json")) as { settings: Settings; slots?: StoredSlots };
       const network = new Network(settings, readTensors(files.get("model.safetensors")!), plain);
       const [source, target] = ["source", "target"].map((side) => Tokenizer.from(text(`${side}.tokenizer.json`)));
-      return new Translator(network, source!, target!, new Slots(slots));
+      return new Translator(network, source!, target!, new Slots(slots), PairMemory.from(files.get("memory.safetensors")!));
     } catch (error) {
       throw error instanceof Refusal ? error : new Refusal("damaged", String(error));
     }
@@ -79,10 +89,39 @@ export class Translator {
   /** Tokens of a sentence; throws a refusal if it cannot be read. */
   encode(sentence: string): EncodedSource {
     this.check(sentence);
-    const [source, target] = this.slots.mask(sentence);
+    const stored = this.memory.find(sentence);
+    const [source, target] = stored ? this.masked({ ...stored, source: sentence }) : this.slots.mask(sentence);
     const { ids, pieces, spans } = this.source.encode(source);
     const copy = this.slots.copies(source.text) ? restored(source.text, target.parts) : null;
     return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, copy, unknown: this.source.unknown(source) };
+  }
+
+  /** Both texts of a pair, with the slots that both have. */
+  private masked({ source, target, hasSlots }: Pick<StoredPair, "source" | "target" | "hasSlots">): [Masked, Masked] {
+    return (hasSlots ? this.slots : NO_SLOTS).mask(source, target);
+  }
+
+  /**
+   * Stores a correction, which later translations follow, as `Translator.correct` of Python does. Throws a refusal of
+   * an empty text, and of a source without letters.
+   */
+  correct(source: string, target: string): Corrected {
+    for (const text of [source, target]) this.check(text);
+    const read = (hasSlots: boolean) => {
+      const masks = this.masked({ source, target, hasSlots });
+      return { source, target, hasSlots, masks, sourceIds: this.source.encode(masks[0]).ids, targetIds: this.target.encode(masks[1]).ids };
+    };
+    let pair = read(true);
+    const old = this.memory.findIds(pair.sourceIds);
+    if (old && normalised(old.source) !== normalised(source) && old.targetIds.join() !== pair.targetIds.join()) pair = read(false); // equal but for numbers
+    if (!pair.sourceIds.length || !pair.targetIds.length) throw new Refusal("correction-empty");
+    if (this.slots.copies(this.slots.mask(source)[0].text)) throw new Refusal("correction-letters");
+    const { masks: [, written], sourceIds, targetIds } = pair;
+    const steps = ended(forced(this.network, ended(this.reading(sourceIds)), targetIds));
+    const keys = steps.flatMap(({ readout }) => [...this.memory.states.key(readout)]);
+    this.memory.add({ source, target, sourceIds, targetIds, keys: Float32Array.from(keys), bias: this.memory.bias, hasSlots: pair.hasSlots });
+    const unknown = targetIds.includes(UNKNOWN) ? this.target.unknown(written) : [];
+    return { unknown, target: writtenOut(this.target.decode(targetIds), written.parts) };
   }
 
   private check(sentence: string): void {
@@ -99,7 +138,7 @@ export class Translator {
     this.check(given);
     if (entities) return yield* this.marked(given, options, entities);
     if (!this.encode(given).ids.length) return [];
-    const sentences = this.source.several ? [{ sentence: given, space: "" }] : sentencesOf(given);
+    const sentences = this.source.several || this.memory.find(given) ? [{ sentence: given, space: "" }] : sentencesOf(given);
     const groups: Translation[][] = [];
     let [before, steps, places] = ["", 0, 0];
     for (const { sentence, space } of sentences) {
@@ -136,7 +175,7 @@ export class Translator {
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
     const [readsWord, beginsWord] = [this.source, this.target].map((tokenizer) => (id: number) => tokenizer.beginsWord(id));
-    const search = choosing(this.network, encoded.ids, read, options, this.slotBits(encoded.ids), readsWord!, beginsWord!);
+    const search = choosing(this.network, this.memory.states, encoded.ids, read, options, this.slotBits(encoded.ids), readsWord!, beginsWord!);
     const found = yield* showing(search, (ids) => () => writtenOut(this.target.decode(ids), encoded.slots));
     return found.map((each) => this.translation(text, encoded, each));
   }
@@ -172,20 +211,17 @@ export class Translator {
 
   /** Translates without pauses. */
   translate(sentence: string, options: Options = DEFAULT, entities: Entities | null = null): Translation[] {
-    const going = this.translating(sentence, options, entities);
-    let found = going.next();
-    while (!found.done) found = going.next();
-    return found.value;
+    return ended(this.translating(sentence, options, entities));
   }
 
   private translation(text: string, encoded: EncodedSource, found: Hypothesis): Translation {
-    const { network, target } = this;
+    const { network, target, memory: { states } } = this;
     // A slot that the source lacks gives nothing.
     const written = [...found.steps.keys()].filter((step) => step >= found.ids.length || target.slot(found.ids[step]!) < encoded.slots.length);
     const taken = written.map((step) => found.steps[step]!);
     const ids = written.flatMap((step) => found.ids[step] ?? []);
     const copied = ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, taken[index]!.weights) : null));
-    let steps: Opened[] | undefined;
+    let openedSteps: Opened[] | undefined;
     return {
       source: text,
       sourceTokens: encoded.pieces,
@@ -198,7 +234,7 @@ export class Translator {
       repeated: found.repeated,
       unknown: encoded.unknown,
       get steps() {
-        return (steps ??= opened(network, ids, taken, encoded.slots));
+        return (openedSteps ??= opened(network, states, ids, taken, encoded.slots));
       },
     };
   }
@@ -241,6 +277,14 @@ function joined(source: string, parts: readonly Translation[], spaces: readonly 
     finished: parts.every(({ finished }) => finished), repeated: parts.some(({ repeated }) => repeated),
     unknown: parts.flatMap((each) => each.unknown),
   };
+}
+
+/** What a generator returns, without pauses. */
+function ended<T>(going: Generator<unknown, T>): T {
+  for (;;) {
+    const { done, value } = going.next();
+    if (done) return value;
+  }
 }
 
 /** Runs a generator with a text for each of its pauses. */

@@ -473,6 +473,12 @@ const TABLE = {
     "Bu modelde dikkat yok; sayfa etiketleri yerleştiremez. Etiketleri çıkarın.",
     "该模型没有注意力，无法放置标签。请去掉标签。",
   ],
+  "correction-empty": ["Write the right translation.", "Doğru çeviriyi yazın.", "请写出正确的译文。"],
+  "correction-letters": [
+    "A text without letters is always copied, so you cannot correct it.",
+    "Harf içermeyen bir metin hep kopyalanır; bu yüzden düzeltilemez.",
+    "没有字母的文本总是照抄，不能更正。",
+  ],
 } satisfies Record<string, [string, string, string]>;
 
 export type Phrase = keyof typeof TABLE;

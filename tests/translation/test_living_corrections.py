@@ -15,7 +15,8 @@ SLOTTED = [
 ]  # fmt: skip
 ASKED = [
     *(source for source, _ in [*NEW, *PAIRS, *SLOTTED]), "He sees 14 men.", "Go to {b}. Go.",
-    " Go  to {a}.  Go. ", "Go. I lost.", "She is the man.", "Where is the calm man?", "I'm lost.", "The man is home.", "Marie is calm.", "Zanzibar is calm.",
+    " Go  to {a}.  Go. ", "Go. I lost.", "She is the man.", "Where is the calm man?", "I'm lost.", "The man is home.",
+    "Marie is calm.", "Zanzibar is calm.",
     "",
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 
 const built = fileURLToPath(new URL("../../src/dikkat/show/living.js", import.meta.url));
-const { Translator, DEFAULT, NOTHING } = await import(built);
+const { Translator, DEFAULT, NOTHING, flagsOf } = await import(built);
 const END = 3;
 const page = await readFile(process.argv[2], "utf8");
 const model = /<script id="dikkat-model"[^>]*>([^<]*)</.exec(page)[1];
@@ -38,6 +38,7 @@ for (const { text, options = {}, plain = false, chosen, entities, given, correct
         ids: each.ids, target: each.target, score: each.score, finished: each.finished, repeated: each.repeated, unknown: each.unknown,
         tokens: each.targetTokens.filter((_, k) => each.ids[k] !== END),
         weights: options.light ? [] : each.steps.flatMap(({ weights }, k) => (each.ids[k] === END ? [] : [[...weights]])),
+        confidence: each.confidence, flags: Object.keys(flagsOf(each)), lost: each.lost, invented: each.invented, unused: each.unusedTerms,
         votes: options.votes ? votes(each) : [],
         sources: options.light ? [] : each.steps.flatMap(({ sources }, k) => (k in each.ids && each.ids[k] !== END ? [sources] : [])),
       })),

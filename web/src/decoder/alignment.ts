@@ -14,16 +14,19 @@ export interface Units {
 export const LETTER = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
 const UNSPACED = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar"].map((script) => `\\p{Script=${script}}`).join("");
 const WORD = `(?=[${LETTER}])(?!\\p{Nd})[${UNSPACED}ーｰ][\\p{M}\\p{Join_Control}ﾞﾟ]*`;
-const UNIT = new RegExp(`${SPAN.source}|${WORD}|(?:(?!${WORD})[${LETTER}])+['’]?|[^${LETTER}${SPACE}]`, "gu");
+const UNIT = new RegExp(`${WORD}|(?:(?!${WORD})[${LETTER}])+['’]?|[^${LETTER}${SPACE}]`, "gu");
+const UNIT_OR_SPAN = new RegExp(`${SPAN.source}|${UNIT.source}`, "gu");
+/** A letter of a script without spaces, at the beginning. */
+export const LETTER_OF_UNSPACED = new RegExp(`^${WORD}`, "u");
 
 /** Places of a step that are tried. */
 const TRIED = 4;
 /** The weight of attention itself. */
 const ATTENTION = 0.01;
 
-/** The units of a text: `l'homme.` has `l'`, `homme` and a full stop, `{a b}3.5` has two. */
-export function unitsOf(text: string): Units {
-  const found = [...text.matchAll(UNIT)];
+/** The units of a text: `l'homme.` has `l'`, `homme` and a full stop, `{a b}3.5` has two, or seven if spans are not one. */
+export function unitsOf(text: string, wholeSpans = true): Units {
+  const found = [...text.matchAll(wholeSpans ? UNIT_OR_SPAN : UNIT)];
   return {
     spans: found.map(({ 0: unit, index }) => [index, index + unit.length]),
     isWord: found.map(([unit]) => /^[\p{L}\p{N}_]/u.test(unit)),

@@ -2,6 +2,7 @@
 import type { Source, States } from "./memory";
 import type { Memory, Network, Pins, State, Step } from "./network";
 import { Refusal } from "./refusal";
+import type { Terms } from "./terms";
 import { BEGIN, END, PAD, UNKNOWN } from "./tokenizer";
 
 export interface Options {
@@ -9,6 +10,7 @@ export interface Options {
   readonly best: number;
   /** Forced words and pinned weights. */
   readonly chosen: Chosen;
+  readonly terms: Terms;
 }
 
 export interface Chosen {
@@ -97,7 +99,7 @@ function likeliest(network: Network, scores: Float32Array, count: number, allowe
 }
 
 /** Scores of all tokens after each step, merged with those of stored states. */
-const scored = (network: Network, states: States, steps: readonly Step[]): Float32Array[] =>
+export const scored = (network: Network, states: States, steps: readonly Step[]): Float32Array[] =>
   network.tokenScores(steps).map((scores, row) => states.mix(network.arithmetic, scores, steps[row]!.readout));
 
 /** Log-probability of a token. */

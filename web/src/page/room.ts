@@ -171,7 +171,7 @@ export class Room {
     if (!live) this.listeners.changed(this.own);
     this.complain("");
     this.panel.refuse("");
-    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), chosen };
+    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), chosen, terms: [] };
     const started = performance.now();
     try {
       const going = this.translator.translating(this.own.text, options, this.own.html ? unescaped : null);

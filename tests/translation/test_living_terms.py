@@ -13,8 +13,9 @@ TERMS = {
     "go": "vas-y", "ANNE": "Zoé", "7": "Renault 5", "{a b}": "x",
 }  # fmt: skip
 ASKED = [
-    *(source for source, _ in PAIRS), "Go. I lost.", "THE MAN lost.", "The man lost the man 7.", "Marie's home.", "7 men", "12",
-    "Zorglub lost 14 {name} at 9:30.", "manly calmer", "https://man.example.org/man lost.", "",
+    *(source for source, _ in PAIRS), "Go. I lost.", "THE MAN lost.", "The man lost the man 7.", "Marie's home.",
+    "7 men", "12", "Zorglub lost 14 {name} at 9:30.", "manly calmer", "https://man.example.org/man lost.",
+    "",
 ]  # fmt: skip
 
 

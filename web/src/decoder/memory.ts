@@ -12,6 +12,8 @@ const LEAST = 1e-3;
 const [LARGEST, SPLIT] = [65504, 2 ** 42 + 1];
 
 export interface StoredPair {
+  /** The source as `normalised` returns it. */
+  readonly key: string;
   readonly source: string;
   readonly target: string;
   readonly sourceIds: readonly number[];
@@ -120,11 +122,11 @@ export class States {
 /** The pairs of the page's file, and those that its reader adds: at most one of a sentence, the newest. */
 export class PairMemory {
   states!: States;
-  private added: StoredPair[] = [];
+  private added: readonly StoredPair[] = [];
   private bySource!: ReadonlyMap<string, StoredPair>;
 
   constructor(private readonly stored: readonly StoredPair[], private readonly projection: Float32Array, private readonly size: number, private readonly count: number, readonly bias: number) {
-    this.refresh();
+    this.hold(stored);
   }
 
   static from(bytes: Uint8Array): PairMemory {
@@ -143,7 +145,7 @@ export class PairMemory {
     const [sources, targets, keys, biases] = [cut("source"), cut("target"), Float32Array.from(numbersOf("keys"), half), numbersOf("biases")];
     let at = 0;
     const pairs = texts.map(([source, target, hasSlots], k) => ({
-      source, target, hasSlots, sourceIds: sources[k]!, targetIds: targets[k]!, bias: biases[k]!, keys: keys.subarray(at, (at += size * (targets[k]!.length + 1))),
+      key: normalised(source), source, target, hasSlots, sourceIds: sources[k]!, targetIds: targets[k]!, bias: biases[k]!, keys: keys.subarray(at, (at += size * (targets[k]!.length + 1))),
     }));
     return new PairMemory(pairs, numbersOf("projection") as Float32Array, size, Number(nearest), Number(bias));
   }
@@ -160,22 +162,22 @@ export class PairMemory {
 
   add(pair: StoredPair): void {
     this.added = joined(this.added, pair);
-    this.refresh();
+    this.hold(joined(this.states.pairs, pair));
   }
 
   /** Forgets the pairs that the reader added, but for some. */
   retain(isKept: (pair: StoredPair) => boolean): void {
+    if (this.added.every(isKept)) return;
     this.added = this.added.filter(isKept);
-    this.refresh();
+    this.hold(this.added.reduce(joined, this.stored));
   }
 
-  private refresh(): void {
-    const pairs = this.added.reduce(joined, [...this.stored]);
+  private hold(pairs: readonly StoredPair[]): void {
     this.states = new States(pairs, this.projection, this.size, this.count);
-    this.bySource = new Map(pairs.map((pair) => [normalised(pair.source), pair]));
+    this.bySource = new Map(pairs.map((pair) => [pair.key, pair]));
   }
 }
 
 /** Pairs with another one, in place of those of the same sentence or the same source tokens. */
-const joined = (pairs: readonly StoredPair[], pair: StoredPair): StoredPair[] =>
-  [...pairs.filter((old) => normalised(old.source) !== normalised(pair.source) && !isSame(old.sourceIds, pair.sourceIds)), pair];
+const joined = (pairs: readonly StoredPair[], pair: StoredPair): readonly StoredPair[] =>
+  [...pairs.filter((old) => old.key !== pair.key && !isSame(old.sourceIds, pair.sourceIds)), pair];

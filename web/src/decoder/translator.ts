@@ -115,25 +115,31 @@ export class Translator {
 
   /**
    * Stores a correction, which later translations follow, as `Translator.correct` of Python does. Throws a refusal of
-   * an empty text, and of a source without letters.
+   * an empty text, and of a source without letters. Yields between steps.
    */
-  correct(source: string, target: string): Corrected {
+  *correcting(source: string, target: string): Generator<unknown, Corrected> {
     for (const text of [source, target]) this.check(text);
+    const key = normalised(source);
     const read = (hasSlots: boolean) => {
       const masks = this.masked({ source, target, hasSlots });
       return { source, target, hasSlots, masks, sourceIds: this.source.encode(masks[0]).ids, targetIds: this.target.encode(masks[1]).ids };
     };
     let pair = read(true);
     const old = this.memory.findIds(pair.sourceIds);
-    if (old && normalised(old.source) !== normalised(source) && old.targetIds.join() !== pair.targetIds.join()) pair = read(false); // equal but for numbers
+    if (old && old.key !== key && old.targetIds.join() !== pair.targetIds.join()) pair = read(false); // equal but for numbers
     if (!pair.sourceIds.length || !pair.targetIds.length) throw new Refusal("correction-empty");
     if (this.slots.copies(this.slots.mask(source)[0].text)) throw new Refusal("correction-letters");
     const { masks: [, written], sourceIds, targetIds } = pair;
-    const steps = ended(forced(this.network, ended(this.reading(sourceIds)), targetIds));
+    const steps = yield* forced(this.network, yield* this.reading(sourceIds), targetIds);
     const keys = steps.flatMap(({ readout }) => [...this.memory.states.key(readout)]);
-    this.memory.add({ source, target, sourceIds, targetIds, keys: Float32Array.from(keys), bias: this.memory.bias, hasSlots: pair.hasSlots });
+    this.memory.add({ key, source, target, sourceIds, targetIds, keys: Float32Array.from(keys), bias: this.memory.bias, hasSlots: pair.hasSlots });
     const unknown = targetIds.includes(UNKNOWN) ? this.target.unknown(written) : [];
     return { unknown, target: writtenOut(this.target.decode(targetIds), written.parts) };
+  }
+
+  /** Stores a correction without pauses. */
+  correct(source: string, target: string): Corrected {
+    return ended(this.correcting(source, target));
   }
 
   private check(sentence: string): void {

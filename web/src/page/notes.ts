@@ -17,6 +17,17 @@ const KEPT = new WeakMap<Translator, Kept>();
 const isPairs = (value: unknown): value is Pairs => Array.isArray(value) && value.every((pair) => Array.isArray(pair) && pair.length === 2 && pair.every((text) => typeof text === "string"));
 const without = (pairs: Pairs, source: string): Pairs => pairs.filter(([other]) => other !== source);
 
+/** What a generator returns; it pauses for the browser's event loop. */
+async function paused<T>(going: Generator<unknown, T>): Promise<T> {
+  for (let since = performance.now(); ;) {
+    const { done, value } = going.next();
+    if (done) return value;
+    if (performance.now() - since < SLICE) continue;
+    await new Promise((resolve) => setTimeout(resolve));
+    since = performance.now();
+  }
+}
+
 export interface NotesListeners {
   /** Called when translations may have changed. */
   readonly changed: () => void;
@@ -46,13 +57,13 @@ export class Notes {
       class: "correction", hidden: true,
       submit: (event: Event) => {
         event.preventDefault();
-        this.save();
+        void this.save();
       },
       keydown: (event: KeyboardEvent) => {
         if (event.key === "Escape") this.close();
         if (event.key !== "Enter" || event.isComposing || event.target !== this.field) return;
         event.preventDefault();
-        this.save();
+        void this.save();
       },
     }, h("label", { for: "right", class: "title" }, t("right")), this.field, this.refused,
       h("div", { class: "tools" }, h("button", { type: "submit" }, t("save-correction")), h("button", { type: "button", class: "plain", click: () => this.close() }, t("cancel"))));
@@ -110,19 +121,15 @@ export class Notes {
     const listed = new Set(this.kept.corrections.map((pair) => pair.join("\0")));
     this.translator.memory.retain(({ source, target }) => listed.has(`${source}\0${target}`));
     for (const name of this.done) if (!listed.has(name)) this.done.delete(name);
-    let since = performance.now();
     for (const [source, target] of this.kept.corrections) {
       const known = this.translator.memory.find(source);
       if (this.done.has(`${source}\0${target}`) || (known?.source === source && known.target === target)) continue;
       this.done.add(`${source}\0${target}`);
       try {
-        this.translator.correct(source, target);
+        await paused(this.translator.correcting(source, target));
       } catch (error) {
         if (!(error instanceof Refusal)) throw error;
       }
-      if (performance.now() - since < SLICE) continue;
-      await new Promise((resolve) => setTimeout(resolve));
-      since = performance.now();
     }
     this.listeners.changed();
   }
@@ -148,17 +155,16 @@ export class Notes {
     this.button.setAttribute("aria-expanded", String(open));
   }
 
-  private save(): void {
+  private async save(): Promise<void> {
     const [source, target] = [this.corrected[0], this.field.value.trim()];
     try {
-      const { unknown, target: written } = this.translator.correct(source, target);
+      const { unknown, target: written } = await paused(this.translator.correcting(source, target));
       this.said.textContent = unknown.length ? t("cannot-write", unknown.join(", ")) : written === target ? t("corrected") : t("writes-as", isolated(written));
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       this.refused.textContent = t(error.reason, error.detail);
       return;
     }
-    this.done.add(`${source}\0${target}`);
     this.close();
     this.listeners.corrected();
     this.change("corrections", (pairs) => [...without(pairs, source), [source, target]]);

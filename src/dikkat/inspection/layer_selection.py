@@ -148,13 +148,10 @@ def gets_no_hooks(module: nn.Module) -> bool:
 
 
 def cached_length(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[int | None, bool]:
-    """Return the length of a transformers cache, and whether it may drop keys, for the module's layer.
-
-    Without a cache among the arguments, the length is None.
-    """
+    """Return the length of a transformers cache for the module's layer, and if it may drop keys; None without one."""
     layer = getattr(module, "layer_idx", None)
-    cache = next((arg for arg in arguments if hasattr(arg, "get_seq_length")), None) if type(layer) is int else None
-    if cache is None:
+    cache = next((arg for arg in arguments if hasattr(arg, "get_seq_length")), None)
+    if cache is None or not isinstance(layer, int):
         return None, False
     try:
         length = int(cache.get_seq_length(layer))

@@ -43,7 +43,7 @@ from dikkat.inspection.torch_attention import (
 
 
 class RunningModule(NamedTuple):
-    """A running module, its layer (−1 for none), its cache's length (None if unknown), and whether that drops keys."""
+    """A running module, its layer (−1 for none), its cache's length (None if unknown), and if the cache drops keys."""
 
     name: str
     module: nn.Module

@@ -28,7 +28,7 @@ from dikkat.errors import InputError
 from dikkat.translation import Evaluation, Settings, Translator, evaluate
 from dikkat.translation.data.catalogues import kind_of
 from dikkat.translation.data.corpus import MAX_CHARACTERS
-from dikkat.translation.data.source import Source
+from dikkat.translation.data.corpus_source import CorpusSource
 from dikkat.translation.formats.model_folder import check_writable
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.text.units import WORD
@@ -137,7 +137,7 @@ def train(
 
         with naming_options():
             parsed = read_options({"corrections": corrections})
-            source = Source.parse(parsed["corrections"]) if parsed else None
+            source = CorpusSource.parse(parsed["corrections"]) if parsed else None
             continue_model(from_model, source, values, output)
         return
     if watch is not None:

@@ -25,7 +25,7 @@ from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.memory.pair_memory import PairMemory, Snapshot, find_stored
-from dikkat.translation.memory.sources import list_sources
+from dikkat.translation.memory.pair_shares import list_sources
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import undescribed
 from dikkat.translation.settings import Settings

@@ -144,7 +144,7 @@ def train(
         from dikkat.inspection.watching import check_path
 
         check_path("--watch", watch)
-    folder = output.with_name(f"{output.name}{_RUN_SUFFIX}")
+    folder = run_folder_of(output)
     plan = _load_plan(recipe, values, folder, resume=resume)
     if watch is not None and plan.settings.score == "none":
         raise InputError("--watch has no effect with --score none: remove one of them")
@@ -158,6 +158,11 @@ def train(
             watch=watch,
         )  # fmt: skip
         _finish(result, plan, validation_pairs, output)
+
+
+def run_folder_of(model: Path) -> Path:
+    """Return the folder of a model's training."""
+    return model.with_name(f"{model.name}{_RUN_SUFFIX}")
 
 
 @contextmanager

@@ -33,9 +33,9 @@ def compare(
     ] = None,
     line: Annotated[list[str] | None, option("A sentence. Repeatable.", "TEXT")] = None,
     file: FileOption = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The page to write.", metavar="FILE")
-    ] = Path("comparison.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.", metavar="FILE")] = Path(
+        "comparison.html"
+    ),
     **options: Any,
 ) -> None:
     """Write a page on which two models, or the epochs of a training, translate the same sentences side by side.
@@ -75,7 +75,9 @@ def _languages(first: "Translator", last: "Translator", model: Path, other: Path
     pairs = [each.origin.languages if each.origin else None for each in (first, last)]
     if pairs[0] and pairs[1] and pairs[0] != pairs[1]:
         names = [" to ".join(pair) for pair in pairs if pair]
-        raise InputError(f"{other}: translates {names[1]}, and {model} {names[0]}; expected models of one language pair")
+        raise InputError(
+            f"{other}: translates {names[1]}, and {model} {names[0]}; expected models of one language pair"
+        )
     source, target = next((pair for pair in pairs if pair), ("", ""))
     return (source, target) if max(map(len, (source, target))) <= _LONGEST_CODE else ("", "")
 

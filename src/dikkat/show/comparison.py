@@ -21,7 +21,9 @@ class Side(NamedTuple):
     translations: Sequence[Sequence[Aligned]]
 
 
-def comparison_page(sides: tuple[Side, Side], *, title: str, source_language: str = "", target_language: str = "") -> str:
+def comparison_page(
+    sides: tuple[Side, Side], *, title: str, source_language: str = "", target_language: str = ""
+) -> str:
     """Return the page of two sides with the same sentences, of which a slider selects an epoch.
 
     Without JavaScript, the page shows the sentences and the translations of the last epoch.
@@ -35,7 +37,10 @@ def comparison_page(sides: tuple[Side, Side], *, title: str, source_language: st
         sentences.append({"source": originals[0].source, "versions": versions})
         texts = [_paragraph(originals[0].source, "source", "source", source_language)]
         for side, translation in zip(sides, originals, strict=True):
-            texts += [f"<h3>{escaped(side.name)}</h3>", _paragraph(translation.target, "target", "target", target_language)]
+            texts += [
+                f"<h3>{escaped(side.name)}</h3>",
+                _paragraph(translation.target, "target", "target", target_language),
+            ]
         articles.append(f'<article class="card">{"".join(texts)}</article>')
     names = [{"name": side.name, "epochs": list(side.epochs)} for side in sides]
     languages = [source_language, target_language]

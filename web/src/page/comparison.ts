@@ -75,28 +75,28 @@ class Card {
         column.querySelector(".target")!.replaceWith(target);
       } else {
         const aligned = unpack([version[0], version[1], version[2]], this.languages);
-        column.replaceChildren(h("h3", { dir: "auto" }, names[side]!), target, ...this.picture(aligned, side, width));
+        const { tools, body } = this.picture(aligned, side, width);
+        column.replaceChildren(h("header", {}, h("h3", { dir: "auto" }, names[side]!), tools && h("div", { class: "tools" }, tools)), target, body ?? "");
       }
     });
     [this.drawn[0], this.drawn[1]] = [versions[0]!, versions[1]!];
     this.width = width;
   }
 
-  private picture(aligned: Aligned, side: number, width: number): readonly HTMLElement[] {
+  private picture(aligned: Aligned, side: number, width: number): { tools: HTMLElement | null; body: HTMLElement | null } {
     const look = (spot: Spot): void => {
       this.pictures[side]!.stress(spot, null);
       this.look(isNowhere(spot) ? "" : said(aligned, spot));
     };
-    if (!aligned.target.length) return [];
+    if (!aligned.target.length) return { tools: null, body: null };
     if (aligned.target.length * aligned.source.length > DRAWN) {
       const tiles = tiled(aligned, (target, source) => look({ target, source }));
       this.pictures[side] = { stress: (spot) => tiles.stress(spot.target, spot.source) };
-      return [tiles.element];
+      return { tools: null, body: tiles.element };
     }
     const picture = links(aligned, width, { look, open: look });
-    const { tools, body } = framed(picture, aligned, `dikkat-${this.number}-${side + 1}`);
     this.pictures[side] = picture;
-    return [h("div", { class: "tools" }, tools), body];
+    return framed(picture, aligned, `dikkat-${this.number}-${side + 1}`);
   }
 }
 

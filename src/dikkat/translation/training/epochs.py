@@ -5,7 +5,7 @@ from pathlib import Path
 
 from safetensors.torch import load as load_tensors
 
-from dikkat.storage.files import parse_json, read_regular
+from dikkat.storage.files import parse_json
 from dikkat.storage.tensors import describe, joined, misfits
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import TrainingFolderError
@@ -24,18 +24,17 @@ def load_epochs(folder: Path) -> Iterator[tuple[int, Translator]]:
     files = run_folder.epoch_files()
     if not files:
         raise TrainingFolderError(
-            f"{folder}: got no weights of epochs; expected a training with keep_epochs (on the command line "
-            "--keep-epochs)"
+            f"{folder}: got no weights of epochs; expected another model, or a training with keep_epochs"
         )
     try:
-        settings = Settings.from_dict(parse_json(read_regular(folder / SETTINGS)))
+        settings = Settings.from_dict(parse_json((folder / SETTINGS).read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise TrainingFolderError(f"{folder / SETTINGS}: missing or damaged ({error}). Train again") from error
     source, target, slots = run_folder.tokenizers()
     for epoch, path in files.items():
         model = TranslationModel(settings, len(source), len(target))
         try:
-            tensors = load_tensors(read_regular(path))
+            tensors = load_tensors(path.read_bytes())
         except Exception as error:  # safetensors raises nothing narrower
             raise TrainingFolderError(f"{path}: truncated or damaged ({error}). Train again") from error
         models = (model.state_dict(), tensors)

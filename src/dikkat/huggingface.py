@@ -123,15 +123,16 @@ def _forward(
     shape, group_size = query.shape, query.shape[1] // key.shape[1]
     by_head = all(tensor is None or tensor.ndim == 4 for tensor in (attention_mask, bias))
     observer = recording_hooks.current_observer()
-    context: AbstractContextManager[None] = nullcontext()
-    can_group = observer is None or observer.can_group
-    if group_size > 1 and shape[2] == 1 and s_aux is None and by_head and can_group:
+    grouping: AbstractContextManager[None] | None = None
+    if group_size > 1 and shape[2] == 1 and s_aux is None and by_head:
+        grouping = nullcontext() if observer is None else observer.as_heads()
+    if grouping is not None:
         # Treat heads that share keys as queries of one head, so that keys need not be repeated for each new token.
         query, attention_mask, bias = (_group_heads(tensor, group_size) for tensor in (query, attention_mask, bias))
-        causal, context = False, context if observer is None else observer.as_heads()
+        causal = False
     elif group_size > 1:
         key, value = key.repeat_interleave(group_size, dim=1), value.repeat_interleave(group_size, dim=1)
-    with context:
+    with grouping or nullcontext():
         result = attend(
             query, key, value, score=Dot(softcap), mask=attention_mask, causal=causal, bias=bias, sink=s_aux,
             dropout=dropout, return_weights=wants_weights,

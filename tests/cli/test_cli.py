@@ -15,7 +15,7 @@ from dikkat.cli import options
 from dikkat.cli.app import _COMMANDS
 from dikkat.cli.messages import complain
 from dikkat.translation import Search, Settings, Tokenizer, TranslationModel, Translator
-from dikkat.translation.data.source import Source
+from dikkat.translation.data.corpus_source import CorpusSource
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.formats.recipe import read_value
 from dikkat.translation.text.special_tokens import END
@@ -280,11 +280,11 @@ def test_the_help_of_a_corpus_shows_each_form_in_braces(run):
     for command in ("train", "evaluate"):
         _, page, _ = run(command, "--help")
         help_text = " ".join(page.split()).split("--corpus CORPUS")[1].split(" --")[0]
-        forms = [Source.parse(read_value(form, "--corpus")) for form in re.findall(r"'(\{.+?\})'", help_text)]
+        forms = [CorpusSource.parse(read_value(form, "--corpus")) for form in re.findall(r"'(\{.+?\})'", help_text)]
         assert forms == [
-            Source(tsv="pairs.csv", source="COLUMN", target="COLUMN"),
-            Source(source="FILE", target="FILE"),
-            Source(dataset="NAME", source="COLUMN", target="COLUMN"),
+            CorpusSource(tsv="pairs.csv", source="COLUMN", target="COLUMN"),
+            CorpusSource(source="FILE", target="FILE"),
+            CorpusSource(dataset="NAME", source="COLUMN", target="COLUMN"),
         ]
 
 

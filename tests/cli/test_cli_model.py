@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from cli.conftest import BOOK, FEW, OTHERS, QUICK
 from command import made, refused, run_before
 from dikkat.cli import pictures
-from dikkat.translation import Search, Source, Translation, Translator
+from dikkat.translation import CorpusSource, Search, Translation, Translator
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_info_has_settings_sizes_and_where_the_model_comes_from(run, model, tmp_
     target = Translator.load(tmp_path / "model").translate(["Come in."])[0].target
     assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu([target], [["Entrez donc vite ici !"]]).score)
     assert found["bleu_signature"] in err
-    sources, references = zip(*Source.parse(tomllib.loads(f"a = {OTHERS}")["a"]).open("test"), strict=True)
+    sources, references = zip(*CorpusSource.parse(tomllib.loads(f"a = {OTHERS}")["a"]).open("test"), strict=True)
     targets = [each.target for each in Translator.load(tmp_path / "model").translate(sources)]
     assert found["validation_sentences"] == 5
     assert found["validation_bleu"] == pytest.approx(sacrebleu.corpus_bleu(targets, [references]).score)

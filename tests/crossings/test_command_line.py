@@ -62,6 +62,7 @@ COMMANDS = {
     "align": Command("MODEL IN --output OUT", "pairs", "file"),
     "evaluate": Command("MODEL --corpus IN --report OUT", "pairs", "folder"),
     "show": Command("MODEL --file IN --output OUT", "sentences", "folder"),
+    "compare": Command("MODEL CORRECTED --file IN --output OUT", "sentences", "file"),
     "correct": Command("CORRECTED IN", "pairs"),
     "info": Command("IN", "model"),
     "quantize": Command("IN --output OUT", "model", "folder"),
@@ -103,7 +104,7 @@ REFUSED = {(name, given) for name in (*READ_TWICE, "info", "quantize", "export",
 # No sentence is as good as any other number.
 DONE = {("translate", "empty"), ("translate a catalogue", "empty"), ("align", "empty")}
 # Status and message where no name helps: of all sentences.
-OWN = {("show", "empty"): (2, "every sentence is empty")}
+OWN = {(name, "empty"): (2, "every sentence is empty") for name in ("show", "compare")}
 
 
 EVERY = [

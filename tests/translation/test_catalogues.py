@@ -11,7 +11,7 @@ import pytest
 from lxml import etree
 
 from dikkat.errors import InputError
-from dikkat.translation import CatalogueCorpus, CorpusError, Source
+from dikkat.translation import CatalogueCorpus, CorpusError, CorpusSource
 from dikkat.translation.data.catalogues import kind_of
 from dikkat.translation.formats.catalogues import read_catalogue
 from processes import python
@@ -145,7 +145,7 @@ def test_pairs_of_a_memory(tmp_path):
         assert CatalogueCorpus(file).languages == ("en-US", "tr")
     with pytest.warns(UserWarning, match="left out"):
         assert list(CatalogueCorpus(path, "tr", "en")) == [(target, source) for source, target in pairs]
-    source = Source.parse({"tsv": str(path), "source": "tr", "target": "en", "first": 1})
+    source = CorpusSource.parse({"tsv": str(path), "source": "tr", "target": "en", "first": 1})
     assert source.open("training") == [pairs[0][::-1]]
     assert source.languages == ("tr", "en")
     assert CatalogueCorpus(path).fingerprint() != CatalogueCorpus(path, "tr", "en").fingerprint()
@@ -367,7 +367,7 @@ def test_compressed_catalogues_are_not_read_as_tables(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(gzip.compress(CHARSET.encode()))
     with pytest.raises(CorpusError, match=rf"{name}: got a compressed (PO|MO) file; expected it without .gz. Run: gun"):
-        list(Source.parse(str(path)).open("whole"))
+        list(CorpusSource.parse(str(path)).open("whole"))
     if ".mo" not in name:
         with pytest.raises(CorpusError, match="got a compressed PO file"):
             read_catalogue(path)

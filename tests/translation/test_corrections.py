@@ -1,8 +1,10 @@
 """Stored pairs: three engines against a reference in NumPy, corrections, files and bad input."""
 
 import copy
+import io
 import json
 import math
+import multiprocessing
 import pickle
 import sys
 import threading
@@ -21,7 +23,7 @@ from dikkat.translation.decoding import search as search_module
 from dikkat.translation.decoding.correcting import compute_keys
 from dikkat.translation.formats.model_folder import MEMORY, read_sums, write_memory
 from dikkat.translation.memory import pair_memory
-from dikkat.translation.memory.pair_memory import PairMemory, StoredPair, find_stored
+from dikkat.translation.memory.pair_memory import PairMemory, StoredPair
 from dikkat.translation.memory.states import NEGLIGIBLE, States, score_projection
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.special_tokens import UNKNOWN
@@ -271,23 +273,47 @@ def test_terms_are_used_unless_the_correction_is_written(translator):
     corrected = corrected_copy(translator, [(source, "L'homme est perdu.")])
     found = corrected.translate(source, terms=terms)
     assert (found.target, found.unused_terms) == ("L'homme est perdu.", ("calm",))
-    ensemble = Translator.ensemble([corrected, translator, translator])
-    assert ensemble.translate(source, terms=terms).unused_terms == ()
+    ensemble = Translator.ensemble([translator, corrected, translator])
+    assert ensemble.translate(source, terms=terms).unused_terms == ("calm",)
     groups = next(corrected.translate_n_best([source], search=Search(n_best=3), terms=terms))
     fixed = [each for each in groups if each.target == "L'homme est perdu."]
     assert [each.unused_terms for each in fixed] == [("calm",)]
     assert all("parti" in each.target and not each.unused_terms for each in groups if each not in fixed)
 
 
-def test_an_ensemble_splits_a_line_that_one_member_has_stored(translator):
+@kit.each("position", [0, 1, 2])
+def test_an_ensemble_follows_the_corrections_of_any_model(translator, position):
     line, target = "Go. I lost.", "J'ai perdu l'homme."
-    corrected = corrected_copy(translator, [(line, target)])
-    both = Translator.ensemble([corrected, copy.deepcopy(corrected)])
-    assert both.translate(line).target == target
-    one = Translator.ensemble([corrected, translator, translator])
-    assert one.translate(line).target == translator.translate(line).target
-    other = corrected_copy(translator, [(line, "Va !")])
-    assert find_stored(Translator.ensemble([corrected, other])._memories(), line) is None
+    corrected = corrected_copy(translator, [(line, target), *NEW])
+    members = [copy.deepcopy(translator) for _ in range(3)]
+    members[position] = corrected
+    ensemble = Translator.ensemble(members)
+    expected = [target, *(target for _, target in NEW)]
+    assert [t.target for t in ensemble.translate([line, *(source for source, _ in NEW)])] == expected
+    assert [len(member.memory) for member in members] == [7 if index == position else 0 for index in range(3)]
+
+
+def test_an_ensemble_follows_the_first_of_different_corrections(translator):
+    first, second = (corrected_copy(translator, [("Go.", target)]) for target in ("Elle voit Marie.", "Il a perdu."))
+    second.correct("I lost.", "Va !")
+    for members, expected in (((first, second), "Elle voit Marie."), ((second, first), "Il a perdu.")):
+        ensemble = Translator.ensemble(members)
+        assert [t.target for t in ensemble.translate([" Go. ", "I lost."])] == [expected, "Va !"]
+    assert second.memory.pairs == [("Go.", "Il a perdu."), ("I lost.", "Va !")]
+
+
+def test_a_removed_correction_has_no_effect(translator):
+    corrected = corrected_copy(translator, NEW[:2])
+    assert corrected.memory.remove("  Go. ") == NEW[0][1]
+    assert corrected.memory.pairs == NEW[1:2]
+    assert corrected.translate("Go.").target == translator.translate("Go.").target
+    assert corrected.translate(NEW[1][0]).target == NEW[1][1]
+    with pytest.raises(InputError, match=r"source: got 'Go.', which has no correction; expected a corrected sentence"):
+        corrected.memory.remove("Go.")
+    corrected.memory.remove(NEW[1][0])
+    assert corrected.memory.snapshot is None
+    corrected.correct(*NEW[0])
+    assert corrected.translate("Go.").target == NEW[0][1]
 
 
 def test_translations_with_terms_are_best_first_by_their_mixed_scores(translator):
@@ -495,6 +521,39 @@ def test_a_model_that_changed_since_its_loading_is_not_corrected(translator, tmp
     assert Translator.load(folder).memory.pairs == NEW[1:2]
 
 
+def _write_often(folder, pair, start, results):
+    """Store a correction in a model folder until it has succeeded five times."""
+    start.wait()
+    conflicts = successes = 0
+    while successes < 5:
+        sums = read_sums(folder)
+        try:
+            translator = Translator.load(folder)
+            translator.correct(pair[0], f"{pair[1]} {pair[1]}" if successes % 2 else pair[1])
+            write_memory(folder, translator.memory, sums)
+            successes += 1
+        except ModelFolderError as error:
+            if not any(text in str(error) for text in ("another program changed", "checksum differs", "missing")):
+                raise
+            conflicts += 1
+    results.put(conflicts)
+
+
+def test_two_processes_lose_no_correction(translator, tmp_path):
+    folder = tmp_path / "model"
+    translator.save(folder)
+    context = multiprocessing.get_context("fork")
+    start, results = context.Barrier(2), context.Queue()
+    writers = [context.Process(target=_write_often, args=(folder, pair, start, results)) for pair in NEW[:2]]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert sorted(Translator.load(folder).memory.pairs) == sorted(NEW[:2])
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_a_memory_without_a_checksum_is_an_error(translator, tmp_path):
     translator.save(tmp_path / "model")
     (tmp_path / "model" / MEMORY).write_bytes(b"")
@@ -562,6 +621,44 @@ def test_the_command_line_corrects(translator, tmp_path, capsys, monkeypatch):
     assert json.loads(run(capsys, monkeypatch, "info", model, "--json")[1])["stored_pairs"] == 2
     assert run(capsys, monkeypatch, "quantize", model, "--output", tmp_path / "small")[0] == 0
     assert run(capsys, monkeypatch, "translate", tmp_path / "small", "Go.")[1] == "Elle voit Marie.\n"
+
+
+def test_the_command_line_lists_and_removes_corrections(translator, tmp_path, capsys, monkeypatch):
+    model, lines = tmp_path / "model", tmp_path / "lines.txt"
+    corrected_copy(translator, [*NEW[:2], ("I  lost.", "Va\t!")]).save(model)
+    status, out, err = run(capsys, monkeypatch, "correct", model, "--list")
+    assert (status, out, err) == (0, f"Go.\t{NEW[0][1]}\nHe's calm.\t{NEW[1][1]}\nI  lost.\tVa !\n", "")
+    lines.write_text(out, encoding="utf-8")
+    status, out, err = run(capsys, monkeypatch, "correct", model, lines)
+    assert (status, "3 corrections read, 3 stored" in err) == (0, True)
+    lines.write_text(f"Go.\t{NEW[0][1]}\n\nI lost. \n", encoding="utf-8")
+    status, out, err = run(capsys, monkeypatch, "correct", model, lines, "--remove")
+    assert (status, out, err) == (0, "", f"{model}: 2 corrections removed, 1 stored\n")
+    assert Translator.load(model).memory.pairs == NEW[1:2]
+    status, _, err = run(capsys, monkeypatch, "correct", model, lines, "--remove")
+    assert (status, f"{lines}, line 1: source: got 'Go.', which has no correction" in err) == (2, True)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"He's calm.\n")))
+    status, _, err = run(capsys, monkeypatch, "correct", model, "--remove")
+    assert (status, err) == (0, f"{model}: 1 corrections removed, 0 stored\n")
+    assert run(capsys, monkeypatch, "correct", model, "--list")[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "corrections: missing; expected a file, --list or --remove"),
+        (["--list", "--remove"], "--list: got --remove too; expected only the model"),
+        (["LINES", "--list"], "too; expected only the model"),
+        (["LINES", "--remove"], "got no sentences; expected at least one"),
+    ],
+)
+def test_options_of_corrections_that_do_not_fit(translator, tmp_path, capsys, monkeypatch, arguments, message):
+    translator.save(tmp_path / "model")
+    (tmp_path / "lines").write_text("\n")
+    arguments = [tmp_path / "lines" if each == "LINES" else each for each in arguments]
+    status, out, err = run(capsys, monkeypatch, "correct", tmp_path / "model", *arguments)
+    assert (status, out) == (2, "")
+    assert message in err
 
 
 @pytest.mark.parametrize(

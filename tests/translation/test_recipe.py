@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import kit
 from dikkat.translation import CorpusError, InputError, Settings, SettingsError
-from dikkat.translation.data.source import Source
+from dikkat.translation.data.corpus_source import CorpusSource
 from dikkat.translation.formats import recipe as recipes
 from dikkat.translation.formats.recipe import Recipe, built_in, read_value
 from dikkat.translation.training.suited import _CHOSEN
@@ -81,7 +81,7 @@ def test_values_are_those_of_toml(written):
     assert (settings.learning_rate, settings.max_minutes, settings.batch_tokens) == (1e-3, None, 4000)
     assert (settings.score, settings.dropout) == ("none", 0.5)
     plan = Recipe.load(written('[corpus]\nname = "phrasebook"\nfirst = 3\n[validation]\nshare = 0.5\n'))
-    assert (plan.corpus, plan.validation) == (Source(name="phrasebook", first=3), 0.5)
+    assert (plan.corpus, plan.validation) == (CorpusSource(name="phrasebook", first=3), 0.5)
 
 
 @kit.each(
@@ -209,7 +209,7 @@ def test_a_file_without_a_dot_is_named_with_the_way_to_write_it(written, tmp_pat
         Recipe.load(written('corpus = "pairs"\n'))
     for other in ("pear", "folder", "x" * 5_000, "\ud800"):
         with pytest.raises(InputError, match=r"unknown corpus; [^;]*$"):
-            Source.parse(other, tmp_path)
+            CorpusSource.parse(other, tmp_path)
     assert list(Recipe.load(written('corpus = "./pairs"\n')).corpus.open("training")) == [("Go.", "Va !")]
 
 
@@ -218,30 +218,30 @@ def test_the_folder_of_a_data_set_begins_in_the_recipes_folder(written, tmp_path
     monkeypatch.chdir(tmp_path / "elsewhere")
     recipe = Recipe.load(written('corpus = {dataset = "./data", source = "en", target = "fr"}\n'))
     assert Path(recipe.corpus.dataset) == tmp_path / "data"
-    here = Source.parse({"dataset": "./data", "source": "en", "target": "fr"})
+    here = CorpusSource.parse({"dataset": "./data", "source": "en", "target": "fr"})
     assert Path(here.spelling()["dataset"]) == tmp_path / "elsewhere" / "data"
-    assert Source.parse(here.spelling(), tmp_path).spelling() == here.spelling()
-    made = Source(dataset="../data", source="en", target="fr").spelling()["dataset"]
+    assert CorpusSource.parse(here.spelling(), tmp_path).spelling() == here.spelling()
+    made = CorpusSource(dataset="../data", source="en", target="fr").spelling()["dataset"]
     assert Path(made).is_absolute()
     assert Path(made).resolve() == tmp_path / "data"
 
 
 def test_a_table_has_columns_and_languages_by_name(tmp_path):
     (tmp_path / "pairs.csv").write_text("French,id,English\nVa !,1,Go.\n", encoding="utf-8")
-    found = Source.parse({"tsv": "pairs.csv", "source": "English", "target": "French"}, tmp_path)
+    found = CorpusSource.parse({"tsv": "pairs.csv", "source": "English", "target": "French"}, tmp_path)
     assert (list(found.open("training")), found.languages) == ([("Go.", "Va !")], ("English", "French"))
-    assert Source.parse(found.spelling()) == found
+    assert CorpusSource.parse(found.spelling()) == found
     assert found.title() == '{tsv = "pairs.csv", source = "English", target = "French"}'
-    assert Source.parse("multi30k-en-de").languages == ("en", "de")
+    assert CorpusSource.parse("multi30k-en-de").languages == ("en", "de")
     with pytest.raises(CorpusError, match="columns: got source='English' and target=None"):
-        Source.parse({"tsv": "pairs.csv", "source": "English"}, tmp_path).open("training")
+        CorpusSource.parse({"tsv": "pairs.csv", "source": "English"}, tmp_path).open("training")
 
 
 @pytest.mark.parametrize("form", [{"tsv": "~/a"}, {"source": "~/a", "target": "b"}, {"dataset": "~/a"}])
 def test_a_tilde_is_the_home_folder(monkeypatch, form):
     monkeypatch.setenv("HOME", "/home-of-a-test")
     columns = {"source": "en", "target": "fr"} if "dataset" in form else {}
-    found = Source.parse(form | columns)
+    found = CorpusSource.parse(form | columns)
     assert getattr(found, next(iter(form))) == "/home-of-a-test/a"
 
 
@@ -251,13 +251,13 @@ def test_a_tilde_is_the_home_folder(monkeypatch, form):
     tokens=st.none() | st.integers(1, 10**9),
     tied=st.sampled_from(["none", "two", "three"]),
     validation=st.sampled_from(
-        [None, "none", 0.25, Source(name="phrasebook", part="test"), Source(tsv='/a "b" = \\ \x7f\t🦉')]
+        [None, "none", 0.25, CorpusSource(name="phrasebook", part="test"), CorpusSource(tsv='/a "b" = \\ \x7f\t🦉')]
     ),
-    test=st.sampled_from([None, Source(source="/no", target="/1e3", first=3)]),
+    test=st.sampled_from([None, CorpusSource(source="/no", target="/1e3", first=3)]),
 )
 def test_a_saved_recipe_is_the_same_when_it_is_loaded(tmp_path_factory, dropout, rate, tokens, tied, validation, test):
     values = {"dropout": dropout, "learning_rate": rate, "batch_tokens": tokens, "tied_embeddings": tied}
-    recipe = Recipe(Source(dataset="a/b", source="no", target="1e3"), validation, test, values)
+    recipe = Recipe(CorpusSource(dataset="a/b", source="no", target="1e3"), validation, test, values)
     path = tmp_path_factory.mktemp("saved") / "r.toml"
     recipe.save(path)
     assert Recipe.load(path) == recipe
@@ -321,11 +321,11 @@ def test_the_parts_of_a_named_corpus(monkeypatch):
     class Parts:
         training, validation, test, whole = ([(part, "x")] for part in ("training", "validation", "test", "whole"))
 
-    monkeypatch.setattr("dikkat.translation.data.source.named", lambda name: {"multi30k-en-fr": Parts}[name])
+    monkeypatch.setattr("dikkat.translation.data.corpus_source.named", lambda name: {"multi30k-en-fr": Parts}[name])
     plan = Recipe().with_values({"corpus": "multi30k-en-fr"})
     assert plan.data() == ([("training", "x")], [("validation", "x")])
     assert plan.corpus.open("test") == [("test", "x")]
-    assert Source.parse({"name": "multi30k-en-fr", "part": "whole"}).open("test") == [("whole", "x")]
+    assert CorpusSource.parse({"name": "multi30k-en-fr", "part": "whole"}).open("test") == [("whole", "x")]
 
 
 def test_what_a_recipe_is_for_is_its_first_line(written):

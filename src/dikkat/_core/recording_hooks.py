@@ -30,12 +30,11 @@ class Observer(Protocol):
     def changes(self) -> bool:
         """Whether the observer changes calls."""
 
-    @property
-    def can_group(self) -> bool:
-        """Whether `as_heads` can run a call."""
+    def as_heads(self) -> AbstractContextManager[None] | None:
+        """Return a context in which the queries (B, H', g, d) of a call are one query each of H' · g heads.
 
-    def as_heads(self) -> AbstractContextManager[None]:
-        """Return a context in which the queries (B, H', g, d) of a call are one query each of H' · g heads."""
+        None if the observer needs repeated keys.
+        """
 
     def as_one_call(self) -> AbstractContextManager[None]:
         """Return a context in which the calls are the steps of one call: they are changed, but not recorded."""

@@ -23,6 +23,7 @@ _COMMANDS = {
     "evaluate": "Score a translator, or files of translations, by BLEU and chrF.",
     "correct": "Store corrections, which later translations of a translator follow.",
     "show": "Draw the attention of translations, as a picture and as a page.",
+    "compare": "Write a page on which two models, or the epochs of one, translate side by side.",
     "info": "Print the origin, size, scores and settings of a translator.",
     "quantize": "Save a translator with int8 weights, a quarter of the size.",
     "export": "Save a translator as an HTML page that translates in the browser.",

@@ -10,11 +10,11 @@ from typing import Any
 from dikkat.cli.messages import suggest
 from dikkat.errors import InputError
 from dikkat.translation import Translator
-from dikkat.translation.data.source import Source
+from dikkat.translation.data.corpus_source import CorpusSource
 from dikkat.translation.training.continuing import check_trainable, continue_training
 
 
-def continue_model(old: Path, corrections: Source | None, values: Mapping[str, Any], output: Path) -> None:
+def continue_model(old: Path, corrections: CorpusSource | None, values: Mapping[str, Any], output: Path) -> None:
     """Train the model of a folder on corrections, and save the result as another folder.
 
     `values` are the options by name, parsed: the old corpus, its validation pairs and settings.

@@ -2,39 +2,83 @@
 
 import shlex
 import sys
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dikkat.cli.app import Command, app
+from dikkat.cli.lines import groups, one_line
 from dikkat.cli.messages import complain, suggest
 from dikkat.cli.options import ModelArgument
 from dikkat.errors import InputError
 
+if TYPE_CHECKING:
+    from dikkat.translation import Translator
 
-@app.command(cls=Command, epilog="Example:\n\ndikkat correct my-model corrections.tsv")
+
+@app.command(
+    cls=Command,
+    epilog="Examples:\n\ndikkat correct my-model corrections.tsv\n\n"
+    "dikkat correct my-model --list | grep printer | dikkat correct my-model --remove",
+)
 def correct(
     model: ModelArgument,
     corrections: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="Corrections, one per line: a sentence, a tab and its right translation, or a CSV. The last one of a "
             "sentence is used.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    lists: Annotated[
+        bool, typer.Option("--list", help="Print the stored corrections, in the format of CORRECTIONS.")
+    ] = False,
+    removes: Annotated[
+        bool,
+        typer.Option(
+            "--remove",
+            help="Remove the corrections of these sentences: one per line of CORRECTIONS or of standard input. The "
+            "rest of a line after a tab is ignored.",
+        ),
+    ] = False,
 ) -> None:
     """Store corrections in a model folder. Later translations of these sentences, and of similar ones, follow them.
 
     Standard error lists lines that replace an earlier correction, and lines with words that the model cannot write.
     """
     from dikkat.translation import Translator
-    from dikkat.translation.data.corpus import TsvCorpus
     from dikkat.translation.formats import model_folder
 
+    if lists and (removes or corrections):
+        raise InputError(f"--list: got {'--remove' if removes else corrections} too; expected only the model")
+    if corrections is None and not lists and not removes:
+        raise InputError("corrections: missing; expected a file, --list or --remove")
     sums = model_folder.read_sums(model)
     translator = Translator.load(model)
+    if lists:
+        for source, target in translator.memory.pairs:
+            print(one_line(source), one_line(target), sep="\t")
+        return
+    count = _remove(translator, corrections) if removes or corrections is None else _add(translator, corrections)
+    if not count:
+        kind = "sentences" if removes else "corrections"
+        raise InputError(f"{corrections or 'standard input'}: got no {kind}; expected at least one")
+    model_folder.write_memory(model, translator.memory, sums)
+    stored = f"{len(translator.memory):,} stored"
+    if removes:
+        print(f"{model}: {count:,} corrections removed, {stored}", file=sys.stderr)
+    else:
+        print(f"{model}: {count:,} corrections read, {stored}", file=sys.stderr)
+        suggest(f"dikkat translate {shlex.quote(str(model))} {shlex.quote(translator.memory.pairs[-1][0])}")
+
+
+def _add(translator: "Translator", corrections: Path) -> int:
+    """Store the corrections of a file, and return their number."""
+    from dikkat.translation.data.corpus import TsvCorpus
+
     count = 0
     for number, pair in TsvCorpus(corrections).numbered_pairs():
         where = f"{corrections}, line {number}"
@@ -45,8 +89,18 @@ def correct(
         for message in messages:
             complain(f"{where}: {message}")
         count += 1
-    if not count:
-        raise InputError(f"{corrections}: got no corrections; expected at least one")
-    model_folder.write_memory(model, translator.memory, sums)
-    print(f"{model}: {count:,} corrections read, {len(translator.memory):,} stored", file=sys.stderr)
-    suggest(f"dikkat translate {shlex.quote(str(model))} {shlex.quote(translator.memory.pairs[-1][0])}")
+    return count
+
+
+def _remove(translator: "Translator", sentences: Path | None) -> int:
+    """Remove the corrections of sentences in a file or on standard input, and return their number."""
+    count = 0
+    for number, line in enumerate(chain.from_iterable(groups(None, sentences)), 1):
+        sentence = line.partition("\t")[0]
+        if sentence.strip():
+            try:
+                translator.memory.remove(sentence)
+            except InputError as error:
+                raise InputError(f"{sentences or 'standard input'}, line {number}: {error}") from error
+            count += 1
+    return count

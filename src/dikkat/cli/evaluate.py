@@ -30,7 +30,7 @@ from dikkat.errors import InputError
 from dikkat.translation import Search, Translation, Translator, evaluate, evaluate_lowercased_tokens, phrasebook
 from dikkat.translation.confidence import RIGHT, calibration
 from dikkat.translation.data.corpus import Pair, read_lines
-from dikkat.translation.data.source import Source
+from dikkat.translation.data.corpus_source import CorpusSource
 from dikkat.translation.decoding.alignment import GoldLinks, alignment_error_rate, check_links, gold_links, read_links
 from dikkat.translation.decoding.evaluation import check_language
 from dikkat.translation.decoding.translator import BaseTranslator
@@ -200,7 +200,7 @@ def evaluate_model(
 def _read_pairs(corpus: str | None, references: Path | None) -> list[Pair]:
     if references:
         return [("", line) for line in read_lines(references)]
-    return list(Source.parse(read_options({"corpus": corpus})["corpus"]).open("test"))
+    return list(CorpusSource.parse(read_options({"corpus": corpus})["corpus"]).open("test"))
 
 
 def _warn_about_training_sentences(origin: Origin | None, model: Path, pairs: Sequence[Pair], corpus: str) -> None:
@@ -231,7 +231,7 @@ def _read_gold_links(links: str, pairs: Sequence[Pair]) -> list[GoldLinks]:
 def _count_training_words(training: str) -> Counter[str]:
     from dikkat.translation.decoding.report import count_words
 
-    corpus = Source.parse(read_options({"training": training})["training"])
+    corpus = CorpusSource.parse(read_options({"training": training})["training"])
     return count_words(source for source, _ in corpus.open("training"))
 
 

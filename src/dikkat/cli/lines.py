@@ -102,18 +102,19 @@ def line(number: int, translation: "Translation", *, as_json: bool, numbered: bo
             for token_sources in translation.sources
         ]
         return json_text({**values, "flags": translation.flags})
-    target = _one_line(translation.target, markup=markup)
+    target = one_line(translation.target, markup=markup)
     return f"{number}\t{translation.score:.3f}\t{target}" if numbered else target
 
 
 def row(number: int, translation: "Translation", *, markup: bool = False) -> str:
     """Return a translation as a row of a table with the columns `COLUMNS`, separated by tabs."""
     confidence = "" if translation.confidence is None else f"{translation.confidence:.3f}"
-    sides = (_one_line(text, markup=markup) for text in (translation.source, translation.target))
+    sides = (one_line(text, markup=markup) for text in (translation.source, translation.target))
     return "\t".join((str(number), confidence, ", ".join(translation.flags), *sides))
 
 
-def _one_line(text: str, *, markup: bool) -> str:
+def one_line(text: str, *, markup: bool = False) -> str:
+    """Return a text without line breaks and tabs, and without characters that control a terminal."""
     text = printable(text.translate(_ONE_LINE_OF_HTML if markup else _ONE_LINE))
     return text.replace("⟨85⟩", "\x85") if markup else text  # HTML has no reference for it
 

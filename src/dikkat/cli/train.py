@@ -28,7 +28,7 @@ from dikkat.errors import InputError
 from dikkat.translation import Evaluation, Settings, Translator, evaluate
 from dikkat.translation.data.catalogues import kind_of
 from dikkat.translation.data.corpus import MAX_CHARACTERS
-from dikkat.translation.data.source import Source
+from dikkat.translation.data.corpus_source import CorpusSource
 from dikkat.translation.formats.model_folder import check_writable
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.text.units import WORD
@@ -137,14 +137,14 @@ def train(
 
         with naming_options():
             parsed = read_options({"corrections": corrections})
-            source = Source.parse(parsed["corrections"]) if parsed else None
+            source = CorpusSource.parse(parsed["corrections"]) if parsed else None
             continue_model(from_model, source, values, output)
         return
     if watch is not None:
         from dikkat.inspection.watching import check_path
 
         check_path("--watch", watch)
-    folder = output.with_name(f"{output.name}{_RUN_SUFFIX}")
+    folder = run_folder_of(output)
     plan = _load_plan(recipe, values, folder, resume=resume)
     if watch is not None and plan.settings.score == "none":
         raise InputError("--watch has no effect with --score none: remove one of them")
@@ -158,6 +158,11 @@ def train(
             watch=watch,
         )  # fmt: skip
         _finish(result, plan, validation_pairs, output)
+
+
+def run_folder_of(model: Path) -> Path:
+    """Return the folder of a model's training."""
+    return model.with_name(f"{model.name}{_RUN_SUFFIX}")
 
 
 @contextmanager

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from dikkat.inspection.call_kinds import find_kinds
 from dikkat.inspection.layer_selection import Layers, select_layers
-from dikkat.inspection.recording import recording
+from dikkat.inspection.recording import RowTrace, recording
 from dikkat.inspection.request import Inspection, Request, Spans, range_of
 from dikkat.inspection.tables import make_frame
 from dikkat.inspection.text_inputs import encode, make_tokens
-from dikkat.inspection.trace import Trace
 from dikkat.show.document import document, escaped
 from dikkat.storage.files import check_replaceable, write_whole
 
@@ -171,14 +170,14 @@ def generation(
     inputs = {name: encoded[name] for name in ("input_ids", "attention_mask") if name in encoded}
     layers = _cross_attention(model, layers) if has_encoder else layers
     request = Request(spans=positions, queries=[-1], heads=heads)
-    rows_of_modules = _Rows(cast(Spans, request.spans), None if has_encoder else inputs["input_ids"].shape[1])
-    with recording(model, request, layers, add_row=rows_of_modules.add) as trace:
+    trace = _Rows(cast(Spans, request.spans), None if has_encoder else inputs["input_ids"].shape[1])
+    with recording(model, request, layers, trace=trace):
         output = model.generate(  # type: ignore[operator]
             **inputs, **generate_arguments, max_new_tokens=max_new_tokens, return_dict_in_generate=True
         )
     ids, beams = output.sequences[0, 1 if has_encoder else inputs["input_ids"].shape[1] :], output.get("beam_indices")
     rows = [0] * len(ids) if beams is None else beams[0][beams[0] >= 0].tolist()  # of each call's batch
-    masses, head_layers, numbers = _masses(trace, rows_of_modules.masses, "cross" if has_encoder else "self", rows)
+    masses, head_layers, numbers = _masses(trace, "cross" if has_encoder else "self", rows)
     names, token_count = list(positions), len(encoded.encodings[0].offsets)
     even = np.array([len(tokens) / token_count for tokens in positions.values()])
     if not has_encoder:
@@ -313,14 +312,15 @@ def _cross_attention(model: nn.Module, layers: Layers | None) -> list[int | str]
     return [*names]
 
 
-class _Rows:
+class _Rows(RowTrace):
     """The span masses of each module's calls from the third one on. `prompt_length` is None in cross attention."""
 
     def __init__(self, spans: Spans, prompt_length: int | None) -> None:
+        super().__init__()
         self.masses = defaultdict[str, list[Tensor]](list)  # (B, H, spans)
         self._spans, self._prompt_length = spans, prompt_length
 
-    def add(self, name: str, weights: Tensor) -> None:
+    def add_row(self, name: str, weights: Tensor) -> None:
         """Add the span masses of the weights (B, H, m) of a module's next call."""
         keys, first_key = weights.shape[-1], 0
         if self._prompt_length is not None:  # a cache has the last keys only, or free places after all keys
@@ -330,7 +330,7 @@ class _Rows:
 
 
 def _masses(
-    trace: Trace, later: Mapping[str, Sequence[Tensor]], kind: str, rows: Sequence[int]
+    trace: _Rows, kind: str, rows: Sequence[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the masses (tokens, heads, spans) of all calls of a kind, and the layer and the number of each head."""
     calls, masses, layers, heads = dict[tuple[int, str], list[Inspection]](), [], [], []
@@ -341,7 +341,7 @@ def _masses(
         raise ValueError(f"layers: got only calls without {kind}-attention; expected layers with {kind}-attention")
     for (layer, name), records in calls.items():
         by_row = [cast(Tensor, result.span_mass).reshape(-1, result.sizes[0], len(trace.spans)) for result in records]
-        by_row += later.get(name, ())
+        by_row += trace.masses.get(name, ())
         can_end_early = len(by_row[0]) > 1  # the best of several beams
         if len(by_row) != len(rows) and (not can_end_early or len(by_row) < len(rows)):
             raise ValueError(

@@ -14,7 +14,7 @@ from dikkat.inspection.generation import check_arguments
 from dikkat.inspection.image_inputs import ImageInputs, check_images
 from dikkat.inspection.images import find_tokens
 from dikkat.inspection.layer_selection import Layers
-from dikkat.inspection.recording import recording
+from dikkat.inspection.recording import RowTrace, recording
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.text_inputs import make_tokens
 from dikkat.inspection.trace import Trace
@@ -78,7 +78,7 @@ def record_written_words(
     layers = _text_layers(model) if layers is None else layers
     request, rows = Request(weights=True, queries=[-1], heads=heads), _WordRows(max_new_tokens)
     random_state = torch.get_rng_state()
-    with recording(model, request, layers, trace=rows, add_row=rows.add_row):
+    with recording(model, request, layers, trace=rows):
         output = inputs.run(model.generate, max_new_tokens=max_new_tokens, return_dict_in_generate=True, **options)
     trace, count = rows.joined()
     words = make_tokens(processor.tokenizer, {"input_ids": output.sequences[:1]})
@@ -93,7 +93,7 @@ def record_written_words(
     return trace
 
 
-class _WordRows(Trace):
+class _WordRows(RowTrace):
     """The first call of each module without its weights, and the weights of each call's last query in float16."""
 
     def __init__(self, most_words: int) -> None:

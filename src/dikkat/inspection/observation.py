@@ -29,8 +29,8 @@ from dikkat.inspection.origins import Streams
 from dikkat.inspection.request import Inspection, Request
 from dikkat.inspection.single_call import inspect_problem
 from dikkat.inspection.torch_attention import (
-    FUSED,
     call_multi_head,
+    fused_arguments,
     group_heads,
     inspect_fused,
     inspect_weights,
@@ -330,14 +330,15 @@ class Observation(Dataflow):
         for recording in self._recordings():
             recording.add(partial(inspect_weights, weights), (query, key, query), *weights.shape[-2:])
 
-    @property
-    def can_group(self) -> bool:
-        """Whether `as_heads` can run a call: changes and relevances need repeated keys."""
-        return not self.changes and self._outer is None
+    def as_heads(self) -> AbstractContextManager[None] | None:
+        """Return a context in which the queries (B, H', g, d) of a call are one query each of H' · g heads.
+
+        None during changes and relevances, which need repeated keys.
+        """
+        return None if self.changes or self._outer is not None else self._grouping()
 
     @contextmanager
-    def as_heads(self) -> Iterator[None]:
-        """Take the queries (B, H', g, d) of a call within the context as one query each of H' · g heads."""
+    def _grouping(self) -> Iterator[None]:
         self._queries_are_heads = True
         try:
             yield
@@ -378,7 +379,7 @@ class Observation(Dataflow):
         if not self.repeats:
             self._query_shapes[name] = query.shape
         elif len(self.watchers) == 1 and self._query_shapes.get(name) == query.shape:
-            options = dict(zip(FUSED, arguments, strict=False)) | keywords
+            options = fused_arguments(*arguments, **keywords)
             if not options.get("is_causal"):
                 with without_autocast():
                     self.watchers[0].add_row(weights_of_one_query(options))
@@ -415,7 +416,7 @@ class Observation(Dataflow):
         changes, unbatched, weights = self.changes, bound["query"].ndim == 2, list[Tensor]()
 
         def attend(query: Tensor, key: Tensor, value: Tensor, *options: Any) -> Tensor:
-            inputs = dict(zip(FUSED, (query, key, value, *options), strict=False))
+            inputs = fused_arguments(query, key, value, *options)
             edits = self._edits(streams, query.shape[-2], key.shape[-2])
             for recording in self._recordings():
                 recording.is_regular = False

@@ -1,6 +1,7 @@
 """Records the attention weights of a model while it runs."""
 
 import warnings
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -106,19 +107,14 @@ def record(
 @contextmanager
 def recording(
     model: nn.Module, checked: Request, layers: Layers | None = None, sum_over: object = None, decay: float = 1.0,
-    trace: Trace | None = None, *, add_row: Callable[[str, Tensor], None] | None = None,
+    trace: Trace | None = None,
 ) -> Iterator[Trace]:  # fmt: skip
-    """Record the checked request of `record`, in an empty trace.
-
-    With `add_row`, later runs are recorded without following tensors if the first two are regular: with one call of
-    each module, and one query in the second run, as in `generate`. `add_row` gets the module's name and the weights
-    (B, H, m) of this query if the calls are of PyTorch's function.
-    """
+    """Record the checked request of `record`, in an empty trace."""
     choices, trace = select_layers(model, layers), Trace() if trace is None else trace
     totals = None if sum_over is None and decay == 1.0 else Totals(trace, checked, sum_over, decay)
     trace.spans = checked.spans.names if isinstance(checked.spans, Spans) else ()
     recorder = _Recorder(model, trace, totals.request if totals else checked, list(choices.values()))
-    recorder.is_regular, recorder.keep_row = add_row is not None, add_row
+    recorder.is_regular = isinstance(trace, RowTrace)
     recorder.keep = totals.add if totals else trace.add
     with observing(model, recorder):
         yield trace
@@ -130,6 +126,19 @@ def recording(
             raise NotSeenError(no_call_message("recording", model, entry, choice, recorder.layers) + reason)
 
 
+class RowTrace(Trace, ABC):
+    """A trace of a generation, which gets only the weights of calls from the third run on.
+
+    If the first two runs are regular (one call of each module, and one query in the second run), later runs are
+    recorded without following tensors. With six layers and 1,024 tokens, a token of `generate` takes 17 ms of CPU time
+    instead of 57 (9 without a recording).
+    """
+
+    @abstractmethod
+    def add_row(self, name: str, weights: Tensor) -> None:
+        """Add the weights (B, H, m) of the only query of a module's next call of PyTorch's function."""
+
+
 class _Recorder(Watcher):
     """Adds the attention of a model's calls in this thread to a trace."""
 
@@ -137,7 +146,6 @@ class _Recorder(Watcher):
         super().__init__(model, choices)
         self.trace, self._request, self.needs_scores = trace, request, request.max_score
         self.keep: Callable[[Inspection, Call], None] = trace.add
-        self.keep_row: Callable[[str, Tensor], None] | None = None
         self._kinds, self._returns_known = find_kinds(model)
         self._entered = set[str]()  # modules that ran and whose weights the model returns
         self._called = set[str]()  # modules with a call in this run
@@ -222,8 +230,8 @@ class _Recorder(Watcher):
 
     def add_row(self, weights: Tensor) -> None:
         heads, _ = self._request.selection(weights.shape[:2], 1, weights.device)
-        if self.keep_row is not None:
-            self.keep_row(self.running[-1].name, weights if heads is None else weights[:, heads])
+        if isinstance(self.trace, RowTrace):
+            self.trace.add_row(self.running[-1].name, weights if heads is None else weights[:, heads])
 
     def lose_weights(self) -> None:
         self.lost.add(self.running[-1].name)

@@ -161,10 +161,10 @@ class _Dense(Dataflow):
     def softmax(self, name: str, logits: Tensor, function: Callable[[Tensor], Any]) -> tuple[Any, Tensor | None]:
         return function(_with_graph(logits) if logits.is_floating_point() else logits), None
 
-    changes = can_group = False
+    changes = False
 
-    def as_heads(self) -> AbstractContextManager[None]:
-        raise NotImplementedError
+    def as_heads(self) -> None:
+        """Return None: relevances need repeated keys."""
 
     def as_one_call(self) -> AbstractContextManager[None]:
         return recording_hooks.observed_by(None)

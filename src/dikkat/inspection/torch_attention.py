@@ -22,7 +22,11 @@ from dikkat.inspection.row_blocks import hidden_by_bias
 from dikkat.inspection.single_call import inspect_problem, summarise_weights
 from dikkat.scores import Dot
 
-FUSED = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # arguments by position
+
+def fused_arguments(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+    """Return the arguments of a call of `scaled_dot_product_attention` by name."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    return dict(zip(names, arguments, strict=False)) | keywords
 
 
 def inspect_weights(weights: Tensor, request: Request, lse: Tensor | None = None) -> Inspection:
@@ -119,7 +123,7 @@ def group_heads(streams: Streams, *arguments: Any, **keywords: Any) -> dict[str,
 
     If the keys have one position, too, dikkat does not know the positions.
     """
-    inputs = dict(zip(FUSED, arguments, strict=False)) | keywords
+    inputs = fused_arguments(*arguments, **keywords)
     if _has_one_position(streams[0]) and not _has_one_position(streams[1]):
         inputs["enable_gqa"] = True
         for name in ("query", "attn_mask"):

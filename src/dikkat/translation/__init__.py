@@ -10,8 +10,8 @@ with require_extra("translation"):
     from dikkat.translation.confidence import Calibration, ConfidenceModel, calibration
     from dikkat.translation.data.catalogues import CatalogueCorpus
     from dikkat.translation.data.corpus import AlignedCorpus, Corpus, DatasetCorpus, PairCorpus, TsvCorpus, as_corpus
+    from dikkat.translation.data.corpus_source import CorpusSource
     from dikkat.translation.data.named_corpora import NamedCorpus, named
-    from dikkat.translation.data.source import Source
     from dikkat.translation.data.splits import hold_out, split, without_leaks
     from dikkat.translation.decoding.alignment import GoldLinks, alignment_error_rate, gold_links, read_links
     from dikkat.translation.decoding.evaluation import (
@@ -53,11 +53,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlignedCorpus", "BaseTranslator", "Bucket", "Calibration", "CatalogueCorpus", "ConfidenceModel", "Corpus",
-    "CorpusError", "DatasetCorpus", "Difference", "Ensemble", "Evaluation", "GoldLinks", "Hypothesis", "InputError",
-    "ModelFolderError", "NamedCorpus", "PairCorpus", "Recipe", "Search", "Settings", "SettingsError", "Source", "Terms",
-    "TokenEvaluation", "Tokenizer", "Training", "TrainingDivergedError", "TrainingError", "TrainingFolderError",
-    "TrainingMemoryError", "TrainingStorageError", "Translation", "TranslationModel", "Translator", "TsvCorpus",
-    "alignment_error_rate", "as_corpus", "beam_search", "bleu_k", "calibration", "continue_training", "evaluate",
+    "CorpusError", "CorpusSource", "DatasetCorpus", "Difference", "Ensemble", "Evaluation", "GoldLinks", "Hypothesis",
+    "InputError", "ModelFolderError", "NamedCorpus", "PairCorpus", "Recipe", "Search", "Settings", "SettingsError",
+    "Terms", "TokenEvaluation", "Tokenizer", "Training", "TrainingDivergedError", "TrainingError",
+    "TrainingFolderError", "TrainingMemoryError", "TrainingStorageError", "Translation", "TranslationModel",
+    "Translator", "TsvCorpus", "alignment_error_rate", "as_corpus", "beam_search", "bleu_k", "calibration",
+    "continue_training", "evaluate",
     "evaluate_by_length", "evaluate_lowercased_tokens", "explain_search", "forced_scores", "gold_links", "greedy",
     "hold_out", "linear_cross_entropy", "named", "read_links", "settings_for", "significance", "split", "train",
     "without_leaks",

@@ -82,6 +82,8 @@ _HELP = {
         "average": "How many of the best models to average in the end: often a little better than the single best one.",
         "checkpoint_steps": "Steps between checkpoints, which are also saved after each epoch: at most these steps are "
         "lost if the machine stops.",
+        "keep_epochs": "Whether to save the weights after each epoch, so that `dikkat compare` shows how the "
+        "translations change.",
         "seed": "The seed of the random numbers: the same seed gives the same model, with the same number of threads "
         "(and without max_minutes).",
     },
@@ -156,6 +158,7 @@ class Settings:
     patience: Count = 3
     average: Annotated[int, Range(1, 100)] = 1
     checkpoint_steps: Annotated[int, _MANY] = 1000
+    keep_epochs: bool = False
     seed: Annotated[int, Range(0, 2**32 - 1)] = 0
 
     length_penalty: Annotated[float | None, Range(0, 10)] = None

@@ -4,7 +4,7 @@ import type { Steering } from "./steering";
 import type { Kept } from "./sentences";
 import { LANGUAGES, type Language } from "./strings";
 
-export type RoomName = "sentences" | "calls" | "translate" | "playground";
+export type RoomName = "sentences" | "comparison" | "calls" | "translate" | "playground";
 
 /** Rooms of a translator's page. */
 const LIVING: readonly RoomName[] = ["translate", "playground"];

@@ -4,6 +4,7 @@ import { Translator } from "../decoder/translator";
 import { playground } from "../lessons/playground";
 import { read, written, type RoomName, type View } from "./address";
 import { callsRoom, type Recorded } from "./calls";
+import { comparisonRoom, type Comparison } from "./comparison";
 import { h, writeAs } from "./dom";
 import { Room } from "./room";
 import type { Packed, Sentence } from "./sentence";
@@ -22,10 +23,11 @@ export interface Start {
   readonly model: string | null;
   readonly sentences: readonly Sentence[] | null;
   readonly calls: Recorded | null;
+  readonly compared: Comparison | null;
 }
 
-const roomsOf = ({ model, sentences, calls }: Start): RoomName[] =>
-  [...(sentences ? ["sentences" as const] : []), ...(calls ? ["calls" as const] : []), ...(model === null ? [] : ["translate" as const, "playground" as const])];
+const roomsOf = ({ model, sentences, calls, compared }: Start): RoomName[] =>
+  [...(sentences ? ["sentences" as const] : []), ...(calls ? ["calls" as const] : []), ...(compared ? ["comparison" as const] : []), ...(model === null ? [] : ["translate" as const, "playground" as const])];
 
 /** Builds the page in an element. */
 export async function mount(place: HTMLElement, start: Start): Promise<void> {
@@ -83,6 +85,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
 
   const content = (): HTMLElement => {
     if (view.room === "playground") return playground();
+    if (view.room === "comparison") return comparisonRoom(start.compared!);
     if (view.room === "calls") return callsRoom(start.calls!);
     if (view.room === "sentences") {
       const translate = (text: string): void => {
@@ -119,6 +122,7 @@ interface Content {
   readonly languages?: readonly [string, string];
   readonly sentences?: readonly Packed[];
   readonly calls?: Recorded;
+  readonly compared?: Comparison;
 }
 
 /** Starts a page that Python wrote. */
@@ -130,9 +134,9 @@ export function begin(): void {
     element?.remove(); // frees some megabytes
     return element && element.textContent;
   };
-  const { examples = [], languages = null, sentences, calls = null } = JSON.parse(taken("dikkat-content") ?? "{}") as Content;
+  const { examples = [], languages = null, sentences, calls = null, compared = null } = JSON.parse(taken("dikkat-content") ?? "{}") as Content;
   void mount(place, {
-    title: place.dataset["title"] ?? "dikkat", languages, examples, calls,
+    title: place.dataset["title"] ?? "dikkat", languages, examples, calls, compared,
     sentences: sentences ? sentencesIn(place, sentences) : null,
     model: taken("dikkat-model"),
   });

@@ -52,7 +52,7 @@ export class SentenceCard {
   }
 
   get aligned(): Aligned {
-    return (this.unpacked ??= unpack(this.given));
+    return (this.unpacked ??= unpack(this.given.packed, [this.given.source.lang, this.given.target.lang]));
   }
 
   /** @param room width for the pictures, in pixels */
@@ -110,10 +110,10 @@ export class SentenceCard {
   }
 }
 
-function unpack({ source: read, target: written, packed: [source, target, weights] }: Sentence): Aligned {
+export function unpack([source, target, weights]: Packed, languages: readonly [string, string]): Aligned {
   const all = weights.match(/-|../g)?.map((each) => (each === "-" ? 0 : Number.parseInt(each, 36) / 1000)) ?? [];
   return {
-    source, target, changed: new Set(), languages: [read.lang, written.lang],
+    source, target, changed: new Set(), languages,
     weights: target.map((_, i) => Float64Array.from(source, (_, j) => all[i * source.length + j]!)),
   };
 }

@@ -1,7 +1,7 @@
 """Corrections: sentence pairs that a user adds to the memory of a translator."""
 
-import copy
 from collections.abc import Sequence
+from copy import copy, deepcopy
 from dataclasses import replace
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.translation.decoding.options import length_limit
-from dikkat.translation.memory.pair_memory import PairMemory, StoredPair
+from dikkat.translation.memory.pair_memory import PairMemory, StoredPair, normalise
 from dikkat.translation.memory.states import score_projection
 from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.text.slots import Slots
@@ -58,7 +58,7 @@ def correct(
 
 def pack_memory(memory: PairMemory, model: TranslationModel) -> bytes:
     """Return the stored pairs for a page, which can correct too: a memory file, also without pairs, with the bias."""
-    packed = copy.deepcopy(memory)
+    packed = deepcopy(memory)
     packed.projection(lambda: _make_projection(model))
     tensors, metadata = packed.to_tensors()
     return dump_tensors(tensors, metadata=metadata | {"bias": str(BIAS)})
@@ -66,6 +66,26 @@ def pack_memory(memory: PairMemory, model: TranslationModel) -> bytes:
 
 def _make_projection(model: TranslationModel) -> Tensor:
     return score_projection(model.output_table, _DIMENSIONS) / BANDWIDTH
+
+
+def share_corrections(
+    members: Sequence[tuple[PairMemory, TranslationModel]], tokenizers: tuple[Tokenizer, Tokenizer], slots: Slots
+) -> tuple[PairMemory, ...]:
+    """Return a memory for each model of an ensemble, with the corrections of all of them.
+
+    If several models have different corrections of one sentence, the first model's is used.
+    """
+    targets = dict[str, tuple[str, str]]()
+    for memory, _ in members:
+        for source, target in memory.pairs:
+            targets.setdefault(normalise(source), (source, target))
+    memories = tuple(copy(memory) for memory, _ in members)
+    for memory, (_, model) in zip(memories, members, strict=True):
+        known = memory.pairs
+        for pair in targets.values():
+            if pair not in known:
+                correct(memory, model, tokenizers, slots, *pair)
+    return memories
 
 
 def _tokenize(pair: StoredPair, tokenizers: tuple[Tokenizer, Tokenizer], slots: Slots) -> StoredPair:

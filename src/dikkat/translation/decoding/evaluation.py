@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import regex
 
 from dikkat.errors import InputError
-from dikkat.translation.text.slots import count_digit_groups
+from dikkat.translation.text.slots import count_digit_groups, invented_numbers
 from dikkat.translation.text.units import WORD
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _is_equal(hypothesis: str, reference: str) -> bool:
 
 def _count_wrong_numbers(source: str, hypothesis: str, reference: str) -> tuple[int, int]:
     read, written, expected = map(count_digit_groups, (source, hypothesis, reference))
-    return ((read & expected) - written).total(), (written - (read | expected)).total()
+    return ((read & expected) - written).total(), invented_numbers(hypothesis, source, reference).total()
 
 
 def words_of(texts: Sequence[str]) -> str:

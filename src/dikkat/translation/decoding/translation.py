@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dikkat.translation.memory.sources import Source
+from dikkat.translation.memory.pair_shares import PairShare
 
 _FLAGS: dict[str, Callable[["Translation"], object]] = {
     "unknown words": lambda translation: any(any(map(str.isalnum, word)) for word in translation.unknown),
@@ -60,7 +60,7 @@ class Translation:
     invented: tuple[str, ...] = ()
     confidence: float | None = None
     unused_terms: tuple[str, ...] = ()
-    sources: list[list[Source]] = field(default_factory=list)
+    sources: list[list[PairShare]] = field(default_factory=list)
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from dikkat.extras import require_extra
 from dikkat.storage.files import write_whole
 from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.decoding.alignment import agreed
-from dikkat.translation.decoding.correcting import correct, pack_memory
+from dikkat.translation.decoding.correcting import correct, pack_memory, share_corrections
 from dikkat.translation.decoding.hypothesis import Hypothesis, find_copies, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence, read_windows
@@ -25,7 +25,7 @@ from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.memory.pair_memory import PairMemory, Snapshot, find_stored
-from dikkat.translation.memory.sources import list_sources
+from dikkat.translation.memory.pair_shares import list_sources
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import undescribed
 from dikkat.translation.settings import Settings
@@ -389,7 +389,8 @@ class Translator(BaseTranslator):
             translators: At least one translator. All have the same tokenizers and slots; other settings may differ.
 
         Returns:
-            An ensemble, with the methods of a translator.
+            An ensemble, with the methods of a translator and the corrections of all translators. If they have
+            different corrections of one sentence, the first translator's is used.
 
         Raises:
             InputError: Tokenizers or slots differ (the message says whose), or there is no translator.
@@ -421,10 +422,10 @@ class Translator(BaseTranslator):
         models = tuple(translator.model for translator in translators)
         penalty = fmean(translator._length_penalty() for translator in translators)
         confidence = ConfidenceModel.mean([translator.confidence_model for translator in translators])
-        memories = tuple(translator.memory for translator in translators)
-        return Ensemble(
-            models, first.source_tokenizer, first.target_tokenizer, first.slots, penalty, confidence, memories
-        )
+        tokenizers = first.source_tokenizer, first.target_tokenizer
+        members = [(translator.memory, translator.model) for translator in translators]
+        memories = share_corrections(members, tokenizers, first.slots)
+        return Ensemble(models, *tokenizers, first.slots, penalty, confidence, memories)
 
     def correct(self, source: str, target: str) -> list[str]:
         """Store a correction at once: later translations of this sentence are `target`, and similar sentences follow.
@@ -575,7 +576,7 @@ class Ensemble(BaseTranslator):
         slots: The spans, such as numbers, that translations copy.
         length_penalty: The mean of the models' length penalties, used by a search without one.
         confidence_model: The mean of the models' confidence models; None if a model has none.
-        memories: The stored pairs of each model; the probabilities are merged before they are averaged.
+        memories: The stored pairs for each model; the probabilities are merged before they are averaged.
     """
 
     models: tuple[TranslationModel, ...]

@@ -3,7 +3,9 @@
 import json
 import os
 import reprlib
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ from dikkat.storage.files import parse_json, read_regular
 from dikkat.storage.folders import SUMS, check_free, digest, parse_sums, recover, set_aside, write_folder
 from dikkat.storage.headers import check_header, header
 from dikkat.storage.int8 import Rows, dequantized, quantized
+from dikkat.storage.locks import locked
 from dikkat.storage.tensors import describe, joined, misfits
 from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.errors import ModelFolderError, SettingsError
@@ -110,9 +113,8 @@ def write(folder: str | Path, contents: Contents, *, int8: bool = False) -> None
     """
     folder = absolute(Path(folder))
     files = content(contents, int8=int8, where=folder)
-    recover(folder)
-    check_replaceable(folder)
-    _write_files(folder, files)
+    with _writing(folder):
+        write_folder(folder, files, replace=True)
 
 
 def read_sums(folder: str | Path) -> dict[str, str]:
@@ -137,15 +139,30 @@ def write_memory(folder: str | Path, memory: PairMemory, sums: Mapping[str, str]
         OSError: The system could not write; the older model is unchanged.
     """
     folder = absolute(Path(folder))
-    recover(folder)
-    check_replaceable(folder)
-    if _load_sums(folder / SUMS) != sums:
-        raise ModelFolderError(f"{folder}: another program changed the model since it was loaded. Correct it again")
-    files = {name: _read_bytes(folder / name, LARGEST_TOKENIZER) for name in _REQUIRED if name != WEIGHTS}
-    files = {WEIGHTS: _read_bytes(folder / WEIGHTS, (folder / WEIGHTS).stat().st_size), **files}
-    for name, data in files.items():
-        _check_sum(folder / name, data, sums)
-    _write_files(folder, files | _memory_files(memory, files[WEIGHTS]))
+    with _writing(folder):
+        if _load_sums(folder / SUMS) != sums:
+            raise ModelFolderError(f"{folder}: another program changed the model since it was loaded. Correct it again")
+        files = {name: _read_bytes(folder / name, LARGEST_TOKENIZER) for name in _REQUIRED if name != WEIGHTS}
+        files = {WEIGHTS: _read_bytes(folder / WEIGHTS, (folder / WEIGHTS).stat().st_size), **files}
+        for name, data in files.items():
+            _check_sum(folder / name, data, sums)
+        write_folder(folder, files | _memory_files(memory, files[WEIGHTS]), replace=True)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Let one process of a user at a time check and replace a model folder."""
+    user = os.getuid() if hasattr(os, "getuid") else ""
+    name = f"dikkat-{digest(f'{user} {folder.parent.resolve() / folder.name}'.encode())[:24]}.lock"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(Path(tempfile.gettempdir(), name), wait=True):
+            recover(folder)
+            check_replaceable(folder)
+            yield
+    except OSError as error:
+        older = "; the older model is unchanged" if folder.exists() else ""
+        raise OSError(error.errno, f"the model was not saved: {error.strerror}{older}", str(folder)) from error
 
 
 def _memory_files(memory: PairMemory | None, weights: bytes) -> dict[str, bytes]:
@@ -159,15 +176,6 @@ def _memory_files(memory: PairMemory | None, weights: bytes) -> dict[str, bytes]
             "corrections, or let the model learn them with `dikkat train --from`"
         )
     return {MEMORY: data}
-
-
-def _write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        write_folder(folder, files, replace=True)
-    except OSError as error:
-        older = "; the older model is unchanged" if folder.exists() else ""
-        raise OSError(error.errno, f"the model was not saved: {error.strerror}{older}", str(folder)) from error
 
 
 def content(contents: Contents, *, int8: bool, where: Path) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from dikkat.errors import InputError
 from dikkat.storage import toml
 from dikkat.storage.files import write_whole
-from dikkat.translation.data.source import Part, Source
+from dikkat.translation.data.corpus_source import CorpusSource, Part
 from dikkat.translation.data.splits import NothingToHoldOutError, hold_out, without_leaks
 from dikkat.translation.errors import CorpusError
 from dikkat.translation.fields import allowed, nearest
@@ -24,7 +24,7 @@ SECTIONS = ("corpus", "validation", "test")
 # Whether each setting may be None, which recipes write as "none".
 _OPTIONAL = {name: values.optional for name, values in allowed(Settings).items()}
 
-Validation = Source | float | Literal["none"] | None
+Validation = CorpusSource | float | Literal["none"] | None
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Recipe:
         dikkat.errors.InputError: epoch: unknown key of a recipe; did you mean epochs?
     """
 
-    corpus: Source | None = None
+    corpus: CorpusSource | None = None
     validation: Validation = None
-    test: Source | None = None
+    test: CorpusSource | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -96,7 +96,7 @@ class Recipe:
             if key not in known:
                 raise InputError(f"{key}: unknown key of a recipe; {nearest(key, known)}")
         sections: dict[str, Any] = {}
-        readers: tuple[Callable[[object, Path], Any], ...] = Source.parse, _parse_validation, _parse_test
+        readers: tuple[Callable[[object, Path], Any], ...] = CorpusSource.parse, _parse_validation, _parse_test
         for key, read in zip(SECTIONS, readers, strict=True):
             try:
                 if key in values:
@@ -131,7 +131,7 @@ class Recipe:
         if self.validation is not None:
             validation = self.validation
             values["validation"] = {"share": validation} if isinstance(validation, float) else validation
-            if isinstance(validation, Source):
+            if isinstance(validation, CorpusSource):
                 values["validation"] = validation.spelling()
         values["test"] = self.test.spelling() if self.test else "none"
         return values | {name: "none" if value is None else value for name, value in self.values.items()}
@@ -153,7 +153,7 @@ class Recipe:
         validation = self.validation
         if validation is None:
             validation = self.corpus if self.corpus.has_part("validation") else SHARE
-        held_out = _open("validation", validation, "validation") if isinstance(validation, Source) else None
+        held_out = _open("validation", validation, "validation") if isinstance(validation, CorpusSource) else None
         if self.test is not None:
             test = _open("test", self.test, "test")
             pairs = _without_leaks(pairs, test)
@@ -226,7 +226,7 @@ def _read(path: Path) -> str:
         raise InputError(f"{path}: got a file that is not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
-def _open(section: str, source: Source, part: Part) -> Any:
+def _open(section: str, source: CorpusSource, part: Part) -> Any:
     try:
         return source.open(part)
     except CorpusError as error:
@@ -242,12 +242,12 @@ def _parse_validation(value: object, base: Path) -> Validation:
     if value == "none":
         return "none"
     if not isinstance(value, Mapping) or "share" not in value:
-        return Source.parse(value, base)
+        return CorpusSource.parse(value, base)
     share = value["share"]
     if set(value) != {"share"} or isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
         raise InputError(f"got {dict(value)}; expected only {{share = NUMBER}}, with a number between 0 and 1")
     return float(share)
 
 
-def _parse_test(value: object, base: Path) -> Source | None:
-    return None if value == "none" else Source.parse(value, base)
+def _parse_test(value: object, base: Path) -> CorpusSource | None:
+    return None if value == "none" else CorpusSource.parse(value, base)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dikkat.errors import InputError
 from dikkat.translation.memory.states import States
 from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
 from dikkat.translation.text.special_tokens import END
@@ -147,6 +148,20 @@ class PairMemory:
             replaced = [old for old in pairs if old.source_ids == pair.source_ids or old.key == pair.key]
             self._snapshot = self._make_snapshot([*(old for old in pairs if old not in replaced), pair])
         return replaced
+
+    def remove(self, source: str) -> str:
+        """Remove the pair of a sentence, which may differ in white space; return its translation.
+
+        Raises:
+            InputError: No pair of this sentence is stored.
+        """
+        with self._lock:
+            pairs, key = [] if self._snapshot is None else self._snapshot.pairs, normalise(source)
+            removed = [pair for pair in pairs if pair.key == key]
+            if not removed:
+                raise InputError(f"source: got {source!r:.120}, which has no correction; expected a corrected sentence")
+            self._snapshot = self._make_snapshot([pair for pair in pairs if pair.key != key])
+        return removed[0].target
 
     def _make_snapshot(self, stored: list[StoredPair]) -> Snapshot | None:
         if not stored or self._projection is None:

@@ -5,8 +5,9 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import pairwise, permutations
-from operator import itemgetter
+from operator import itemgetter, or_
 from typing import Any, NamedTuple
 
 import regex
@@ -277,18 +278,18 @@ class Slots:
             >>> Slots().find_wrong("{name} left at 9.", "{name} ist um 8 gegangen.")
             (('9',), ('8',))
         """
-        used, lost, read = list[Offsets](), list[str](), count_digit_groups(source)
+        used, lost, forms = list[Offsets](), list[str](), [source]
         for span in _find_spans(_blank_slots(source)):
             written = self._written(span)
             if written is None:
                 continue
-            read |= count_digit_groups(written)
+            forms.append(written)
             offsets = _find(written, target, used) or _find(source[span.start : span.end], target, used)
             if offsets is None:
                 lost.append(written)
             else:
                 used.append(offsets)
-        return tuple(lost), tuple((count_digit_groups(target) - read).elements())
+        return tuple(lost), tuple(invented_numbers(target, *forms).elements())
 
     def copies(self, text: str) -> bool:
         """Return whether a text with slots has neither letters nor numbers of a learnt shape."""
@@ -425,6 +426,11 @@ def find_span_offsets(text: str) -> list[Offsets]:
 def count_digit_groups(text: str) -> Counter[str]:
     """Return the number of times that a text has each group of digits."""
     return Counter(_DIGITS.findall(text))
+
+
+def invented_numbers(text: str, *allowed: str) -> Counter[str]:
+    """Return the number of times that a text has each group of digits more often than each of the allowed texts."""
+    return count_digit_groups(text) - reduce(or_, map(count_digit_groups, allowed))
 
 
 def overlaps(offsets: Offsets, used: Sequence[Offsets]) -> bool:

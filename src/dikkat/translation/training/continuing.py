@@ -48,7 +48,8 @@ _FEW = 50  # corrections, below which a smaller learning rate suffices
 _LEARNING_RATES = {True: 7e-4, False: 1.5e-3}  # for few and for many corrections
 _FIXED: dict[str, Any] = {  # settings without effect
     "batch_tokens": None, "accumulate": 1, "validation_steps": None, "criterion": "bleu", "average": 1,
-    "patience": 1_000_000, "checkpoint_steps": 1_000, "shuffle_buffer": 1_000_000,
+    "patience": 1_000_000, "checkpoint_steps": 1_000, "keep_epochs": False,
+    "shuffle_buffer": 1_000_000,
 }  # fmt: skip
 
 

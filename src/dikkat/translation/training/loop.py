@@ -342,6 +342,9 @@ class Loop:
             return
         checkpoint = self._checkpoint()
         with self._storing("the checkpoint"):
+            if self.settings.keep_epochs and not self.state.batch:
+                weights = {name: tensor.cpu().contiguous() for name, tensor in checkpoint.model.items()}
+                self.folder.save_epoch(self.state.epoch, weights)
             if self.folder.writes:
                 checkpoints.save(checkpoint, self.folder.checkpoint(self.state.step))
                 self.folder.keep_newest(self.state.best(self.settings.criterion, self.settings.average))

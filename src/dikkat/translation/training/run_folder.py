@@ -26,16 +26,17 @@ _STEP = re.compile(r"step-(\d{9,})")
 
 
 class RunFolder:
-    """Settings, tokenizers, the newest checkpoint and the best weights of a training.
+    """Settings, tokenizers, the newest checkpoint, the best weights, and the weights of each epoch of a training.
 
     `settings.json`, `slots.json`, `source.tokenizer.json`, `target.tokenizer.json`; `checkpoints/step-000001234/`;
-    `best/step-000001000.safetensors`; and `lock`, which a running training holds.
+    `best/step-000001000.safetensors`; with `keep_epochs`, `epochs/epoch-0001.safetensors`; and `lock`, which a running
+    training holds.
     """
 
     def __init__(self, path: Path, *, writes: bool = True) -> None:
         self.path = path
         self.writes = writes
-        self._checkpoints, self._best = path / "checkpoints", path / "best"
+        self._checkpoints, self._best, self._epochs = path / "checkpoints", path / "best", path / "epochs"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -75,7 +76,7 @@ class RunFolder:
         if not self.writes:
             return
         (self.path / SETTINGS).unlink(missing_ok=True)
-        for folder in (self._checkpoints, self._best):
+        for folder in (self._checkpoints, self._best, self._epochs):
             if folder.exists():
                 remove_folder(folder)
         write_whole(self.path / SOURCE, source.to_json())
@@ -158,12 +159,24 @@ class RunFolder:
             raise TrainingFolderError(f"{path}: damaged: wrong checksum. Copy it again, or train again")
         return load_tensors(content)
 
+    def save_epoch(self, epoch: int, tensors: dict[str, Tensor]) -> None:
+        """Save the weights after an epoch, counted from 1."""
+        if self.writes:
+            self._epochs.mkdir(exist_ok=True)
+            remove_leftovers(self._epochs)
+            write_whole(self._epochs / f"epoch-{epoch:04}.safetensors", dump_tensors(tensors))
+
+    def epoch_files(self) -> dict[int, Path]:
+        """Return the files of the weights after each epoch, in their order."""
+        files = {int(path.stem[6:]): path for path in self._epochs.glob("epoch-[0-9]*.safetensors")}
+        return dict(sorted(files.items()))
+
     def _weights_path(self, step: int) -> Path:
         return self._best / f"step-{step:09}.safetensors"
 
 
 # Settings that may change on resume. Earlier steps used them only for a learning rate that falls to 0 at the end.
-CHANGEABLE = ("checkpoint_steps", "epochs", "max_minutes", "patience", "length_penalty")
+CHANGEABLE = ("checkpoint_steps", "keep_epochs", "epochs", "max_minutes", "patience", "length_penalty")
 
 
 def _check_changes(saved: Settings, current: Settings, folder: Path) -> None:

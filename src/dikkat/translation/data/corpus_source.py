@@ -34,7 +34,7 @@ _FORMS = {  # required and optional keys of each form
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusSource:
     """A source of sentence pairs.
 
     | spelling | pairs |
@@ -62,10 +62,10 @@ class Source:
         first: The number of pairs to take from the beginning; they are held in memory.
 
     Example:
-        >>> Source.parse({"tsv": "pairs.tsv", "first": 600})
-        Source(name=None, part=None, tsv='pairs.tsv', source=None, target=None, dataset=None, config=None, split=None, \
-first=600)
-        >>> Source.parse("phrasebok")
+        >>> CorpusSource.parse({"tsv": "pairs.tsv", "first": 600})
+        CorpusSource(name=None, part=None, tsv='pairs.tsv', source=None, target=None, dataset=None, config=None, \
+split=None, first=600)
+        >>> CorpusSource.parse("phrasebok")
         Traceback (most recent call last):
             ...
         dikkat.errors.InputError: phrasebok: unknown corpus; did you mean phrasebook?
@@ -82,7 +82,7 @@ first=600)
     first: int | None = None
 
     @classmethod
-    def parse(cls, value: object, base: Path = Path()) -> "Source":
+    def parse(cls, value: object, base: Path = Path()) -> "CorpusSource":
         """Return the source of a spelling: a name, a file, or a mapping of a form's keys to values of TOML's types.
 
         Names of files and folders are relative to the folder `base`.
@@ -119,7 +119,7 @@ first=600)
         """Return the spelling without this machine's folders.
 
         Example:
-            >>> Source.parse("/home/marie/pairs.tsv").title()
+            >>> CorpusSource.parse("/home/marie/pairs.tsv").title()
             '{tsv = "pairs.tsv"}'
         """
         values = self._values()

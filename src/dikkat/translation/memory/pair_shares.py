@@ -9,7 +9,7 @@ from dikkat.translation.memory.states import Nearest
 _LEAST = 1e-3  # weights below are left out
 
 
-class Source(NamedTuple):
+class PairShare(NamedTuple):
     """A stored pair that took part in the probability of a token.
 
     Attributes:
@@ -25,7 +25,7 @@ class Source(NamedTuple):
 
 def list_sources(
     memories: Sequence[Snapshot | None], nearest: Nearest | None, indices: Sequence[int]
-) -> list[list[Source]]:
+) -> list[list[PairShare]]:
     """Return the stored pairs of the tokens with these indices, with the largest weights first."""
     if nearest is None or (snapshot := memories[0]) is None:
         return []
@@ -39,7 +39,7 @@ def list_sources(
         largest = sorted(totals.items(), key=lambda item: -item[1])
         sources.append(
             [
-                Source(snapshot.pairs[pair].source, snapshot.pairs[pair].target, weight)
+                PairShare(snapshot.pairs[pair].source, snapshot.pairs[pair].target, weight)
                 for pair, weight in largest
                 if weight >= _LEAST
             ]

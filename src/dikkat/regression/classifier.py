@@ -12,8 +12,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
+from dikkat.regression import frames
 from dikkat.regression.bandwidth import Rule
-from dikkat.regression.base import KernelModel, check_in_memory
+from dikkat.regression.base import KernelModel
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import LogLoss, classes_of
 from dikkat.regression.logistic import Plane, plane
@@ -110,7 +111,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
             raise ValueError(
                 f"prior: got {self.prior!r}; expected 'auto' or a positive number (how many rows the prior counts as)"
             )
-        check_in_memory(X=X, y=y, sample_weight=sample_weight)
+        X = frames.as_table(X, y, sample_weight=sample_weight)
         if y is None:
             return self._fit_in_place(X, None, sample_weight)
         labels = column_or_1d(y, warn=True)

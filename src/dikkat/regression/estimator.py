@@ -13,9 +13,9 @@ from sklearn.base import RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dikkat.regression import dask, diagnostics, effects, files, intervals, report, validation
+from dikkat.regression import dask, diagnostics, effects, files, frames, intervals, report, validation
 from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths
-from dikkat.regression.base import KernelModel, check_in_memory, make_history
+from dikkat.regression.base import KernelModel, make_history
 from dikkat.regression.columns import names_of, refill_cells
 from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
@@ -168,7 +168,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         validation.check_settings(self)
         if self.cv is None and groups is not None:
             raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
-        check_in_memory(X=X, y=y, sample_weight=sample_weight)
+        X = frames.as_table(X, y, sample_weight=sample_weight, groups=groups)
         name = getattr(y, "name", None)
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)

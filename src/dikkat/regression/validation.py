@@ -100,7 +100,7 @@ def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight:
     periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
     declares = any(not (value is None or (isinstance(value, str) and value == "from_dtype")) for value in declared)
     plain = isinstance(X, np.ndarray | list | tuple) and not (
-        declares or periodic or gaps or (isinstance(X, np.ndarray) and X.dtype == object)
+        declares or periodic or gaps or (isinstance(X, np.ndarray) and X.dtype.kind in "OM")
     )
     row_weights: Any = np.ones(1)
     if gaps and sample_weight is not None and np.asarray(sample_weight).shape == (_num_samples(X),):
@@ -155,12 +155,10 @@ def _is_infinite(column: Any) -> bool:
 
 
 def fill_masked(array: Any) -> Any:
-    """Return an array with NaN for masked cells and NaT; other values are returned as they are."""
+    """Return an array with NaN or NaT for masked cells; other values are returned as they are."""
     if isinstance(array, np.ma.MaskedArray):
         is_date = array.dtype.kind == "M"
         array = np.ma.filled(array if is_date else array.astype(float), np.datetime64("NaT") if is_date else np.nan)
-    if isinstance(array, np.ndarray) and array.dtype.kind == "M":
-        array = np.where(np.isnat(array), np.nan, array.astype(np.int64))
     return array
 
 

@@ -355,13 +355,30 @@ def named(case):
 
 
 def as_nearest(case):
-    """A check of rows: those of the largest weights, with their cells and values."""
+    """A check of rows: those that differ least in what moves the estimate, with their cells, values and weights."""
     weights, rough = case.slow.attention(case.q), 2e-3 if "float32" in case.names else 1e-6
+    there, slow, x = case.x[case.slow.there].astype(float), case.slow, case.x.astype(float)
+    is_category = np.array([name not in WIDTHS or name in ("town", "size") for name in case.features])
+    middle = np.median(there, 0)
+    for j in np.flatnonzero(is_category):
+        middle[j] = np.bincount(there[:, j].astype(int)).argmax()
+
+    def differ(rows, place):
+        away = np.where(is_category, rows != place, np.abs(rows - place))
+        around = np.array([name == "hour" for name in case.features])
+        return np.where(around, np.minimum(away, 24 - away), away)
+
+    without = [np.where(np.arange(there.shape[1]) == j, middle, there) for j in range(there.shape[1])]
+    moved = np.array([np.sqrt(np.mean((slow.predict(x) - slow.predict(there)) ** 2)) for x in without])
+    size = np.sqrt(np.mean(differ(there, middle) ** 2, 0))
+    scale = np.divide(moved, size, out=np.zeros_like(size), where=size > 0)
 
     def check(found):
         for query, own in found.groupby("query"):
-            rows, right = own["row"].to_numpy(), np.sort(weights[query])[::-1][:4]
-            np.testing.assert_allclose(own["weight"], right[right > 0], rtol=rough, atol=rough)
+            rows, distance = own["row"].to_numpy(), np.sqrt(((differ(x, case.q[query]) * scale) ** 2).sum(1))
+            right = np.sort(distance[weights[query] > 0])[:4]
+            np.testing.assert_allclose(own["differs by"], right, rtol=rough, atol=rough)
+            np.testing.assert_allclose(own["differs by"], distance[rows], rtol=rough, atol=rough)
             np.testing.assert_allclose(own["weight"], weights[query, rows], rtol=rough, atol=rough)
             targets = own[["y"] if case.outputs is None else ["y0", "y1"]].to_numpy()
             np.testing.assert_array_equal(targets, case.y.reshape(ROWS, -1)[rows])

@@ -218,7 +218,7 @@ def test_nearest_has_the_index_of_the_frame_and_no_columns_of_gaps():
     X.loc["home 3", "a"] = np.nan
     y = (2 * X["a"].fillna(0) + 0.01 * X["b"]).rename("a")
     found = KernelRegressor(missing="indicator").fit(X, y).nearest(X.iloc[[7]], k=4)
-    assert found.columns.tolist() == ["query", "row", "weight", "a", "b", "a (y)"]
+    assert found.columns.tolist() == ["query", "row", "weight", "differs by", "a", "b", "a (y)"]
     assert found["row"][0] == "home 7"
     np.testing.assert_allclose(found["a (y)"], y[found["row"]])
 

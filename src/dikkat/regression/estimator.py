@@ -448,16 +448,17 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         return summarise(self, folds)
 
     def nearest(self, X: ArrayLike, k: int = 5) -> DataFrame:
-        """Return the training rows with the largest weights for each query.
+        """Return the most similar training rows for each query: the rows whose differences move the estimate least.
 
         Args:
             X: (n, d).
             k: The number of rows for each query, at least 1.
 
         Returns:
-            A pandas frame with k rows for each query, by weight and then by similarity: the query's position, the row's
-            index in the frame of `fit` (its position for an array or a loaded model), its weight
-            (`attention_weights`), its cells (NaN or NaT if missing) and its y. Rows of weight 0 are left out.
+            A pandas frame with k rows for each query, the most similar first: the query's position, the row's index in
+            the frame of `fit` (its position for an array or a loaded model), its weight (`attention_weights`), how
+            much the differences move y ("differs by", from `summary`'s influences), its cells (NaN or NaT if missing)
+            and its y. Rows of weight 0 are left out.
 
         Raises:
             ImportError: pandas is not installed.

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dikkat.extras import require_extra
 from dikkat.regression import intervals, pictures
 from dikkat.regression.columns import columns_of, format_number, names_of
-from dikkat.regression.diagnostics import curve_along, influence
+from dikkat.regression.diagnostics import curve_along, influence, middles
 from dikkat.regression.joined import Array
 from dikkat.regression.summary import Summary, cells_of_row, summarise
 from dikkat.show import save
@@ -80,7 +80,7 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Fig
 
 
 def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
-    """Return for each query the k training rows with the largest weights, largest first."""
+    """Return for each query the k training rows that differ least in the features that move the estimate."""
     with require_extra("regression"):
         import pandas
     records: list[dict[str, Any]] = []
@@ -90,35 +90,52 @@ def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
     features = list(zip(names_of(model), columns_of(model), strict=True))[: model.n_features_in_]  # no indicators
     names = [f"{target} (y)" if target in names_of(model) else target for target in names]
     labels = getattr(model, "row_labels_", None)
-    for query, (rows, weights) in enumerate(_similar(model, model._query_cells(X), k)):
-        for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
+    for query, similar in enumerate(_similar(model, model._query_cells(X), k)):
+        for row, weight, distance in zip(*(array.tolist() for array in similar), strict=True):
             values = zip(features, cells_of_row(model, row), strict=False)
             records.append(
-                {"query": query, "row": row if labels is None else labels[row], "weight": weight}
+                {
+                    "query": query,
+                    "row": row if labels is None else labels[row],
+                    "weight": weight,
+                    "differs by": distance,
+                }
                 | {feature: column.cell(value) for (feature, column), value in values}
                 | dict(zip(names, targets[row].tolist(), strict=True))
             )
     return pandas.DataFrame.from_records(records)
 
 
-def _similar(model: KernelRegressor, queries: Array, k: int) -> Iterator[tuple[NDArray[np.intp], Array]]:
-    """Yield for each query (in the form of `X_train_`) the k rows with the largest weights, and the weights.
+class Similar(NamedTuple):
+    """Training rows, the most similar first.
 
-    Rows of equal weight are sorted by distance, with features scaled by their effect. If the model is a straight line,
-    all rows have equal weights.
+    The distance has the units of y: the root of the sum, over the features, of the squares of their influence times
+    the difference, which is 1 for another category. Influences are for differences of the root mean square size.
     """
-    influences, x = influence(model), model.X_train_
-    spread = x[model.sample_weight_ > 0].std(0)
-    is_category = np.array([column.is_category for column in columns_of(model)])
-    scales = np.where(
-        is_category, influences, np.divide(influences, spread, out=np.zeros_like(influences), where=spread > 0)
-    )
+
+    rows: NDArray[np.intp]
+    weights: Array
+    distances: Array
+
+
+def _similar(model: KernelRegressor, queries: Array, k: int) -> Iterator[Similar]:
+    """Yield for each query (in the form of `X_train_`) the k most similar rows among those with weight."""
+    columns, x = columns_of(model), model.X_train_
+    is_category = np.array([column.is_category for column in columns])
+    periods = np.array([float(column.levels[0]) if column.kind == "periodic" else np.inf for column in columns])
+
+    def differences(rows: Array, query: Array) -> Array:
+        gap = np.nan_to_num(rows - query)  # 0 if a cell is missing
+        return np.where(is_category, gap != 0, np.minimum(np.abs(gap), np.abs(periods - np.abs(gap))))
+
+    size = np.sqrt((differences(x[model.sample_weight_ > 0], middles(model)) ** 2).mean(0))
+    scale = np.divide(influence(model), size, out=np.zeros_like(size), where=size > 0)
     for query in queries:
         weights = np.asarray(model._smoother.attention(model._coordinates(query[None]), model.sample_weight_))[0]
-        distances = np.nan_to_num(np.where(is_category, x != query, x - query)) * scales  # 0 where a cell is missing
-        order = np.lexsort([(distances**2).sum(1), -np.round(weights / weights.max(), 9)])
+        distances = np.sqrt(((differences(x, query) * scale) ** 2).sum(1))
+        order = np.lexsort([-weights, np.round(distances / max(distances.max(), 1e-300), 9)])
         rows = order[weights[order] > 0][:k]
-        yield rows, weights[rows]
+        yield Similar(rows, weights[rows], distances[rows])
 
 
 def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int, coverage: float) -> None:
@@ -145,23 +162,28 @@ def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list
     rows = np.argsort(-np.nan_to_num(np.abs(y - predicted)), kind="stable")[:_WORST_ROWS]
     queries = model.X_train_[rows]
     bounds = np.transpose(intervals.interval(model, queries, coverage, "local"))
-    sections = ["<h2>The worst predicted rows, and the rows most similar to them</h2>"]
+    sections = [
+        "<h2>The worst predicted rows, and the rows most similar to them</h2><p>The rows are sorted by how much their "
+        f"differences move {escape(model.target_name_ or 'y')}. Weights are those of the prediction.</p>"
+    ]
     similar_rows = _similar(model, queries, _SIMILAR_ROWS + 1)  # one more: a row is similar to itself
-    for row, (low, high), (similar, weights) in zip(rows, bounds, similar_rows, strict=True):
+    for row, (low, high), similar in zip(rows, bounds, similar_rows, strict=True):
         sections.append(
             f"<h3>Row {row}: observed {format_number(y[row])}, predicted {format_number(predicted[row])}, "
             f"{100 * coverage:g} % interval {format_number(low)} … {format_number(high)}</h3>"
-            f"{_table(model, similar, weights)}"
+            f"{_table(model, similar)}"
         )
     return sections
 
 
-def _table(model: KernelRegressor, rows: NDArray[np.intp], weights: Array) -> str:
+def _table(model: KernelRegressor, similar: Similar) -> str:
     count = model.n_features_in_  # without indicators of missing cells
-    lines = [["row", "weight", *names_of(model)[:count], model.target_name_ or "y"]]
-    for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
+    lines = [["row", model.target_name_ or "y", "differs by", "weight", *names_of(model)[:count]]]
+    for row, weight, distance in zip(*(array.tolist() for array in similar), strict=True):
         columns = zip(columns_of(model)[:count], cells_of_row(model, row), strict=False)
         cells = [column.cell_text(value) for column, value in columns]
-        lines.append([str(row), f"{weight:.3f}", *cells, format_number(model.y_train_.ravel()[row])])
+        lines.append(
+            [str(row), format_number(model.y_train_.ravel()[row]), format_number(distance), f"{weight:.3f}", *cells]
+        )
     table_rows = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in table_rows)}</table>"

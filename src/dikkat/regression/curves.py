@@ -6,63 +6,30 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.frames import dates_in
 from dikkat.regression.joined import Array
+from dikkat.regression.shapes import Band
 from dikkat.regression.validation import check_count, fill_masked
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _POINTS = 201  # points of a curve by default
 _DAY = 86_400_000_000  # microseconds
 
 
 @dataclass(frozen=True)
-class Smooth:
-    """A curve with confidence intervals.
+class Smooth(Band):
+    """A curve with pointwise confidence intervals: a `Band`, and its bandwidth.
 
     Attributes:
-        x: (k,), the evaluated positions: ascending, or in the order of `at`; datetime64 if the points' x are dates.
-        y: (k,), the estimates.
-        lower: (k,), the lower ends of the confidence intervals.
-        upper: (k,), the upper ends.
         bandwidth: σ, in units of x; in days for dates.
-        level: The probability that an interval contains the expected value at its position.
     """
 
-    x: NDArray[Any]
-    y: Array
-    lower: Array
-    upper: Array
     bandwidth: float
-    level: float
-
-    def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
-        """Draw the curve and its intervals.
-
-        Args:
-            ax: The axes; None for matplotlib's current axes.
-            **style: Line style, passed to `Axes.plot`.
-
-        Returns:
-            The axes.
-        """
-        if ax is None:
-            from matplotlib import pyplot
-
-            ax = pyplot.gca()
-        order = np.argsort(self.x)
-        x, y, lower, upper = (values[order] for values in (self.x, self.y, self.lower, self.upper))
-        (line,) = ax.plot(x, y, **style)
-        lower, upper = (np.where(np.isfinite(values), values, np.nan) for values in (lower, upper))
-        ax.fill_between(x, lower, upper, color=line.get_color(), alpha=0.25, linewidth=0)
-        return ax
 
 
 def smooth(
@@ -109,7 +76,7 @@ def smooth(
     query = positions[:, None]
     lower, upper = model.confidence_interval(query, level)
     curve_x = positions if origin is None else origin + (positions * _DAY).round().astype("timedelta64[us]")
-    return Smooth(curve_x, np.asarray(model.predict(query)), lower, upper, float(model.bandwidth_[0]), float(level))
+    return Smooth(curve_x, np.asarray(model.predict(query)), lower, upper, float(level), float(model.bandwidth_[0]))
 
 
 def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3, xvals: ArrayLike | None = None) -> Array:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -199,15 +200,19 @@ def middles(model: KernelRegressor) -> Array:
     return middle
 
 
-def curve_along(model: KernelRegressor, feature: int, name: str, coverage: float | None = None) -> Curve:
+def curve_along(
+    model: KernelRegressor, feature: int, name: str, coverage: float | None = None,
+    fixed: Mapping[int, float] | None = None,
+) -> Curve:  # fmt: skip
     """Return the estimate and its 95 % confidence interval from one feature's least to its greatest value.
 
-    With `coverage` also return intervals for new values. Other features are constant at `middles`.
+    With `coverage` also return intervals for new values. Other features are constant: at `fixed`, else at `middles`.
     """
     rows = model.X_train_[model.sample_weight_ > 0]
     data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
     positions = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _POINTS)
     points = np.tile(middles(model), (len(positions), 1)).astype(rows.dtype)
+    points[:, list(fixed or {})] = list((fixed or {}).values())
     points[:, feature] = positions
     lower, upper = model._interval(points)
     estimate = np.asarray(model._estimate(points))

@@ -21,6 +21,7 @@ from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
+from dikkat.regression.shapes import Shapes
 from dikkat.regression.summary import Summary, summarise
 from dikkat.regression.validation import Order
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
+class KernelRegressor(RegressorMixin, Shapes, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
     r"""Kernel regression: attention pooling over the training rows, with a learned bandwidth.
 
     $$ \hat y(x) = \frac{\sum_j w_j K(r_j)\, y_j}{\sum_j w_j K(r_j)}, \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
@@ -397,24 +398,26 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         drawn = intervals.sample(self, x, int(n_samples), random)
         return drawn.astype(self.X_train_.dtype)
 
-    def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes | Figure:
+    def plot(self, ax: Axes | None = None, coverage: float = 0.9, by: str | int | None = None) -> Axes | Figure:
         """Draw the estimate and its prediction intervals, against one feature or in a panel for each of several.
 
         With several features, the nine with the largest effects have a panel each, with the other features at their
-        medians or most frequent categories.
+        medians or most frequent categories. With `by`, each panel has a curve with 95 % confidence for each group.
 
         Args:
             ax: Axes for one feature; None for matplotlib's current axes.
             coverage: As for `predict_interval`, by "local" for one feature and "jackknife+" for several.
+            by: The name or position of a category with at most ten levels, the groups.
 
         Returns:
             The axes; with several features or a category, the figure.
 
         Raises:
-            ValueError: An invalid coverage, several targets, only constant features, or an `ax` for several features.
+            ValueError: An invalid coverage or `by`, several targets, only constant features, or an `ax` for several
+                features.
         """
         check_is_fitted(self)
-        return report.plot(self, ax, validation.check_share("coverage", coverage))
+        return report.plot(self, ax, validation.check_share("coverage", coverage), by)
 
     @property
     def bandwidth_names_(self) -> list[str]:

@@ -17,6 +17,7 @@ from dikkat.regression import intervals, pictures
 from dikkat.regression.columns import columns_of, format_number, names_of
 from dikkat.regression.diagnostics import curve_along, influence, middles
 from dikkat.regression.joined import Array
+from dikkat.regression.shapes import feature_index
 from dikkat.regression.summary import Summary, cells_of_row, summarise
 from dikkat.show import save
 from dikkat.storage.files import write_whole
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 PANELS = 9
 """The largest number of features with a curve; more would be too small to read."""
 
+_MOST_GROUPS = 10  # curves in a panel
 _WORST_ROWS = 3  # badly predicted rows on a page
 _SIMILAR_ROWS = 5  # similar rows shown for each of them
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#222}
@@ -55,7 +57,23 @@ def effects(model: KernelRegressor, coverage: float | None) -> Figure:
     return pictures.draw_effects(model.y_train_[has_weight].ravel(), curves, model.target_name_ or "y", unshown)
 
 
-def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Figure:
+def _groups(model: KernelRegressor, by: str | int) -> Figure:
+    """Draw a curve for each level of a category along the other features that change the estimate most."""
+    k, names, columns = feature_index(model, "by", by), names_of(model), columns_of(model)
+    if not columns[k].is_category or len(columns[k].levels) > _MOST_GROUPS:
+        raise ValueError(f"by: got {by!r}; expected a category with at most {_MOST_GROUPS} levels")
+    shown = [j for j in choose_features(model)[0] if not columns[j].coded]
+    if not shown:
+        raise ValueError(f"by: got {by!r}, and no other number or date varies; expected one")
+    codes = range(len(columns[k].levels))
+    panels = [[curve_along(model, j, names[j], fixed={k: code}) for code in codes] for j in shown]
+    groups = [f"{names[k]}: {level}" for level in columns[k].levels]
+    return pictures.draw_groups(
+        model.y_train_[model.sample_weight_ > 0].ravel(), panels, groups, model.target_name_ or "y"
+    )
+
+
+def plot(model: KernelRegressor, ax: Axes | None, coverage: float, by: str | int | None) -> Axes | Figure:
     """Draw a panel for each feature; for a single numeric feature draw the estimate and its intervals."""
     if model.n_features_in_ > 1 or any(column.coded for column in model.columns_):
         if ax is not None:
@@ -63,7 +81,9 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Fig
                 "ax: got axes; expected None, because dikkat draws a figure with a panel for each feature (features: "
                 f"{model.n_features_in_})"
             )
-        return effects(model, coverage)
+        return effects(model, coverage) if by is None else _groups(model, by)
+    if by is not None:
+        raise ValueError(f"by: got {by!r}, but X has a single column of numbers; expected None")
     if ax is None:
         from matplotlib import pyplot
 

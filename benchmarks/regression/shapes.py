@@ -4,7 +4,8 @@
 
 For each of six curves with normal noise, or those whose names match a pattern, it prints the share of draws in which
 the 95 % interval covers the true slope (mean over 21 positions, and at the two ends), the true position of the minimum,
-and the true difference of two groups at all positions of the band. Rows of one day collect in one record.
+and the true difference of two groups at all positions of the band. The case "groups" has the share of new values in
+90 % intervals with `groups=`, in each of eight groups of unequal noise. Rows of one day collect in one record.
 """
 
 import json
@@ -24,6 +25,7 @@ from dikkat.regression import KernelRegressor
 
 NAME = "regression-shapes"
 COUNT, LEVEL, POSITIONS = 120, 0.95, 21
+GROUP_NOISE = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 
 
 class Curve(NamedTuple):
@@ -73,9 +75,25 @@ def curve_draw(name: str, seed: int) -> dict[str, float]:
     }  # fmt: skip
 
 
+def group_draw(seed: int) -> dict[str, float]:
+    """Return the share of new values inside 90 % intervals in each of eight groups of unequal noise."""
+    random, size = np.random.default_rng(seed), len(GROUP_NOISE)
+
+    def table(count: int) -> tuple[pd.DataFrame, Array]:
+        group = np.repeat(np.arange(size), count)
+        x = random.uniform(size=size * count)
+        y = np.sin(6 * x) + group / 4 + np.array(GROUP_NOISE)[group] * random.normal(size=len(group))
+        return pd.DataFrame({"x": x, "group": pd.Categorical(group)}), y
+
+    (rows, y), (queries, values) = table(50), table(50)
+    lower, upper = KernelRegressor().fit(rows, y).predict_interval(queries, 0.9, groups="group")
+    inside = ((lower <= values) & (values <= upper)).reshape(size, -1).mean(1)
+    return {f"noise {noise}": float(share) for noise, share in zip(GROUP_NOISE, inside, strict=True)}
+
+
 def measured(name: str, draws: int) -> dict[str, Any]:
     """Return the mean coverage of each interval with its standard error over the draws."""
-    rows = [curve_draw(name, seed) for seed in range(draws)]
+    rows = [group_draw(seed) if name == "groups" else curve_draw(name, seed) for seed in range(draws)]
     values = {key: np.array([row[key] for row in rows]) for key in rows[0]}
     coverage = {key: [float(v.mean()), float(v.std(ddof=1) / draws**0.5)] for key, v in values.items()}
     return {"case": name, "draws": draws, "coverage": coverage}
@@ -83,7 +101,7 @@ def measured(name: str, draws: int) -> dict[str, Any]:
 
 def main(draws: int, names: list[str]) -> None:
     """Print one line for each case, and replace the case in today's record."""
-    for name in CURVES:
+    for name in (*CURVES, "groups"):
         if names and not any(fnmatchcase(name, pattern) for pattern in names):
             continue
         with warnings.catch_warnings():

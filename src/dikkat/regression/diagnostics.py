@@ -215,7 +215,7 @@ def curve_along(
     points[:, list(fixed or {})] = list((fixed or {}).values())
     points[:, feature] = positions
     lower, upper = model._interval(points)
-    estimate = np.asarray(model._estimate(points))
+    estimate = intervals.clip(model, np.asarray(model._estimate(points)))
     if model.n_outputs_ == 1:
         estimate, lower, upper = estimate.ravel(), lower.ravel(), upper.ravel()
     unknown = ~np.isfinite(upper - lower)  # at an isolated row the interval is infinite

@@ -92,7 +92,7 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float, by: str | int
     grid = np.linspace(x.min(), x.max(), 201, dtype=x.dtype)[:, None]
     lower, upper = intervals.interval(model, grid, coverage, "local")
     ax.plot(x, model.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
-    (line,) = ax.plot(grid[:, 0], np.asarray(model._estimate(grid)).ravel())
+    (line,) = ax.plot(grid[:, 0], intervals.clip(model, np.asarray(model._estimate(grid))).ravel())
     ax.fill_between(grid[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
     ax.set_xlabel(model.bandwidth_names_[0])
     ax.set_ylabel(model.target_name_ or "y")

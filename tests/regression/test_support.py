@@ -93,7 +93,7 @@ def test_one_category_has_the_quantiles_of_its_levels(coverage):
         own = np.sort(errors[table["town"] == town])
         reach = own[int(np.ceil(coverage * (len(own) + 1) - 1e-9)) - 1]
         here = (table["town"] == town).to_numpy()
-        np.testing.assert_allclose(upper[here] - model.predict(table)[here], reach, rtol=5e-3)  # the growth among the data is nearly 1
+        np.testing.assert_allclose(upper[here] - model.predict(table)[here], reach, rtol=5e-3)  # growth is nearly 1
         np.testing.assert_allclose((lower + upper)[here] / 2, model.predict(table)[here], atol=1e-6)
 
 

@@ -99,6 +99,14 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """Hook: return the attributes that a fit chooses: the bandwidths and the path of their search."""
         raise NotImplementedError
 
+    def _saved_attributes(self) -> dict[str, Any]:
+        """Hook: return further fitted attributes to save, as JSON values."""
+        return {}
+
+    def _loaded_attributes(self, rows: Rows, saved: dict[str, Any]) -> dict[str, Any]:
+        """Hook: return fitted attributes from the saved ones, after checking them."""
+        return {}
+
     def _warn_of_rows(self, weighted: bool) -> None:
         """Hook: warn about data for which intervals are wrong."""
 

@@ -208,12 +208,8 @@ def curve_along(
 
     With `coverage` also return intervals for new values. Other features are constant: at `fixed`, else at `middles`.
     """
-    rows = model.X_train_[model.sample_weight_ > 0]
-    data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
-    positions = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _POINTS)
-    points = np.tile(middles(model), (len(positions), 1)).astype(rows.dtype)
+    points, data, column = _points_along(model, feature)
     points[:, list(fixed or {})] = list((fixed or {}).values())
-    points[:, feature] = positions
     lower, upper = model._interval(points)
     estimate = intervals.clip(model, np.asarray(model._estimate(points)))
     if model.n_outputs_ == 1:
@@ -225,6 +221,26 @@ def curve_along(
         low, high = intervals.interval(model, points, coverage, "jackknife+")
         new_values = np.fmin(low, lower), np.fmax(high, upper), coverage
     return Curve(name, points[:, feature], estimate, lower, upper, data, column, new_values)
+
+
+def probabilities_along(model: Any, feature: int, name: str) -> list[Curve]:
+    """Return a curve of each class's probability from one feature's least to its greatest value, as `curve_along`."""
+    points, data, column = _points_along(model, feature)
+    unknown = np.full(len(points), math.nan)
+    return [
+        Curve(name, points[:, feature], probability, unknown, unknown, data, column)
+        for probability in model._estimate(points).T
+    ]
+
+
+def _points_along(model: Any, feature: int) -> tuple[Array, Array, Column]:
+    """Return points along a feature, with the other features at `middles`; the feature's data, and its column."""
+    rows = model.X_train_[model.sample_weight_ > 0]
+    data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
+    positions = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _POINTS)
+    points = np.tile(middles(model), (len(positions), 1)).astype(rows.dtype)
+    points[:, feature] = positions
+    return points, data, column
 
 
 def among(model: KernelRegressor, by: Array) -> Among:

@@ -164,18 +164,16 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
             >>> model.predict([[0.5]])
             array([3.5])
         """
-        validation.check_settings(self)
+        self._check_settings()
         if self.cv is None and groups is not None:
             raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
         X = frames.as_table(X, y, sample_weight=sample_weight, groups=groups)
-        name = getattr(y, "name", None)
+        original_y = y  # the next line may make an array of a named series
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
-        frame: Any = X  # only for the type checker
-        labels = frame.index.to_numpy() if hasattr(X, "iloc") else None
-        target = name if isinstance(name, str) else None
+        names = frames.names_of_fit(X, original_y)
         validation.check_within(y, self.support)
-        return self._fit_in_place(X, y, sample_weight, groups, target_name_=target, row_labels_=labels)
+        return self._fit_in_place(X, y, sample_weight, groups, **names)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -434,6 +432,9 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+    def _check_settings(self) -> None:
+        validation.check_settings(self)
 
     def _warn_of_rows(self, weighted: bool) -> None:
         if weighted and self.weights == "repeats":

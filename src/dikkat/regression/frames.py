@@ -56,6 +56,13 @@ def select_columns(X: Any, names: Sequence[str] | None) -> Any:
     return X[list(names)] if hasattr(X, "iloc") else X.select(list(names))
 
 
+def names_of_fit(X: Any, y: object) -> dict[str, Any]:
+    """Return the attributes `target_name_` and `row_labels_`: the name of y and the index of X, or None."""
+    name = getattr(y, "name", None)
+    labels = X.index.to_numpy() if hasattr(X, "iloc") else None
+    return {"target_name_": name if isinstance(name, str) else None, "row_labels_": labels}
+
+
 def columns_of_frame(X: Any) -> list[Any]:
     """Return the names of a frame's columns; an empty list for an array."""
     names = getattr(X, "column_names", None) or getattr(X, "columns", None)

@@ -71,7 +71,12 @@ def draw_groups(observed: Array, panels: Sequence[Sequence[Curve]], groups: Sequ
         label = _set_date_ticks(axes, curves[0]) if curves[0].column.kind == "date" else curves[0].name
         for number, (curve, group) in enumerate(zip(curves, groups, strict=True)):
             axes.fill_between(curve.at, curve.lower, curve.upper, color=f"C{number}", alpha=0.2, linewidth=0)
-            axes.plot(curve.at, curve.estimate, color=f"C{number}", linewidth=2, label=_shorten(group))
+            style = "o" if curve.column.is_category else "-"
+            axes.plot(curve.at, curve.estimate, style, color=f"C{number}", linewidth=2, label=_shorten(group))
+        if curves[0].column.is_category:
+            levels = [_shorten(str(level), _LABEL_LENGTH) for level in curves[0].column.levels]
+            axes.set_xticks(range(len(levels)), levels, rotation=30, ha="right", fontsize=8)
+            _disable_math(axes.get_xticklabels())
         axes.set_ylim(_find_limits(observed, *(curve.estimate for curve in curves)))
         _set_labels(axes, label, target)
     lines, names = grid[0].get_legend_handles_labels()

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dikkat.extras import require_extra
 from dikkat.regression import intervals, pictures
 from dikkat.regression.columns import columns_of, format_number, names_of
-from dikkat.regression.diagnostics import curve_along, influence, middles
+from dikkat.regression.diagnostics import curve_along, influence, middles, probabilities_along
 from dikkat.regression.joined import Array
 from dikkat.regression.shapes import feature_index
 from dikkat.regression.summary import Summary, cells_of_row, summarise
@@ -52,6 +52,9 @@ def effects(model: KernelRegressor, coverage: float | None) -> Figure:
     shown, unshown = choose_features(model)
     if not shown:
         raise ValueError("X: got only constant features in fit; expected one that varies")
+    if hasattr(model, "classes_"):
+        panels = [probabilities_along(model, j, names_of(model)[j]) for j in shown]
+        return pictures.draw_groups(np.array([0.0, 1.0]), panels, list(map(str, model.classes_)), "probability")
     curves = [curve_along(model, j, names_of(model)[j], coverage) for j in shown]
     has_weight = model.sample_weight_ > 0
     return pictures.draw_effects(model.y_train_[has_weight].ravel(), curves, model.target_name_ or "y", unshown)
@@ -75,7 +78,9 @@ def _groups(model: KernelRegressor, by: str | int) -> Figure:
 
 def plot(model: KernelRegressor, ax: Axes | None, coverage: float, by: str | int | None) -> Axes | Figure:
     """Draw a panel for each feature; for a single numeric feature draw the estimate and its intervals."""
-    if model.n_features_in_ > 1 or any(column.coded for column in model.columns_):
+    if by is not None and hasattr(model, "classes_"):
+        raise ValueError(f"by: got {by!r}; expected None, because curves for groups are those of a KernelRegressor")
+    if model.n_features_in_ > 1 or any(column.coded for column in model.columns_) or hasattr(model, "classes_"):
         if ax is not None:
             raise ValueError(
                 "ax: got axes; expected None, because dikkat draws a figure with a panel for each feature (features: "
@@ -105,6 +110,8 @@ def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
         import pandas
     records: list[dict[str, Any]] = []
     targets = model.y_train_.reshape(len(model.y_train_), -1)
+    if hasattr(model, "classes_"):
+        targets = model.classes_[targets.argmax(1), None]
     name = model.target_name_ or "y"
     names = [name] if targets.shape[1] == 1 else [f"{name}{output}" for output in range(targets.shape[1])]
     features = list(zip(names_of(model), columns_of(model), strict=True))[: model.n_features_in_]  # no indicators
@@ -164,10 +171,11 @@ def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int,
     with tempfile.TemporaryDirectory() as folder:
         save(effects(model, coverage), f"{folder}/effects.svg")
         picture = Path(folder, "effects.svg").read_text()
+    band = "" if hasattr(model, "classes_") else f"; the wider band holds {100 * coverage:g} % of new values"
     sections = [
         f"<h1>{escape(title)}</h1>", "<h2>Summary</h2>", summary._repr_html_(),
-        f"<h2>Effects</h2><p>The other features at their medians; the wider band holds {100 * coverage:g} % of new "
-        f"values.</p>{picture[picture.index('<svg') :]}", *_examples(model, summary, coverage),
+        f"<h2>Effects</h2><p>The other features at their medians{band}.</p>{picture[picture.index('<svg') :]}",
+        *_examples(model, summary, coverage),
     ]  # fmt: skip
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -178,6 +186,8 @@ def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int,
 
 def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list[str]:
     """Return the HTML of the worst predicted rows, each with an interval and similar rows."""
+    if hasattr(model, "classes_"):
+        return _class_examples(model, summary)
     y, predicted = model.y_train_.ravel(), summary.left_out.predicted.ravel()
     rows = np.argsort(-np.nan_to_num(np.abs(y - predicted)), kind="stable")[:_WORST_ROWS]
     queries = model.X_train_[rows]
@@ -196,14 +206,26 @@ def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list
     return sections
 
 
+def _class_examples(model: Any, summary: Summary) -> list[str]:
+    """Return the HTML of the rows with the least probability of their class, each with similar rows."""
+    predicted = model._estimate(model.X_train_) if summary.held_out is None else summary.held_out.predicted
+    probability = np.where(model.sample_weight_ > 0, (predicted * model.y_train_).sum(1), 1.0)
+    rows = np.argsort(np.nan_to_num(probability, nan=1.0), kind="stable")[:_WORST_ROWS]
+    sections = ["<h2>The worst predicted rows, and the rows most similar to them</h2>"]
+    for row, similar in zip(rows, _similar(model, model.X_train_[rows], _SIMILAR_ROWS + 1), strict=True):
+        label = escape(str(model.classes_[model.y_train_[row].argmax()]))
+        sections.append(f"<h3>Row {row}: {label}, with probability {probability[row]:.3f}</h3>{_table(model, similar)}")
+    return sections
+
+
 def _table(model: KernelRegressor, similar: Similar) -> str:
     count = model.n_features_in_  # without indicators of missing cells
     lines = [["row", model.target_name_ or "y", "differs by", "weight", *names_of(model)[:count]]]
     for row, weight, distance in zip(*(array.tolist() for array in similar), strict=True):
         columns = zip(columns_of(model)[:count], cells_of_row(model, row), strict=False)
         cells = [column.cell_text(value) for column, value in columns]
-        lines.append(
-            [str(row), format_number(model.y_train_.ravel()[row]), format_number(distance), f"{weight:.3f}", *cells]
-        )
+        value = model.y_train_[row]
+        target = str(model.classes_[value.argmax()]) if hasattr(model, "classes_") else format_number(value.item())
+        lines.append([str(row), target, format_number(distance), f"{weight:.3f}", *cells])
     table_rows = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in table_rows)}</table>"

@@ -102,7 +102,10 @@ class Verbs:
         """Draw the estimate and its prediction intervals, against one feature or in a panel for each of several.
 
         With several features, the nine with the largest effects have a panel each, with the other features at their
-        medians or most frequent categories. With `by`, each panel has a curve with 95 % confidence for each group.
+        medians or most frequent categories.
+
+        With `by`, each panel has a curve with 95 % confidence for each group. A classifier has a curve of the
+        probability for each class, without intervals.
 
         Args:
             ax: Axes for one feature; None for matplotlib's current axes.

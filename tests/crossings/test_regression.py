@@ -1,6 +1,6 @@
 """Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
 
-13,501 cells: estimator × two settings × method × state.
+14,988 cells: estimator × two settings × method × state.
 
 A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
 formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.
@@ -53,7 +53,9 @@ SETTINGS = {
     "float32": {"dtype": np.float32},
     "frame": {"frame": True},
     "gaps": {"missing": "indicator", "gaps": True},
+    "support": {"support": "of y"},
 }
+CLIPPED = {"predict", "confidence", "jackknife+", "local", "split", "quantiles", "plot", "along"}
 OF_DATA = {"without", "column", "weighted", "outputs", "dtype", "frame", "gaps"}
 SEARCHED = {"searched", "loo", "metric", "one direction"}
 
@@ -82,6 +84,7 @@ LEFT_OUT = {
     "a setting twice": "two settings of the same argument exclude each other",
     "loo beside what is no part of a criterion": "it is a search as `searched` is; by folds, the same one",
     "a setting that an estimator has not": "a density has no y, and a classifier no folds and no ridge",
+    "draws beside a support": "clipped values have no order; tests/regression/test_support.py has them",
     "missing='drop'": "a word of the command's: a frame has `dropna`",
     "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
     "two settings of which one is searched, held out or in parts": "four searches each; alone they are there",
@@ -130,6 +133,8 @@ def made(estimator, names):
     y = np.sin(2 * every["a"]) + 0.1 * every["b"] + 0.5 * every["town"] - 0.3 * every["size"]
     y = (y + 0.1 * random.normal(size=count))[:ROWS]
     case.y = y if case.outputs is None else np.column_stack([y, np.cos(y)])
+    if "support" in names:
+        given["support"] = (float(case.y.min()), float(case.y.max()))
     wide = 3 if "epanechnikov" in names else 1
     if given.get("metric"):
         given.setdefault("bandwidth", "auto")
@@ -578,6 +583,8 @@ def pairs(estimator):
 
 
 def states(method, names):
+    if method == "sample" and "support" in names:
+        return ()
     dear = {"hold_out", *(["split"] if "gaps" in names else [])}
     if method in dear and SEARCHED & set(names) and "two columns" not in names:
         return ()
@@ -633,6 +640,8 @@ def check(case, estimator, method):
         return
     refused = refusals(method, case.names)
     expected = None if refused else expect(case)
+    if "support" in case.names and method in CLIPPED and not refused:
+        expected = clipped(np.asarray(expected), method, case)
     rough = 2e-3 if "float32" in case.names else 1e-5 if "no ridge" in case.names else 1e-6
     if method.startswith("gradient"):
         rough = max(rough, 1e-4)
@@ -644,6 +653,13 @@ def check(case, estimator, method):
             expected(ask(case.models[state], case))
         else:
             np.testing.assert_allclose(ask(case.models[state], case), expected, rtol=rough, atol=rough, err_msg=state)
+
+
+def clipped(expected, method, case):
+    """Answers within the range of y; of a drawn line only its heights."""
+    if method == "plot":
+        return np.column_stack([expected[:, 0], expected[:, 1].clip(*case.fresh.support)])
+    return expected.clip(*case.fresh.support)
 
 
 def test_the_head_says_how_many_cells_there_are():

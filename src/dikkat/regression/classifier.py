@@ -152,7 +152,8 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         return {"classes": self.classes_.tolist(), "prior": float(self.prior_)}
 
     def _loaded_attributes(self, rows: Rows, saved: dict[str, Any]) -> dict[str, Any]:
-        classes, prior = saved.get("classes"), saved.get("prior")
+        classes: Any = saved.get("classes")
+        prior = saved.get("prior")
         are_labels = isinstance(classes, list) and all(isinstance(label, str | int | float) for label in classes)
         if not are_labels or rows.y.shape[1:] != (len(classes),) or not np.isin(rows.y, (0, 1)).all():
             raise ValueError(f"classes: got {classes!r}; expected a text or number for each column of y_train_")

@@ -373,7 +373,7 @@ def _indices(levels: Sequence[Level]) -> Callable[[Level], int]:
 
 
 def _as_number(level: Level) -> float | str:
-    """Return the number that a level is or reads as, else its text."""
+    """Return a level as a number, or else its text."""
     try:
         return float(level)
     except (TypeError, ValueError, OverflowError):

@@ -194,7 +194,7 @@ def _complete(columns: dict[str, ArrayLike], origin: np.datetime64 | None) -> li
         if array.ndim != 1 or array.shape != shape or not array.size:
             expected = f"({shape[0]},), one for each x" if array is not arrays[0] else "(n,) numbers, at least one"
             raise ValueError(f"{name}: got shape {array.shape}; expected {expected}")
-    is_complete = ~np.isnan(arrays).any(0)
+    is_complete = np.asarray(~np.isnan(arrays).any(0))
     lost = f"{(~is_complete).sum()} of {len(is_complete)} rows with a missing cell"
     if not is_complete.any() or (len(arrays) == 1 and not is_complete.all()):
         raise ValueError(f"{names}: got {lost}; expected complete rows")
@@ -206,11 +206,11 @@ def _complete(columns: dict[str, ArrayLike], origin: np.datetime64 | None) -> li
 def _numbers(name: str, values: ArrayLike, origin: np.datetime64 | None) -> Array:
     """Return a column as numbers, with NaN for missing cells; dates are days since `origin`."""
     dates = dates_in(fill_masked(values))
-    if (dates is None) != (origin is None):
+    if dates is not None and origin is not None:
+        return np.where(np.isnat(dates), np.nan, (dates - origin).astype(np.float64) / _DAY)
+    if dates is not None or origin is not None:
         expected = "numbers" if origin is None else "dates like x"
         raise ValueError(f"{name}: got {np.asarray(values).dtype}; expected {expected}")
-    if dates is not None:
-        return np.where(np.isnat(dates), np.nan, (dates - origin).astype(np.float64) / _DAY)
     try:
         array = np.asarray(fill_masked(values), np.float64)
     except (TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dikkat.errors import InputError
 
 
-def as_table(X: Any, y: object = None, **by_row: object) -> Any:
+def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
     """Return X with two dimensions: a series, or a list of numbers or dates, becomes one column.
 
     Raises:
@@ -76,9 +76,9 @@ def dates_in(values: object) -> NDArray[np.datetime64] | None:
         cells = [None if isinstance(cell, float | date) and cell != cell else cell for cell in array.ravel().tolist()]
         if not all(cell is None or isinstance(cell, date) for cell in cells) or not any(cells):
             return None
-        zones = [getattr(cell, "tzinfo", None) for cell in cells]
-        cells = [c.astimezone(UTC).replace(tzinfo=None) if zone else c for c, zone in zip(cells, zones, strict=True)]
-        array = np.array(cells, "datetime64[us]").reshape(array.shape)
+        times: list[Any] = cells
+        free = [c.astimezone(UTC).replace(tzinfo=None) if getattr(c, "tzinfo", None) else c for c in times]
+        array = np.array(free, "datetime64[us]").reshape(array.shape)
     return array.astype("datetime64[us]") if array.dtype.kind == "M" else None
 
 

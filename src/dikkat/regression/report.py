@@ -105,7 +105,7 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float, by: str | int
 
 
 def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
-    """Return for each query the k training rows that differ least in the features that move the estimate."""
+    """Return the k most similar training rows for each query."""
     with require_extra("regression"):
         import pandas
     records: list[dict[str, Any]] = []
@@ -153,7 +153,7 @@ def _similar(model: KernelRegressor, queries: Array, k: int) -> Iterator[Similar
 
     def differences(rows: Array, query: Array) -> Array:
         gap = np.nan_to_num(rows - query)  # 0 if a cell is missing
-        return np.where(is_category, gap != 0, np.minimum(np.abs(gap), np.abs(periods - np.abs(gap))))
+        return np.asarray(np.where(is_category, gap != 0, np.minimum(np.abs(gap), np.abs(periods - np.abs(gap)))))
 
     size = np.sqrt((differences(x[model.sample_weight_ > 0], middles(model)) ** 2).mean(0))
     scale = np.divide(influence(model), size, out=np.zeros_like(size), where=size > 0)

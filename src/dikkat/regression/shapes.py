@@ -126,6 +126,7 @@ class Shapes:
         Source: the formula is in `dikkat.regression.shapes`.
 
         Example:
+            >>> from dikkat.regression import KernelRegressor
             >>> x = np.linspace(0, 5, 50)
             >>> model = KernelRegressor().fit(x[:, None], np.sin(x) + 0.1 * np.cos(99 * x))
             >>> slope, lower, upper = model.derivative([[0.5], [3.0]])
@@ -157,6 +158,7 @@ class Shapes:
         Source: the formula is in `dikkat.regression.shapes`.
 
         Example:
+            >>> from dikkat.regression import KernelRegressor
             >>> x = np.linspace(0, 5, 50)
             >>> minimum = KernelRegressor().fit(x[:, None], (x - 2) ** 2 + 0.1 * np.cos(99 * x)).argmin()
             >>> round(minimum.value, 1), minimum.lower < 2 < minimum.upper
@@ -195,6 +197,7 @@ class Shapes:
 
         Example:
             >>> import pandas as pd
+            >>> from dikkat.regression import KernelRegressor
             >>> x, group = np.tile(np.linspace(0, 5, 50), 2), np.repeat(["a", "b"], 50)
             >>> y = np.sin(x) + (group == "b") * x / 5 + 0.1 * np.cos(99 * x)
             >>> band = KernelRegressor().fit(pd.DataFrame({"x": x, "group": group}), y).difference("group")

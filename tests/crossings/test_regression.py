@@ -1,6 +1,6 @@
 """Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
 
-13,501 cells: estimator × two settings × method × state.
+14,988 cells: estimator × two settings × method × state.
 
 A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
 formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.
@@ -53,7 +53,9 @@ SETTINGS = {
     "float32": {"dtype": np.float32},
     "frame": {"frame": True},
     "gaps": {"missing": "indicator", "gaps": True},
+    "support": {"support": "of y"},
 }
+CLIPPED = {"predict", "confidence", "jackknife+", "local", "split", "quantiles", "plot", "along"}
 OF_DATA = {"without", "column", "weighted", "outputs", "dtype", "frame", "gaps"}
 SEARCHED = {"searched", "loo", "metric", "one direction"}
 
@@ -82,6 +84,7 @@ LEFT_OUT = {
     "a setting twice": "two settings of the same argument exclude each other",
     "loo beside what is no part of a criterion": "it is a search as `searched` is; by folds, the same one",
     "a setting that an estimator has not": "a density has no y, and a classifier no folds and no ridge",
+    "draws beside a support": "clipped values have no order; tests/regression/test_support.py has them",
     "missing='drop'": "a word of the command's: a frame has `dropna`",
     "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
     "two settings of which one is searched, held out or in parts": "four searches each; alone they are there",
@@ -130,6 +133,8 @@ def made(estimator, names):
     y = np.sin(2 * every["a"]) + 0.1 * every["b"] + 0.5 * every["town"] - 0.3 * every["size"]
     y = (y + 0.1 * random.normal(size=count))[:ROWS]
     case.y = y if case.outputs is None else np.column_stack([y, np.cos(y)])
+    if "support" in names:
+        given["support"] = (float(case.y.min()), float(case.y.max()))
     wide = 3 if "epanechnikov" in names else 1
     if given.get("metric"):
         given.setdefault("bandwidth", "auto")
@@ -355,13 +360,30 @@ def named(case):
 
 
 def as_nearest(case):
-    """A check of rows: those of the largest weights, with their cells and values."""
+    """A check of rows: those that differ least in what moves the estimate, with their cells, values and weights."""
     weights, rough = case.slow.attention(case.q), 2e-3 if "float32" in case.names else 1e-6
+    there, slow, x = case.x[case.slow.there].astype(float), case.slow, case.x.astype(float)
+    is_category = np.array([name not in WIDTHS or name in ("town", "size") for name in case.features])
+    middle = np.median(there, 0)
+    for j in np.flatnonzero(is_category):
+        middle[j] = np.bincount(there[:, j].astype(int)).argmax()
+
+    def differ(rows, place):
+        away = np.where(is_category, rows != place, np.abs(rows - place))
+        around = np.array([name == "hour" for name in case.features])
+        return np.where(around, np.minimum(away, 24 - away), away)
+
+    without = [np.where(np.arange(there.shape[1]) == j, middle, there) for j in range(there.shape[1])]
+    moved = np.array([np.sqrt(np.mean((slow.predict(x) - slow.predict(there)) ** 2)) for x in without])
+    size = np.sqrt(np.mean(differ(there, middle) ** 2, 0))
+    scale = np.divide(moved, size, out=np.zeros_like(size), where=size > 0)
 
     def check(found):
         for query, own in found.groupby("query"):
-            rows, right = own["row"].to_numpy(), np.sort(weights[query])[::-1][:4]
-            np.testing.assert_allclose(own["weight"], right[right > 0], rtol=rough, atol=rough)
+            rows, distance = own["row"].to_numpy(), np.sqrt(((differ(x, case.q[query]) * scale) ** 2).sum(1))
+            right = np.sort(distance[weights[query] > 0])[:4]
+            np.testing.assert_allclose(own["differs by"], right, rtol=rough, atol=rough)
+            np.testing.assert_allclose(own["differs by"], distance[rows], rtol=rough, atol=rough)
             np.testing.assert_allclose(own["weight"], weights[query, rows], rtol=rough, atol=rough)
             targets = own[["y"] if case.outputs is None else ["y0", "y1"]].to_numpy()
             np.testing.assert_array_equal(targets, case.y.reshape(ROWS, -1)[rows])
@@ -561,6 +583,8 @@ def pairs(estimator):
 
 
 def states(method, names):
+    if method == "sample" and "support" in names:
+        return ()
     dear = {"hold_out", *(["split"] if "gaps" in names else [])}
     if method in dear and SEARCHED & set(names) and "two columns" not in names:
         return ()
@@ -616,6 +640,8 @@ def check(case, estimator, method):
         return
     refused = refusals(method, case.names)
     expected = None if refused else expect(case)
+    if "support" in case.names and method in CLIPPED and not refused:
+        expected = clipped(np.asarray(expected), method, case)
     rough = 2e-3 if "float32" in case.names else 1e-5 if "no ridge" in case.names else 1e-6
     if method.startswith("gradient"):
         rough = max(rough, 1e-4)
@@ -627,6 +653,13 @@ def check(case, estimator, method):
             expected(ask(case.models[state], case))
         else:
             np.testing.assert_allclose(ask(case.models[state], case), expected, rtol=rough, atol=rough, err_msg=state)
+
+
+def clipped(expected, method, case):
+    """Answers within the range of y; of a drawn line only its heights."""
+    if method == "plot":
+        return np.column_stack([expected[:, 0], expected[:, 1].clip(*case.fresh.support)])
+    return expected.clip(*case.fresh.support)
 
 
 def test_the_head_says_how_many_cells_there_are():

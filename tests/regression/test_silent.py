@@ -179,7 +179,7 @@ def test_smooth_takes_dates_and_weights_and_keeps_the_order():
     assert smooth(date, y, at=date[[5, 2]]).x.tolist() == date[[5, 2]].tolist()
     with pytest.raises(ValueError, match=r"y: got datetime64.*; expected numbers"):
         smooth(y, date)
-    with pytest.raises(ValueError, match="at: got float64; expected dates"):
+    with pytest.raises(ValueError, match="at: got float64; expected dates like x"):
         smooth(date, y, at=[3.0])
     weight = 1 / np.linspace(0.05, 0.5, 60) ** 2
     model = KernelRegressor(weights="precision").fit(np.arange(60.0)[:, None], y, weight)
@@ -197,12 +197,14 @@ MIXED = np.array([[1.0, "a"], [2.0, "b"], [3.0, "a"]], object)
     ({"t": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]}, r"got \[1.0, 2.0\] in column 't'; expected numbers"),
     ({"t": [1.0, [3.0, 4.0], 2.0]}, r"got \[3.0, 4.0\] in column 't'; expected numbers"),
     ({"t": [np.ones(2), np.ones(2), np.ones(2)]}, r"got array\(\[1., 1.\]\) in column 't'; expected numbers"),
-    (MIXED, "got 'a' in column 1; expected numbers, or the column in categorical_features"),
+    (MIXED, r"got 'a' in column 1; expected numbers, or .* set_output\(transform='pandas'\)"),
+    ({"t": ["2024-01-31", "2024-02-29"] * 5}, "got '2024-01-31' in column 't', text that looks like a date"),
+    ({"t": ["31.01.2024", "29.02.2024"] * 5}, "got '31.01.2024' in column 't', text that looks like a date"),
     ({"u": [1.0, 2, 3], "t": [1.0, np.inf, 2]}, "got an infinite number in column 't'"),
     (np.array([[1.0, 2], [3, -np.inf], [4, 5]]), "got an infinite number in column 1"),
-    ({"t": ["1.0", "?", "3"]}, r"got '\?' in column 't', where 2 of 3 texts are numbers; .*pandas.to_numeric"),
-    ({"t": [str(k % 9) for k in range(99)] + ["?"]}, r"got '\?' in column 't', where 99 of 100 texts are numbers"),
-    ({"t": [f"{k / 7}" for k in range(99)] + ["n/a"]}, r"got 'n/a' in column 't', where 99 of 100 texts are numbers"),
+    ({"t": ["1.0", "?", "3"]}, r"got '\?' in row 1 of column 't', where 2 of 3 texts are numbers; .*pandas.to_numeric"),
+    ({"t": [str(k % 9) for k in range(99)] + ["?"]}, r"got '\?' in row 99 of column 't', where 99 of 100 texts"),
+    ({"t": [f"{k / 7}" for k in range(99)] + ["n/a"]}, r"got 'n/a' in row 99 of column 't', where 99 of 100 texts"),
 ])  # fmt: skip
 def test_messages_name_the_column(X, message):
     X = X if isinstance(X, np.ndarray) else pd.DataFrame({"z": np.arange(float(len(X["t"])))} | X)
@@ -216,7 +218,7 @@ def test_nearest_has_the_index_of_the_frame_and_no_columns_of_gaps():
     X.loc["home 3", "a"] = np.nan
     y = (2 * X["a"].fillna(0) + 0.01 * X["b"]).rename("a")
     found = KernelRegressor(missing="indicator").fit(X, y).nearest(X.iloc[[7]], k=4)
-    assert found.columns.tolist() == ["query", "row", "weight", "a", "b", "a (y)"]
+    assert found.columns.tolist() == ["query", "row", "weight", "differs by", "a", "b", "a (y)"]
     assert found["row"][0] == "home 7"
     np.testing.assert_allclose(found["a (y)"], y[found["row"]])
 

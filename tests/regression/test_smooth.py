@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from dikkat.regression import KernelRegressor, lowess, smooth
@@ -30,6 +31,53 @@ def test_lowess_by_statsmodels(frac, it):
     found = lowess(Y, X, frac, it)
     np.testing.assert_array_equal(found[:, 0], np.sort(X))
     np.testing.assert_allclose(found[:, 1], LOWESS[frac, it], atol=1e-10)
+
+
+# By statsmodels 0.15.0, with xvals=AT.
+AT = [5.5, 0.1, 1.1, 3.3, 3.3, 7.0]
+LOWESS_AT = {
+    (2 / 3, 3): [
+        0.10164330473821037, 1.4659274462167828, 2.1446755767065766, 0.06683518374206457, 0.06683518374206457,
+        1.2647810928872858,
+    ],
+    (0.4, 0): [
+        0.1595602484251965, 0.9587274570759641, 2.5999999999999996, 0.022296778230858835, 0.022296778230858835,
+        2.444999315759641,
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("frac", "it"), LOWESS_AT)
+def test_lowess_at_other_positions_by_statsmodels(frac, it):
+    np.testing.assert_allclose(lowess(Y, X, frac, it, xvals=AT), LOWESS_AT[frac, it], rtol=1e-12)
+
+
+def test_points_that_lack_a_cell_are_left_out():
+    x, y, weight = np.append(X, [np.nan, 2.0, 2.0]), np.append(Y, [7.0, np.nan, 7.0]), np.ones(16)
+    weight[:13], weight[15] = np.arange(13) % 3, np.nan
+    with pytest.warns(
+        UserWarning, match="x, y, sample_weight: got 3 of 16 rows with a missing cell, which are left out"
+    ):
+        found = smooth(x, y, sample_weight=weight, at=X)
+    np.testing.assert_array_equal(found.y, smooth(X, Y, sample_weight=weight[:13], at=X).y)
+    with pytest.warns(UserWarning, match="x, y: got 2 of 15 rows"):
+        np.testing.assert_array_equal(lowess(y[:15], x[:15]), lowess(Y, X))
+
+
+def test_dates_of_every_kind_are_days():
+    days = pd.date_range("2024-03-30", periods=13, tz="Europe/Berlin").normalize()  # one day of 23 hours
+    moments = days.tz_convert("UTC").tz_localize(None)
+    hours = (moments - moments[0]) / pd.Timedelta("1D")
+    expected = smooth(hours, Y)
+    for x in (days, pd.Series(days), moments.to_numpy("datetime64[s]"), days.to_pydatetime().tolist()):
+        found = smooth(x, Y)
+        np.testing.assert_allclose(found.y, expected.y, atol=1e-9)
+        assert found.bandwidth == pytest.approx(expected.bandwidth)
+        assert found.x[0] == moments[0].to_datetime64()
+    plain = [day.date() for day in days]
+    np.testing.assert_allclose(smooth(plain, Y).y, smooth(np.arange(13), Y).y, atol=1e-9)
+    np.testing.assert_allclose(lowess(Y, plain)[:, 1], lowess(Y, np.arange(13))[:, 1])
+    np.testing.assert_allclose(lowess(Y, plain, xvals=plain[3:5]), lowess(Y, np.arange(13))[3:5, 1])
 
 
 def test_lowess_at_one_place_gives_a_value_back():
@@ -73,10 +121,17 @@ def test_a_picture_of_a_curve():
     ("call", "message"),
     [
         (lambda: smooth([[1.0]], [1.0]), r"x: got shape \(1, 1\); expected \(n,\) numbers, at least one"),
-        (lambda: smooth(X, [np.nan, *Y[1:]]), "y: got"),
+        (lambda: smooth(X, [np.inf, *Y[1:]]), "y: got 1 of 13 cells infinite"),
+        (lambda: smooth(X, X * np.nan), "x, y: got 13 of 13 rows with a missing cell; expected complete rows"),
+        (lambda: smooth(X, Y, at=[1.0, np.nan]), "at: got 1 of 2 rows with a missing cell; expected complete rows"),
+        (lambda: smooth(X, ["a"] * 13), "y: got <U1 cells; expected numbers or dates"),
+        (
+            lambda: smooth(X, Y, sample_weight=Y[1:]),
+            r"sample_weight: got shape \(12,\); expected \(13,\), one for each x",
+        ),
         (lambda: smooth(X, Y, level=1.0), "level: got 1.0"),
         (lambda: smooth(X, Y, robust=-1), "robust: got -1"),
-        (lambda: lowess(Y[1:], X), "y: got 12 numbers; expected 13"),
+        (lambda: lowess(Y[1:], X), r"y: got shape \(12,\); expected \(13,\), one for each x"),
         (lambda: lowess(Y, X, frac=2), "frac: got 2"),
         (lambda: lowess(Y, X, it=0.5), "it: got 0.5"),
     ],

@@ -11,8 +11,7 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, validate_data
 
-from dikkat.errors import InputError
-from dikkat.regression import validation
+from dikkat.regression import frames, validation
 from dikkat.regression.bandwidth import fixed_bandwidths, rule_of_thumb
 from dikkat.regression.columns import Column, encode_cells, warn_of_unseen
 from dikkat.regression.criterion import Criterion, Membership, folds_of, membership
@@ -99,6 +98,14 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         """Hook: return the attributes that a fit chooses: the bandwidths and the path of their search."""
         raise NotImplementedError
+
+    def _saved_attributes(self) -> dict[str, Any]:
+        """Hook: return further fitted attributes to save, as JSON values."""
+        return {}
+
+    def _loaded_attributes(self, rows: Rows, saved: dict[str, Any]) -> dict[str, Any]:
+        """Hook: return fitted attributes from the saved ones, after checking them."""
+        return {}
 
     def _warn_of_rows(self, weighted: bool) -> None:
         """Hook: warn about data for which intervals are wrong."""
@@ -252,7 +259,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     def _query_cells(self, X: ArrayLike, warns: bool = False) -> Array:
         """Check queries X and convert them to the form of `X_train_`; `warns`: warn about queries beyond the data."""
         check_is_fitted(self)
-        check_in_memory(X=X)
+        X = frames.select_columns(X, getattr(self, "feature_names_in_", None))
         columns, dtype, X = self.columns_, self.X_train_.dtype, validation.fill_masked(X)
         with np.errstate(over="ignore", invalid="ignore"), validation.naming_missing_cells(self, X):
             if columns:
@@ -280,15 +287,3 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 def make_history(coding: Coding, steps: list[tuple[Array, float]]) -> list[dict[str, Any]]:
     """Convert the (σ of each feature, error) steps of a bandwidth search to entries of the `history_` attribute."""
     return [{"bandwidth": coding.to_bandwidth(sigma).tolist(), "error": error} for sigma, error in steps]
-
-
-def check_in_memory(**arguments: object) -> None:
-    """Raise `InputError` for lazy collections and frames."""
-    for name, value in arguments.items():
-        if hasattr(value, "__dask_graph__"):
-            raise InputError(
-                f"{name}: got a Dask collection; expected rows in memory, such as `.sample(frac=0.01).compute()`. Only "
-                "predict accepts collections"
-            )
-        if hasattr(value, "collect_schema") and hasattr(value, "lazy") and not hasattr(value, "to_numpy"):
-            raise InputError(f"{name}: got a {type(value).__name__}; expected a frame in memory; call `.collect()`")

@@ -8,21 +8,24 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin
+from sklearn.base import ClassifierMixin, clone
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
+from dikkat.regression import frames
 from dikkat.regression.bandwidth import Rule
-from dikkat.regression.base import KernelModel, check_in_memory
+from dikkat.regression.base import KernelModel
+from dikkat.regression.columns import refill_cells
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import LogLoss, classes_of
 from dikkat.regression.logistic import Plane, plane
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.validation import LIKELIHOOD, Order, check_kernel, check_metric, check_name
+from dikkat.regression.verbs import Verbs
 
 
-class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
+class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
     r"""Classification by attention: the shares of the classes among the rows near a query, with a learned bandwidth.
 
     $$ p_c(x) = \frac{\sum_{j \in c} w_j K(r_j) + \alpha\,\pi_c}{\sum_j w_j K(r_j) + \alpha},
@@ -45,6 +48,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         categorical_features: Columns of categories, as in `KernelRegressor`.
         ordered_features: Columns of ordered categories, as in `KernelRegressor`.
         periodic_features: Columns of periodic numbers, as in `KernelRegressor`.
+        missing: "refuse", or "indicator" for missing cells of X, as in `KernelRegressor`.
 
     Attributes:
         classes_: (C,), sorted.
@@ -59,6 +63,8 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         X_train_: (n, d), with the index of the level for a category.
         y_train_: (n, C), 1 for the class of each row and 0 elsewhere.
         sample_weight_: (n,).
+        target_name_: The name of y, or None.
+        row_labels_: (n,), the index of the frame in `fit`, or None.
 
     Source: Li and Racine 2007, chapter 5; the criterion is in `dikkat.regression.likelihood`.
 
@@ -74,7 +80,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         order: Order = "linear", prior: float | Literal["auto"] = "auto", metric: Metric = "diagonal",
         n_components: int | None = None, categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
-        periodic_features: Mapping[Any, float] | None = None,
+        periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
     ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -85,6 +91,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         self.categorical_features = categorical_features
         self.ordered_features = ordered_features
         self.periodic_features = periodic_features
+        self.missing = missing
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Store the training rows, and find the bandwidth and the prior.
@@ -102,15 +109,8 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         Raises:
             ValueError: If a setting is not allowed, data do not fit, or y has no classes.
         """
-        check_kernel(self.kernel, self.bandwidth, LIKELIHOOD)
-        check_name("order", self.order, get_args(Order))
-        check_metric(self.metric, self.n_components, self.bandwidth)
-        is_number = isinstance(self.prior, Real) and not isinstance(self.prior, bool) and 0 < float(self.prior) < np.inf
-        if not (is_number or (isinstance(self.prior, str) and self.prior == "auto")):
-            raise ValueError(
-                f"prior: got {self.prior!r}; expected 'auto' or a positive number (how many rows the prior counts as)"
-            )
-        check_in_memory(X=X, y=y, sample_weight=sample_weight)
+        self._check_settings()
+        X = frames.as_table(X, y, sample_weight=sample_weight)
         if y is None:
             return self._fit_in_place(X, None, sample_weight)
         labels = column_or_1d(y, warn=True)
@@ -119,7 +119,19 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         assert_all_finite(labels, input_name="y", estimator_name=type(self).__name__)
         check_classification_targets(labels)
         classes, label = np.unique(labels, return_inverse=True)
-        return self._fit_in_place(X, np.eye(len(classes))[label], sample_weight, classes_=classes)
+        names = frames.names_of_fit(X, y)
+        return self._fit_in_place(X, np.eye(len(classes))[label], sample_weight, classes_=classes, **names)
+
+    def _check_settings(self) -> None:
+        check_kernel(self.kernel, self.bandwidth, LIKELIHOOD)
+        check_name("order", self.order, get_args(Order))
+        check_name("missing", self.missing, ("refuse", "indicator"))
+        check_metric(self.metric, self.n_components, self.bandwidth)
+        is_number = isinstance(self.prior, Real) and not isinstance(self.prior, bool) and 0 < float(self.prior) < np.inf
+        if not (is_number or (isinstance(self.prior, str) and self.prior == "auto")):
+            raise ValueError(
+                f"prior: got {self.prior!r}; expected 'auto' or a positive number (how many rows the prior counts as)"
+            )
 
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         fixed_prior = None if self.prior == "auto" else float(self.prior)
@@ -132,10 +144,38 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         if self.order == "linear" and several_classes:
             fitted_plane = _plane(joined)
         attributes, alpha = self._choose_bandwidths(rows, joined, make_criterion if several_classes else None)
-        class_weight = rows.weight.astype(np.float64) @ rows.y + 1
         plane_of_all = None if fitted_plane is None else fitted_plane[0]
         prior = alpha if fixed_prior is None else fixed_prior
-        return attributes | {"prior_": prior, "class_prior_": class_weight / class_weight.sum(), "_plane": plane_of_all}
+        return attributes | {"prior_": prior, "class_prior_": _class_prior(rows), "_plane": plane_of_all}
+
+    def _saved_attributes(self) -> dict[str, Any]:
+        return {"classes": self.classes_.tolist(), "prior": float(self.prior_)}
+
+    def _loaded_attributes(self, rows: Rows, saved: dict[str, Any]) -> dict[str, Any]:
+        classes: Any = saved.get("classes")
+        prior = saved.get("prior")
+        are_labels = isinstance(classes, list) and all(isinstance(label, str | int | float) for label in classes)
+        if not are_labels or rows.y.shape[1:] != (len(classes),) or not np.isin(rows.y, (0, 1)).all():
+            raise ValueError(f"classes: got {classes!r}; expected a text or number for each column of y_train_")
+        if not isinstance(prior, float) or not 0 <= prior < np.inf:
+            raise ValueError(f"prior: got {prior!r}; expected a number of at least 0")
+        self.classes_ = np.array(classes)
+        plane_of_all = _plane(rows.joined())[0] if self.order == "linear" and len(classes) > 1 else None
+        return {"prior_": prior, "class_prior_": _class_prior(rows), "_plane": plane_of_all}
+
+    def _refit(self, rows: Rows) -> Self:
+        """Return a classifier of the same classes, with everything else learned from `rows`."""
+        x, columns = refill_cells(rows.x, rows.columns, rows.weight)
+        model: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
+        model.classes_ = self.classes_
+        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None))
+
+    def _estimate(self, x: Array) -> Array:
+        """Return the probabilities (n, C) at rows like `X_train_`."""
+        query = self._coordinates(x)
+        prior = self.class_prior_[None] if self._plane is None else self._plane.shares(query)
+        shares = self._smoother.shares(query, self.prior_, prior).clip(0)
+        return np.asarray((shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype))
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """Return the probability of each class at each query.
@@ -155,10 +195,7 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
             array([[0.75, 0.25],
                    [0.5 , 0.5 ]])
         """
-        query = self._query_coordinates(X)
-        prior = self.class_prior_[None] if self._plane is None else self._plane.shares(query)
-        shares = self._smoother.shares(query, self.prior_, prior).clip(0)
-        return np.asarray((shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype))
+        return self._estimate(self._query_cells(X))
 
     def predict_log_proba(self, X: ArrayLike) -> Array:
         """Return the logarithms of `predict_proba`.
@@ -183,6 +220,11 @@ class KernelClassifier(ClassifierMixin, KernelModel):  # type: ignore[misc]  # s
         best = self.predict_proba(X).argmax(1)
         result: NDArray[Any] = self.classes_[best]
         return result
+
+
+def _class_prior(rows: Rows) -> Array:
+    class_weight = rows.weight.astype(np.float64) @ rows.y + 1
+    return np.asarray(class_weight / class_weight.sum())
 
 
 def _plane(joined: Joined) -> tuple[Plane, Array]:

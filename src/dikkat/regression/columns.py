@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dikkat.regression.frames import dates_in
 
 Array = NDArray[np.floating]
 
@@ -23,6 +27,7 @@ MISSING = "(missing)"
 """The level of a category's missing cells."""
 MOST_LEVELS = 50
 """The largest number of different texts that are categories without being declared."""
+_DATE = re.compile(r"\d{4}([-/.])\d\d?\1\d\d?(\D|$)|\d\d?([-/.])\d\d?\3\d{2,4}(\D|$)")
 _NAMED = 5  # levels in a message, at most
 
 
@@ -132,10 +137,11 @@ def find_kinds(
         label = label_of(duplicates[0], names)
         raise ValueError(f"periodic_features: got {label}, which is a category too; expected one kind")
     has_gaps = gaps is not False
-    if not (_is_frame(X) or declared.any() or periods or has_gaps):
+    if not (_is_frame(X) or declared.any() or periods or has_gaps or X.dtype.kind == "M"):
         for j in range(count):
-            if texts := [cell for cell in X[:, j].tolist() if isinstance(cell, str) and not is_number(cell)]:
-                raise ValueError(_no_number(texts[0], label_of(j, names)))
+            if texts := [cell for cell in X[:, j].tolist() if isinstance(cell, str | date) and not is_number(cell)]:
+                hint = "; a pipeline passes frames with set_output(transform='pandas')"
+                raise ValueError(_no_number(texts[0], label_of(j, names)) + hint)
         return ()
     result = []
     for j in range(count):
@@ -221,16 +227,22 @@ def _holds_text(cells: _Cells, label: str) -> bool:
         return False  # an error when cells become numbers
     numbers = sum(map(is_number, filled))
     if 2 * numbers > len(filled):
-        text = next(cell for cell in filled if not is_number(cell))
+        row, text = next((row, cell) for row, cell in enumerate(cells.values.tolist()) if not is_number(cell))
         raise ValueError(
-            f"X: got {text!r} in {label}, where {numbers} of {len(filled)} texts are numbers; expected numbers (use "
-            "pandas.to_numeric(column, errors='coerce') and missing='indicator'), or the column in categorical_features"
+            f"X: got {text!r} in row {row} of {label}, where {numbers} of {len(filled)} texts are numbers; expected "
+            "numbers (use pandas.to_numeric(column, errors='coerce') and missing='indicator'), or the column in "
+            "categorical_features"
+        )
+    if all(map(_DATE.match, filled)):
+        raise ValueError(
+            f"X: got {filled[0]!r} in {label}, text that looks like a date; expected dates, by "
+            "pandas.to_datetime(column), or the column in categorical_features"
         )
     count = len(set(filled))
     if count > min(MOST_LEVELS, max(2, len(filled) // 2)):
         raise ValueError(
             f"X: got {count} different texts in {len(filled)} rows of {label}, such as {filled[0]!r}; expected few: "
-            "leave the column out, name it in categorical_features, or convert dates with pandas.to_datetime"
+            "leave the column out, or name it in categorical_features"
         )
     return True
 
@@ -361,7 +373,7 @@ def _indices(levels: Sequence[Level]) -> Callable[[Level], int]:
 
 
 def _as_number(level: Level) -> float | str:
-    """Return the number that a level is or reads as, else its text."""
+    """Return a level as a number, or else its text."""
     try:
         return float(level)
     except (TypeError, ValueError, OverflowError):
@@ -400,7 +412,10 @@ def _cells(X: Any, j: int) -> _Cells:
         import pyarrow  # type: ignore[import-untyped]
 
         return _of_arrow(pyarrow.chunked_array([X.to_series(j).to_arrow()]))
-    return _of_arrow(X.column(j)) if hasattr(X, "column") else _Cells(X[:, j])
+    if hasattr(X, "column"):
+        return _of_arrow(X.column(j))
+    dates = dates_in(X[:, j]) if X.dtype.kind in "OM" else None
+    return _Cells(X[:, j] if dates is None else dates)
 
 
 def _of_pandas(series: Any) -> _Cells:
@@ -427,8 +442,10 @@ def _of_arrow(column: Any) -> _Cells:
 
 
 def _objects(cells: list[Any]) -> NDArray[Any]:
-    """Return the cells as a one-dimensional array, also if they are lists of equal length."""
-    return np.fromiter(cells, object, len(cells))
+    """Return the cells as a one-dimensional array, also if they are lists of equal length; dates as datetime64."""
+    values = np.fromiter(cells, object, len(cells))
+    dates = dates_in(values)
+    return values if dates is None else dates
 
 
 def _indexed(X: Any) -> Any:

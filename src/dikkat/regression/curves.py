@@ -2,65 +2,34 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dikkat.regression.estimator import KernelRegressor
+from dikkat.regression.frames import dates_in
 from dikkat.regression.joined import Array
+from dikkat.regression.shapes import Band
 from dikkat.regression.validation import check_count, fill_masked
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _POINTS = 201  # points of a curve by default
 _DAY = 86_400_000_000  # microseconds
 
 
 @dataclass(frozen=True)
-class Smooth:
-    """A curve with confidence intervals.
+class Smooth(Band):
+    """A curve with pointwise confidence intervals: a `Band`, and its bandwidth.
 
     Attributes:
-        x: (k,), the evaluated positions: ascending, or in the order of `at`; datetime64 if the points' x are dates.
-        y: (k,), the estimates.
-        lower: (k,), the lower ends of the confidence intervals.
-        upper: (k,), the upper ends.
         bandwidth: σ, in units of x; in days for dates.
-        level: The probability that an interval contains the expected value at its position.
     """
 
-    x: NDArray[Any]
-    y: Array
-    lower: Array
-    upper: Array
     bandwidth: float
-    level: float
-
-    def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
-        """Draw the curve and its intervals.
-
-        Args:
-            ax: The axes; None for matplotlib's current axes.
-            **style: Line style, passed to `Axes.plot`.
-
-        Returns:
-            The axes.
-        """
-        if ax is None:
-            from matplotlib import pyplot
-
-            ax = pyplot.gca()
-        order = np.argsort(self.x)
-        x, y, lower, upper = (values[order] for values in (self.x, self.y, self.lower, self.upper))
-        (line,) = ax.plot(x, y, **style)
-        lower, upper = (np.where(np.isfinite(values), values, np.nan) for values in (lower, upper))
-        ax.fill_between(x, lower, upper, color=line.get_color(), alpha=0.25, linewidth=0)
-        return ax
 
 
 def smooth(
@@ -70,8 +39,8 @@ def smooth(
     """Fit a curve through points, with a bandwidth from a search, and pointwise confidence intervals.
 
     Args:
-        x: (n,), finite numbers, or dates (datetime64, or a pandas series of dates).
-        y: (n,), finite numbers.
+        x: (n,), numbers or dates. Points that lack x, y or a weight (NaN, NaT, None) are left out with a warning.
+        y: (n,), numbers.
         level: The probability, between 0 and 1, that an interval contains the expected value at its position, if rows
             are independent. The probability that all intervals do is smaller.
         at: (k,), the positions to evaluate, in any order, like x; None for 201 positions from the least to the
@@ -84,7 +53,7 @@ def smooth(
         The curve.
 
     Raises:
-        ValueError: If arrays do not match or are not finite, or `level` or `robust` is invalid.
+        ValueError: If arrays do not match or are infinite, no point is complete, or `level` or `robust` is invalid.
 
     Source: Cleveland 1979, Robust locally weighted regression and smoothing scatterplots (the weights).
 
@@ -95,39 +64,42 @@ def smooth(
         (201, True)
     """
     check_count("robust", robust, minimum=0)
-    values, origin = _column("y", y), _first_date(x)
-    points = _column("x", x, origin)
-    model = KernelRegressor(**settings).fit(points[:, None], values, sample_weight)
-    weights = np.ones(len(points)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    origin = _first_date(x)
+    weighted = {} if sample_weight is None else {"sample_weight": sample_weight}
+    points, values, *given = _complete({"x": x, "y": y, **weighted}, origin)
+    model = KernelRegressor(**settings).fit(points[:, None], values, *given)
+    weights = given[0] if given else np.ones(len(points))
     for _ in range(robust):
         weight = weights * _bisquare(values - np.asarray(model.predict(points[:, None])))
         model._fit_in_place(points[:, None], values, weight, warns=False)
-    positions = np.linspace(points.min(), points.max(), _POINTS) if at is None else _column("at", at, origin)
+    positions = np.linspace(points.min(), points.max(), _POINTS) if at is None else _complete({"at": at}, origin)[0]
     query = positions[:, None]
     lower, upper = model.confidence_interval(query, level)
     curve_x = positions if origin is None else origin + (positions * _DAY).round().astype("timedelta64[us]")
-    return Smooth(curve_x, np.asarray(model.predict(query)), lower, upper, float(model.bandwidth_[0]), float(level))
+    return Smooth(curve_x, np.asarray(model.predict(query)), lower, upper, float(level), float(model.bandwidth_[0]))
 
 
-def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3) -> Array:
+def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3, xvals: ArrayLike | None = None) -> Array:
     """Fit robust local lines through the nearest points, with the results of statsmodels' `lowess`.
 
     At each point a line is fitted with tricube weights to the share `frac` of the points that are nearest along x. Then
     the lines are refitted with bisquare weights of the residuals. If all nearest points have the same x, the result is
-    the mean of the points at that x, which does not depend on their order. The arguments `delta`, `xvals`, `missing`,
+    the mean of the points at that x, which does not depend on their order. The arguments `delta`, `missing`,
     `is_sorted` and `return_sorted` of statsmodels are not supported.
 
     Args:
-        y: (n,), finite numbers.
-        x: (n,), finite numbers.
+        y: (n,), numbers.
+        x: (n,), numbers or dates. Points that lack x or y are left out with a warning.
         frac: The share of the points for each line, between 0 and 1.
         it: The number of refits with weights from the residuals.
+        xvals: (k,), positions to evaluate instead of x, like x.
 
     Returns:
-        (n, 2): x in ascending order, and the fitted values.
+        (n, 2): x in ascending order (dates in days since the first), and the fitted values. With `xvals` (k,), the
+        values in their order.
 
     Raises:
-        ValueError: If arrays do not match or are not finite, or `frac` or `it` is invalid.
+        ValueError: If arrays do not match or are infinite, or `frac` or `it` is invalid.
 
     Source: Cleveland 1979, Robust locally weighted regression and smoothing scatterplots.
 
@@ -139,26 +111,32 @@ def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3) -> Arra
     check_count("it", it, minimum=0)
     if not (isinstance(frac, Real) and 0 <= frac <= 1):
         raise ValueError(f"frac: got {frac!r}; expected a number from 0 to 1, such as 0.67")
-    points, values = _column("x", x), _column("y", y)
-    if len(points) != len(values):
-        raise ValueError(f"y: got {len(values)} numbers; expected {len(points)}, one for each of x")
+    origin = _first_date(x)
+    points, values = _complete({"x": x, "y": y}, origin)
     order = np.argsort(points)
     points, values = points[order], values[order]
     count = min(max(2, int(frac * len(points) + 1e-10)), len(points))
-    # Each point's window: the first one whose midpoint, with the next point included, is not below the point.
-    start = np.searchsorted((points[: len(points) - count] + points[count:]) / 2, points)
-    weight, fitted = np.ones(len(points)), np.empty(len(points))
-    for _ in range(it + 1):
-        _compiled()(points, values, weight, start, count, fitted)
-        weight = _bisquare(values - fitted)
-    return np.column_stack([points, fitted])
+    weight = np.ones(len(points))
+
+    def fit(at: Array) -> Array:
+        # Each position's window: the first one whose midpoint, with the next point included, is not below the position.
+        start, fitted = np.searchsorted((points[: len(points) - count] + points[count:]) / 2, at), np.empty(len(at))
+        _compiled()(at, points, values, weight, start, count, fitted)
+        return fitted
+
+    for _ in range(it):
+        weight = _bisquare(values - fit(points))
+    if xvals is None:
+        return np.column_stack([points, fit(points)])
+    positions, index = np.unique(_complete({"xvals": xvals}, origin)[0], return_inverse=True)
+    return fit(positions)[index]
 
 
-def _lines(x: Array, y: Array, weight: Array, start: Any, count: int, fitted: Array) -> None:
-    """Write the heights at x of the lines through the windows of `count` points from `start`."""
-    for i in range(len(x)):
-        first, center = start[i], x[i]
-        if i and center == x[i - 1]:
+def _lines(at: Array, x: Array, y: Array, weight: Array, start: Any, count: int, fitted: Array) -> None:
+    """Write the heights at sorted positions of the lines through the windows of `count` points from `start`."""
+    for i in range(len(at)):
+        first, center = start[i], at[i]
+        if i and center == at[i - 1]:
             fitted[i] = fitted[i - 1]
             continue
         radius = max(center - x[first], x[first + count - 1] - center)
@@ -176,12 +154,11 @@ def _lines(x: Array, y: Array, weight: Array, start: Any, count: int, fitted: Ar
             value += share * y[j]
             cross += share * delta * y[j]
         if seen_points < 2 or radius == 0:
-            total = value = plain_sum = 0.0
-            end = i
-            while end < len(x) and x[end] == center:
-                total, value, plain_sum = total + weight[end], value + weight[end] * y[end], plain_sum + y[end]
-                end += 1
-            fitted[i] = value / total if total > 0 else plain_sum / (end - i)
+            same_x = np.searchsorted(x, center)
+            end = np.searchsorted(x, center, side="right")
+            if same_x < end:
+                total, value = weight[same_x:end].sum(), (weight[same_x:end] * y[same_x:end]).sum()
+            fitted[i] = value / total if total > 0 else y[same_x:end].mean() if same_x < end else np.nan
             continue
         offset, value = offset / total, value / total
         variance = max(square / total - offset * offset, 1e-12 * scale * scale)  # as in statsmodels, in units of x
@@ -205,21 +182,39 @@ def _bisquare(residual: Array) -> Array:
 
 def _first_date(values: ArrayLike) -> np.datetime64 | None:
     """Return the first date, from which days are counted; None for numbers."""
-    array = np.asarray(values)
-    return np.fmin.reduce(array.astype("datetime64[us]")) if array.dtype.kind == "M" and array.size else None
+    dates = dates_in(values)
+    return None if dates is None or not dates.size else np.fmin.reduce(dates.ravel())
 
 
-def _column(name: str, values: ArrayLike, origin: np.datetime64 | None = None) -> Array:
-    array = np.asarray(values)
-    if (array.dtype.kind == "M") != (origin is not None):
-        expected = "numbers" if origin is None else "dates (datetime64) like x"
-        raise ValueError(f"{name}: got {array.dtype}; expected {expected}")
-    if origin is not None:
-        days = (array.astype("datetime64[us]") - origin).astype(np.float64) / _DAY
-        array = np.where(np.isnat(array), np.nan, days)
-    array = np.asarray(fill_masked(values) if origin is None else array, np.float64)
-    if array.ndim != 1 or not len(array):
-        raise ValueError(f"{name}: got shape {array.shape}; expected (n,) numbers, at least one")
-    if lost := int((~np.isfinite(array)).sum()):
-        raise ValueError(f"{name}: got {lost} of {len(array)} cells missing or infinite; expected finite numbers")
+def _complete(columns: dict[str, ArrayLike], origin: np.datetime64 | None) -> list[Array]:
+    """Return the columns without the rows in which one of them is missing; the first has days since `origin`."""
+    arrays = [_numbers(name, values, None if k else origin) for k, (name, values) in enumerate(columns.items())]
+    names, shape = ", ".join(columns), arrays[0].shape
+    for name, array in zip(columns, arrays, strict=True):
+        if array.ndim != 1 or array.shape != shape or not array.size:
+            expected = f"({shape[0]},), one for each x" if array is not arrays[0] else "(n,) numbers, at least one"
+            raise ValueError(f"{name}: got shape {array.shape}; expected {expected}")
+    is_complete = np.asarray(~np.isnan(arrays).any(0))
+    lost = f"{(~is_complete).sum()} of {len(is_complete)} rows with a missing cell"
+    if not is_complete.any() or (len(arrays) == 1 and not is_complete.all()):
+        raise ValueError(f"{names}: got {lost}; expected complete rows")
+    if not is_complete.all():
+        warnings.warn(f"{names}: got {lost}, which are left out", UserWarning, stacklevel=3)
+    return [array[is_complete] for array in arrays]
+
+
+def _numbers(name: str, values: ArrayLike, origin: np.datetime64 | None) -> Array:
+    """Return a column as numbers, with NaN for missing cells; dates are days since `origin`."""
+    dates = dates_in(fill_masked(values))
+    if dates is not None and origin is not None:
+        return np.where(np.isnat(dates), np.nan, (dates - origin).astype(np.float64) / _DAY)
+    if dates is not None or origin is not None:
+        expected = "numbers" if origin is None else "dates like x"
+        raise ValueError(f"{name}: got {np.asarray(values).dtype}; expected {expected}")
+    try:
+        array = np.asarray(fill_masked(values), np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: got {np.asarray(values).dtype} cells; expected numbers or dates ({error})") from None
+    if np.isinf(array).any():
+        raise ValueError(f"{name}: got {np.isinf(array).sum()} of {array.size} cells infinite; expected finite numbers")
     return array

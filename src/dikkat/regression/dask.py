@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from dikkat.extras import require_extra
+from dikkat.regression.frames import select_columns
 from dikkat.regression.joined import Array
 
 
@@ -20,7 +21,10 @@ def predict(model: Any, X: Any, return_std: bool) -> Any:
         got = f"{X.ndim} dimensions" if hasattr(X, "ndim") else type(X).__name__
         raise ValueError(f"X: got {got}; expected a Dask array or data frame of 2 dimensions")
     is_array = hasattr(X, "chunks")
-    validate_data(model, np.empty((0, X.shape[1])) if is_array else X._meta, skip_check_array=True, reset=False)
+    table = (
+        np.empty((0, X.shape[1])) if is_array else select_columns(X._meta, getattr(model, "feature_names_in_", None))
+    )
+    validate_data(model, table, skip_check_array=True, reset=False)
     blocks = X.rechunk({1: -1}).to_delayed().ravel() if is_array else X.to_delayed()
     rows = X.chunks[0] if is_array else [np.nan] * len(blocks)
     delayed_model, shape, dtype = delayed(model, traverse=False), model.y_train_.shape[1:], model.X_train_.dtype

@@ -11,7 +11,8 @@ from sklearn.base import DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from dikkat.regression.base import KernelModel, check_in_memory
+from dikkat.regression import frames
+from dikkat.regression.base import KernelModel
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import FENCE, Density, outlying
 from dikkat.regression.moments.launch import Profile
@@ -83,7 +84,7 @@ class KernelDensity(DensityMixin, KernelModel):  # type: ignore[misc]  # scikit-
             ValueError: If a setting is not allowed, or data are not finite.
         """
         check_kernel(self.kernel, self.bandwidth, LIKELIHOOD)
-        check_in_memory(X=X, sample_weight=sample_weight)
+        X = frames.as_table(X, sample_weight=sample_weight)
         return self._fit_in_place(X, np.zeros(_num_samples(X)), sample_weight)
 
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -199,18 +200,18 @@ def middles(model: KernelRegressor) -> Array:
     return middle
 
 
-def curve_along(model: KernelRegressor, feature: int, name: str, coverage: float | None = None) -> Curve:
+def curve_along(
+    model: KernelRegressor, feature: int, name: str, coverage: float | None = None,
+    fixed: Mapping[int, float] | None = None,
+) -> Curve:  # fmt: skip
     """Return the estimate and its 95 % confidence interval from one feature's least to its greatest value.
 
-    With `coverage` also return intervals for new values. Other features are constant at `middles`.
+    With `coverage` also return intervals for new values. Other features are constant: at `fixed`, else at `middles`.
     """
-    rows = model.X_train_[model.sample_weight_ > 0]
-    data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
-    positions = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _POINTS)
-    points = np.tile(middles(model), (len(positions), 1)).astype(rows.dtype)
-    points[:, feature] = positions
+    points, data, column = _points_along(model, feature)
+    points[:, list(fixed or {})] = list((fixed or {}).values())
     lower, upper = model._interval(points)
-    estimate = np.asarray(model._estimate(points))
+    estimate = intervals.clip(model, np.asarray(model._estimate(points)))
     if model.n_outputs_ == 1:
         estimate, lower, upper = estimate.ravel(), lower.ravel(), upper.ravel()
     unknown = ~np.isfinite(upper - lower)  # at an isolated row the interval is infinite
@@ -220,6 +221,26 @@ def curve_along(model: KernelRegressor, feature: int, name: str, coverage: float
         low, high = intervals.interval(model, points, coverage, "jackknife+")
         new_values = np.fmin(low, lower), np.fmax(high, upper), coverage
     return Curve(name, points[:, feature], estimate, lower, upper, data, column, new_values)
+
+
+def probabilities_along(model: Any, feature: int, name: str) -> list[Curve]:
+    """Return a curve of each class's probability from one feature's least to its greatest value, as `curve_along`."""
+    points, data, column = _points_along(model, feature)
+    unknown = np.full(len(points), math.nan)
+    return [
+        Curve(name, points[:, feature], probability, unknown, unknown, data, column)
+        for probability in model._estimate(points).T
+    ]
+
+
+def _points_along(model: Any, feature: int) -> tuple[Array, Array, Column]:
+    """Return points along a feature, with the other features at `middles`; the feature's data, and its column."""
+    rows = model.X_train_[model.sample_weight_ > 0]
+    data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
+    positions = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _POINTS)
+    points = np.tile(middles(model), (len(positions), 1)).astype(rows.dtype)
+    points[:, feature] = positions
+    return points, data, column
 
 
 def among(model: KernelRegressor, by: Array) -> Among:

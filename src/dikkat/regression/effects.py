@@ -59,6 +59,7 @@ class Local(NamedTuple):
         reached: (n,), True if a row is in reach.
         value: (m, v), y.
         weight: (m,), W.
+        lse: (n,), log Σ W K.
     """
 
     delta: Tensor
@@ -72,6 +73,7 @@ class Local(NamedTuple):
     reached: Tensor
     value: Tensor
     weight: Tensor
+    lse: Tensor
 
 
 def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]:
@@ -94,7 +96,7 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
         ridge = widen_ridge(ridge_of(amount, spread[:numbers], bandwidth[:, :numbers]), target)
         held = ridge_at(ridge, lse).clamp(max=LARGEST)
         design, inverse, reached = _system(share, delta, held, lse, smoother.degree)
-        yield rows, Local(delta, share, pull, bandwidth, held, target, design, inverse, reached, value, weight)
+        yield rows, Local(delta, share, pull, bandwidth, held, target, design, inverse, reached, value, weight, lse)
 
 
 def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
@@ -122,7 +124,7 @@ def by_columns(model: Any, x: Array, return_std: bool) -> Array | tuple[Array, A
     slope, norm = gradient(smoother, query)
     answers = [slope if model.metric_ is None else np.einsum("dk,nkv->ndv", model.metric_, slope)]
     if return_std:
-        answers.append(np.sqrt(norm[:, :, None] * smoother.noise(query)[:, None]))
+        answers.append(np.sqrt(norm[:, :, None] * smoother.noise(query)[0][:, None]))
     coding = Coding(model.columns_, x.shape[1])
     order, result = coding.order[: coding.num_numeric], list[Array]()
     for answer in answers:

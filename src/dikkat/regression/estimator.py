@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args, overload
+from typing import Any, Literal, Self, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,24 +12,20 @@ from sklearn.base import RegressorMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dikkat.regression import dask, diagnostics, effects, files, intervals, report, validation
+from dikkat.regression import conditional, dask, diagnostics, effects, frames, intervals, validation
 from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths
-from dikkat.regression.base import KernelModel, check_in_memory, make_history
-from dikkat.regression.columns import names_of, refill_cells
+from dikkat.regression.base import KernelModel, make_history
+from dikkat.regression.columns import refill_cells
 from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
-from dikkat.regression.summary import Summary, summarise
+from dikkat.regression.shapes import Shapes
 from dikkat.regression.validation import Order
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
+from dikkat.regression.verbs import Verbs
 
 
-class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
+class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
     r"""Kernel regression: attention pooling over the training rows, with a learned bandwidth.
 
     $$ \hat y(x) = \frac{\sum_j w_j K(r_j)\, y_j}{\sum_j w_j K(r_j)}, \qquad r_j = \lVert (x - x_j)/\sigma \rVert $$
@@ -78,6 +73,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         weights: The meaning of `sample_weight`: "repeats", the number of times each row counts; or "precision", 1/σ² of
             known errors up to a factor. With "precision" only ratios of weights matter, each row counts once, and a new
             value of weight w has the variance σ²/w.
+        support: The least and the greatest possible y, such as (0, None) for positive numbers or (0, 1) for shares;
+            None for no limit. Predictions, intervals, quantiles and samples are clipped to it.
 
     Attributes:
         bandwidth_: (d,), float64: σ of numbers and λ of categories. λ is 0 if only rows of the same category count;
@@ -121,6 +118,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None, weights: Literal["repeats", "precision"] = "repeats",
+        support: tuple[float | None, float | None] | None = None,
     ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -134,6 +132,7 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         self.missing = missing
         self.cv = cv
         self.weights = weights
+        self.support = support
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
@@ -165,17 +164,16 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             >>> model.predict([[0.5]])
             array([3.5])
         """
-        validation.check_settings(self)
+        self._check_settings()
         if self.cv is None and groups is not None:
             raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
-        check_in_memory(X=X, y=y, sample_weight=sample_weight)
-        name = getattr(y, "name", None)
+        X = frames.as_table(X, y, sample_weight=sample_weight, groups=groups)
+        original_y = y  # the next line may make an array of a named series
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
-        frame: Any = X  # only for the type checker
-        labels = frame.index.to_numpy() if hasattr(X, "iloc") else None
-        target = name if isinstance(name, str) else None
-        return self._fit_in_place(X, y, sample_weight, groups, target_name_=target, row_labels_=labels)
+        names = frames.names_of_fit(X, original_y)
+        validation.check_within(y, self.support)
+        return self._fit_in_place(X, y, sample_weight, groups, **names)
 
     @overload
     def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
@@ -206,7 +204,10 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             check_is_fitted(self)
             result: Array | tuple[Array, Array] = dask.predict(self, X, return_std)
             return result
-        return self._estimate(self._query_cells(X, warns=return_std), return_std)
+        answer = self._estimate(self._query_cells(X, warns=return_std), return_std)
+        return (
+            (intervals.clip(self, answer[0]), answer[1]) if isinstance(answer, tuple) else intervals.clip(self, answer)
+        )
 
     def _estimate(self, x: Array, return_std: bool = False) -> Array | tuple[Array, Array]:
         """Return the estimates, and with `return_std` the deviations, at rows like `X_train_`."""
@@ -294,11 +295,13 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         error = np.hypot(confidence.error, np.sqrt(intervals.added_variance(self, x)))
         center, half = confidence.center, confidence._replace(error=error).half(level)
         center[~is_reached], half[~is_reached] = 0.0, math.inf
-        return self._to_output_shape(center - half), self._to_output_shape(center + half)
+        ends = (intervals.clip(self, end) for end in (center - half, center + half))
+        lower, upper = map(self._to_output_shape, ends)
+        return lower, upper
 
     def predict_interval(
         self, X: ArrayLike, coverage: float = 0.9, method: intervals.Method = "jackknife+", random_state: object = 0,
-        sample_weight: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None, groups: ArrayLike | str | None = None,
     ) -> tuple[Array, Array]:  # fmt: skip
         r"""Return prediction intervals for single new values, from the errors of rows predicted without themselves.
 
@@ -322,6 +325,8 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             random_state: Seed of the halves of "split", as in scikit-learn.
             sample_weight: (n,) or a number: with weights="precision" the precisions of the new values, in the unit of
                 `fit`; None for their mean.
+            groups: With "jackknife+": names or positions of categories. The intervals then contain about `coverage` of
+                the new values in each of their levels, if rows are exchangeable, and not only on average.
 
         Returns:
             The lower and the upper ends, (n,) each, in units of y; infinite with too few rows.
@@ -330,7 +335,11 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
             ValueError: As for `predict`; a coverage that is not between 0 and 1, another method, several targets;
                 "split" with `cv`; a `sample_weight` that is not positive, or without weights="precision".
 
-        Source: Barber, Candès, Ramdas and Tibshirani 2021; the formulas are in `dikkat.regression.intervals`.
+        Warns:
+            UserWarning: Ends are beyond 0 (or 1), beyond which no row of `fit` is, and there is no `support`.
+
+        Source: Barber, Candès, Ramdas and Tibshirani 2021; the formulas are in `dikkat.regression.intervals` and
+        `dikkat.regression.conditional`.
 
         Example:
             >>> x = np.linspace(0, 5, 50)
@@ -344,7 +353,12 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         share = validation.check_share("coverage", coverage)
         x = self._query_cells(X, warns=True)
         weight = validation.check_precisions(self, sample_weight, x)
-        lower, upper = intervals.interval(self, x, share, method, random_state, weight)
+        if groups is None:
+            lower, upper = intervals.interval(self, x, share, method, random_state, weight)
+        else:
+            lower, upper = conditional.interval(self, x, share, method, groups, weight)
+        if self.support is None:
+            validation.suggest_support(self.y_train_, lower, upper)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> Array:
@@ -397,98 +411,6 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         drawn = intervals.sample(self, x, int(n_samples), random)
         return drawn.astype(self.X_train_.dtype)
 
-    def plot(self, ax: Axes | None = None, coverage: float = 0.9) -> Axes | Figure:
-        """Draw the estimate and its prediction intervals, against one feature or in a panel for each of several.
-
-        With several features, the nine with the largest effects have a panel each, with the other features at their
-        medians or most frequent categories.
-
-        Args:
-            ax: Axes for one feature; None for matplotlib's current axes.
-            coverage: As for `predict_interval`, by "local" for one feature and "jackknife+" for several.
-
-        Returns:
-            The axes; with several features or a category, the figure.
-
-        Raises:
-            ValueError: An invalid coverage, several targets, only constant features, or an `ax` for several features.
-        """
-        check_is_fitted(self)
-        return report.plot(self, ax, validation.check_share("coverage", coverage))
-
-    @property
-    def bandwidth_names_(self) -> list[str]:
-        """(d,), the feature, or direction of a metric, of each number in `bandwidth_`."""
-        check_is_fitted(self)
-        if self.metric_ is None:
-            return names_of(self)
-        coding = self._rows.coding
-        directions = [f"direction {number}" for number in range(1, coding.num_numeric + 1)]
-        return [*directions, *(names_of(self)[j] for j in coding.coded)]
-
-    def summary(self, folds: int = 5) -> Summary:
-        """Return the summary that `dikkat regress` prints: a table of the features, and how well rows are predicted.
-
-        Args:
-            folds: The number of folds that are held out in turn, each of which takes as long as a fit; 0 for none.
-
-        Returns:
-            A `dikkat.regression.summary.Summary`, which prints as text and shows as a table in notebooks.
-
-        Raises:
-            NotFittedError: It is not fitted.
-            ValueError: An invalid number of folds.
-
-        Example:
-            >>> x = np.linspace(0, 5, 50)
-            >>> print(KernelRegressor().fit(x[:, None], np.round(np.sin(x), 3)).summary(folds=0).rows[0])
-            rows: 50
-        """
-        check_is_fitted(self)
-        return summarise(self, folds)
-
-    def nearest(self, X: ArrayLike, k: int = 5) -> DataFrame:
-        """Return the training rows with the largest weights for each query.
-
-        Args:
-            X: (n, d).
-            k: The number of rows for each query, at least 1.
-
-        Returns:
-            A pandas frame with k rows for each query, by weight and then by similarity: the query's position, the row's
-            index in the frame of `fit` (its position for an array or a loaded model), its weight
-            (`attention_weights`), its cells (NaN or NaT if missing) and its y. Rows of weight 0 are left out.
-
-        Raises:
-            ImportError: pandas is not installed.
-            ValueError: As for `predict`; an invalid k.
-
-        Example:
-            >>> model = KernelRegressor(bandwidth=1.0).fit([[0.0], [1.0], [5.0]], [1.0, 2.0, 3.0])
-            >>> model.nearest([[0.9]], k=2)[["row", "weight", "x", "y"]].round(2).values.tolist()
-            [[1.0, 0.6, 1.0, 2.0], [0.0, 0.4, 0.0, 1.0]]
-        """
-        validation.check_count("k", k)
-        return report.nearest(self, X, int(k))
-
-    def report(self, path: str | os.PathLike[str], folds: int = 5, coverage: float = 0.9) -> None:
-        """Write a page with the summary, the effects with their intervals, and the worst predicted rows.
-
-        The page is one HTML file without scripts or external files.
-
-        Args:
-            path: The file, which is replaced if it exists.
-            folds: As for `summary`.
-            coverage: As for `predict_interval`.
-
-        Raises:
-            NotFittedError: It is not fitted.
-            ValueError: Several targets, only constant features, or invalid folds or coverage.
-            OSError: The system could not write.
-        """
-        check_is_fitted(self)
-        report.write_page(self, path, folds, validation.check_share("coverage", coverage))
-
     def effective_degrees_of_freedom(self) -> float:
         """Return the trace of the smoother matrix over the training rows.
 
@@ -506,49 +428,13 @@ class KernelRegressor(RegressorMixin, KernelModel):  # type: ignore[misc]  # sci
         check_is_fitted(self)
         return self._smoother.trace()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the fitted estimator in one `.safetensors` file, written atomically.
-
-        Args:
-            path: The file, which is replaced if it exists.
-
-        Raises:
-            NotFittedError: It is not fitted.
-            ValueError: A setting that is not allowed.
-            OSError: The system could not write; an existing file stays as it was.
-
-        Example:
-            >>> import tempfile
-            >>> path = f"{tempfile.mkdtemp()}/model.safetensors"
-            >>> NadarayaWatson(bandwidth=0.5).fit([[0.0], [1.0]], [2.0, 3.0]).save(path)
-            >>> NadarayaWatson.load(path).predict([[0.5]])
-            array([2.5])
-        """
-        check_is_fitted(self)
-        files.save_model(self, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Load an estimator that `save` wrote, after checking everything in the file.
-
-        Args:
-            path: The file.
-
-        Returns:
-            An estimator of this class with the same answers. A splitter in `cv` is saved only as its name, so that
-            `fit` raises an error.
-
-        Raises:
-            InputError: A `ValueError`: the file is damaged, not of this kind, or of another version.
-            OSError: The system could not read.
-        """
-        model: Self = files.load_model(cls, path)
-        return model
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+    def _check_settings(self) -> None:
+        validation.check_settings(self)
 
     def _warn_of_rows(self, weighted: bool) -> None:
         if weighted and self.weights == "repeats":
@@ -590,9 +476,10 @@ class NadarayaWatson(KernelRegressor):
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None, weights: Literal["repeats", "precision"] = "repeats",
+        support: tuple[float | None, float | None] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, metric=metric, n_components=n_components,
             categorical_features=categorical_features, ordered_features=ordered_features,
-            periodic_features=periodic_features, missing=missing, cv=cv, weights=weights,
+            periodic_features=periodic_features, missing=missing, cv=cv, weights=weights, support=support,
         )  # fmt: skip

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from dikkat.errors import InputError
 from dikkat.regression.columns import Column
 from dikkat.regression.joined import Rows
-from dikkat.regression.validation import check_settings
 from dikkat.storage.files import write_whole
 from dikkat.storage.headers import check_header, header
 from dikkat.storage.tensors import describe, misfits
@@ -24,7 +23,7 @@ from dikkat.storage.tensors import describe, misfits
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 11
+VERSION = 12
 
 _KEY = "dikkat"  # the metadata key; its value is JSON, because metadata are text
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
@@ -43,15 +42,16 @@ class Saved(NamedTuple):
     history: list[Any]
     ridge: float
     target: str | None
+    attributes: dict[str, Any]  # of a classifier
 
 
 def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     """Save a fitted estimator."""
-    check_settings(model)
+    model._check_settings()
     names = getattr(model, "feature_names_in_", None)
     saved = Saved(
         _settings_of(model), model._rows, model.bandwidth_, None if names is None else list(names), model.history_,
-        model.ridge_, model.target_name_,
+        model.ridge_, model.target_name_, model._saved_attributes(),
     )  # fmt: skip
     write(path, saved)
 
@@ -61,7 +61,7 @@ def load_model(kind: type[Any], path: str | os.PathLike[str]) -> Any:
     saved = read(path, _settings_of(kind()))
     model, rows = kind(**saved.settings), saved.rows._replace(weights=saved.settings.get("weights", "repeats"))
     try:
-        check_settings(model)
+        model._check_settings()
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     if saved.feature_names is not None:
@@ -72,7 +72,11 @@ def load_model(kind: type[Any], path: str | os.PathLike[str]) -> Any:
     model.periodic_features = periods or None
     model.n_features_in_ = rows.x.shape[1] - sum(column.is_gap for column in rows.columns)
     model.target_name_, model.row_labels_ = saved.target, None
-    return model._fit_copy(rows, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history)
+    try:
+        attributes = model._loaded_attributes(rows, saved.attributes)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    return model._fit_copy(rows, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history, **attributes)
 
 
 def _settings_of(model: Any) -> dict[str, Any]:
@@ -125,7 +129,7 @@ def _parse(metadata: dict[str, str]) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"its metadata are not JSON ({error}). Save the model again") from error
     check_header(content, FORMAT, (VERSION,), "fit again")
-    types: dict[str, Any] = {"settings": dict, "feature_names": list | None, "history": list}
+    types: dict[str, Any] = {"settings": dict, "feature_names": list | None, "history": list, "attributes": dict}
     if faults := [name for name, kind in types.items() if not isinstance(content.get(name), kind)]:
         raise ValueError(f"{', '.join(faults)}: missing or of a wrong type. Save the model again")
     ridge = content.get("ridge", "nothing")
@@ -149,7 +153,7 @@ def _check(content: dict[str, Any], tensors: dict[str, Array], expected: dict[st
         faults = _find_faults(rows, bandwidth, content)
     if faults:
         raise ValueError(f"{'; '.join(faults)}. Save the model again")
-    fields = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target")}
+    fields = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target", "attributes")}
     return Saved(rows=rows, bandwidth=bandwidth, **fields)
 
 

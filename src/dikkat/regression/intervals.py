@@ -53,19 +53,19 @@ def interval(
 ) -> tuple[Array, Array]:
     """Return the lower and upper ends, (n,) each, at queries x (as in `X_train_`), for values of precision `weight`."""
     if method == "split":
-        return _widen(model, x, coverage, *_split(model, x, coverage, random_state, weight))
+        return widen(model, x, coverage, *_split(model, x, coverage, random_state, weight))
     if method == "local":
         outside = (1 - coverage) / 2
         return tuple(quantiles(model, x, np.array([outside, 1 - outside]), weight).T)
     rows, errors = left_out_errors(model)
     lower, upper = np.full((2, len(x)), np.inf) * [[-1], [1]]
     if rows.left_out_count.sum() > 1:
-        growth, new_weight = _growth(model, x, weight), model._smoother.design_effect
+        growth, new_weight = growth_at(model, x, weight), model._smoother.design_effect
         for chunk, centers in _estimates_without(model, rows, x):
             distances = _scale_errors(growth[chunk], np.abs(errors))
             upper[chunk] = _quantile(centers + distances, rows.weight, coverage, new_weight)
             lower[chunk] = -_quantile(distances - centers, rows.weight, coverage, new_weight)
-    return _widen(model, x, coverage, lower, upper)
+    return widen(model, x, coverage, lower, upper)
 
 
 def added_variance(model: Any, x: Array) -> Array:
@@ -94,14 +94,19 @@ def added_variance(model: Any, x: Array) -> Array:
     return result
 
 
-def _widen(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:
-    """Return the ends, moved outward by `added_variance`."""
+def widen(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> tuple[Array, Array]:
+    """Return the ends, moved outward by `added_variance` and then clipped to the support."""
     added = stdtrit(_FREEDOM, (1 + coverage) / 2) * np.sqrt(added_variance(model, x)[:, 0])
     widened = (added > 0) & np.isfinite(upper - lower)
     if widened.any():
         middle, half = (lower + upper)[widened] / 2, np.hypot((upper - lower)[widened] / 2, added[widened])
         lower[widened], upper[widened] = middle - half, middle + half
-    return lower, upper
+    return clip(model, lower), clip(model, upper)
+
+
+def clip(model: Any, answer: Array) -> Array:
+    """Return values of y, clipped to the model's support."""
+    return answer if model.support is None else np.clip(answer, *model.support)
 
 
 def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Array:
@@ -122,7 +127,7 @@ def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Ar
             student = stdtrit(_FREEDOM, level) * added[chunk]
             extra = np.hypot(shift, student) - np.where(np.isfinite(shift), abs(shift), 0)  # shift may be infinite
             result[chunk, k] = mean + shift + np.where(student == 0, 0, np.copysign(extra, student))
-    return result
+    return clip(model, result)
 
 
 def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> Array:
@@ -137,10 +142,10 @@ def sample(model: Any, x: Array, count: int, random: np.random.RandomState) -> A
         result[chunk] = mean[:, None] + _scale_errors(growth, errors[chosen.clip(max=len(errors) - 1)])
     if (added := np.sqrt(added_variance(model, x))).any():
         result += added * random.standard_t(_FREEDOM, size=result.shape)
-    return result
+    return clip(model, result)
 
 
-def _growth(model: Any, x: Array, weight: Array | None) -> Array:
+def growth_at(model: Any, x: Array, weight: Array | None) -> Array:
     """Return c (n,): the deviation of new values of precision `weight` over that of rows of the mean precision."""
     growth: Array = model._deviations(x)[1]
     return growth if weight is None else np.sqrt(growth**2 - 1 + model._rows.unit_weight / weight)
@@ -152,7 +157,7 @@ def _distribution(
     """Yield for some queries at a time: ŷ (n,), c (n,), the errors (m,) and their probabilities (n, m)."""
     rows, errors = left_out_errors(model)
     smoother = model._smoother
-    mean, growth = np.asarray(model._estimate(x), np.float64).ravel(), _growth(model, x, weight)
+    mean, growth = np.asarray(model._estimate(x), np.float64).ravel(), growth_at(model, x, weight)
     if rows.left_out_count.sum() == 1:
         errors = np.full(1, np.inf)
     count = np.bincount(rows.unique, rows.weight, len(smoother.joined.x)).astype(np.float64)
@@ -254,12 +259,14 @@ def _split(model: Any, x: Array, coverage: float, random_state: object, weight: 
     tested = tested._replace(x=refill_cells(tested.x, half_model.columns_)[0])
     x = refill_cells(x, half_model.columns_)[0]
     precise, tested_weight = rows.weights == "precision", tested.weight.astype(np.float64)
-    growth = _growth(half_model, tested.x, tested_weight if precise else None)
+    growth = growth_at(half_model, tested.x, tested_weight if precise else None)
     valid = np.isfinite(growth)  # with an infinite growth an error's size is meaningless
     errors = (np.abs(tested.y.ravel() - np.asarray(half_model._estimate(tested.x)).ravel()) / growth)[valid]
     if precise:
         tested_weight = np.ones_like(tested_weight)
         weight = np.full(len(x), rows.unit_weight) if weight is None else weight
     center = np.asarray(half_model._estimate(x), np.float64).ravel()
-    reach = _scale_errors(_growth(half_model, x, weight), _quantile(errors[None], tested_weight[valid], coverage))[:, 0]
+    reach = _scale_errors(growth_at(half_model, x, weight), _quantile(errors[None], tested_weight[valid], coverage))[
+        :, 0
+    ]
     return center - reach, center + reach

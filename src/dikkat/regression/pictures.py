@@ -62,6 +62,29 @@ def draw_effects(observed: Array, curves: Sequence[Curve], target: str, unshown:
     return figure
 
 
+def draw_groups(observed: Array, panels: Sequence[Sequence[Curve]], groups: Sequence[str], target: str) -> Figure:
+    """Draw a panel for each feature with a curve for each group, and their 95 % confidence intervals."""
+    figure, grid = _create_panels(len(panels))
+    if len(panels) == 1:
+        figure.set_size_inches(6.4, 4.2)
+    for axes, curves in zip(grid, panels, strict=True):
+        label = _set_date_ticks(axes, curves[0]) if curves[0].column.kind == "date" else curves[0].name
+        for number, (curve, group) in enumerate(zip(curves, groups, strict=True)):
+            axes.fill_between(curve.at, curve.lower, curve.upper, color=f"C{number}", alpha=0.2, linewidth=0)
+            style = "o" if curve.column.is_category else "-"
+            axes.plot(curve.at, curve.estimate, style, color=f"C{number}", linewidth=2, label=_shorten(group))
+        if curves[0].column.is_category:
+            levels = [_shorten(str(level), _LABEL_LENGTH) for level in curves[0].column.levels]
+            axes.set_xticks(range(len(levels)), levels, rotation=30, ha="right", fontsize=8)
+            _disable_math(axes.get_xticklabels())
+        axes.set_ylim(_find_limits(observed, *(curve.estimate for curve in curves)))
+        _set_labels(axes, label, target)
+    lines, names = grid[0].get_legend_handles_labels()
+    legend = figure.legend(lines, names, loc="outside upper center", ncols=min(len(names), 4), frameon=False)
+    _disable_math(legend.get_texts())
+    return figure
+
+
 def _create_panels(count: int) -> tuple[Figure, Sequence[Axes]]:
     columns = count if count < 4 else math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from dikkat.extras import require_extra
 from dikkat.regression import intervals, pictures
 from dikkat.regression.columns import columns_of, format_number, names_of
-from dikkat.regression.diagnostics import curve_along, influence
+from dikkat.regression.diagnostics import curve_along, influence, middles, probabilities_along
 from dikkat.regression.joined import Array
+from dikkat.regression.shapes import feature_index
 from dikkat.regression.summary import Summary, cells_of_row, summarise
 from dikkat.show import save
 from dikkat.storage.files import write_whole
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 PANELS = 9
 """The largest number of features with a curve; more would be too small to read."""
 
+_MOST_GROUPS = 10  # curves in a panel
 _WORST_ROWS = 3  # badly predicted rows on a page
 _SIMILAR_ROWS = 5  # similar rows shown for each of them
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#222}
@@ -50,20 +52,43 @@ def effects(model: KernelRegressor, coverage: float | None) -> Figure:
     shown, unshown = choose_features(model)
     if not shown:
         raise ValueError("X: got only constant features in fit; expected one that varies")
+    if hasattr(model, "classes_"):
+        panels = [probabilities_along(model, j, names_of(model)[j]) for j in shown]
+        return pictures.draw_groups(np.array([0.0, 1.0]), panels, list(map(str, model.classes_)), "probability")
     curves = [curve_along(model, j, names_of(model)[j], coverage) for j in shown]
     has_weight = model.sample_weight_ > 0
     return pictures.draw_effects(model.y_train_[has_weight].ravel(), curves, model.target_name_ or "y", unshown)
 
 
-def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Figure:
+def _groups(model: KernelRegressor, by: str | int) -> Figure:
+    """Draw a curve for each level of a category along the other features that change the estimate most."""
+    k, names, columns = feature_index(model, "by", by), names_of(model), columns_of(model)
+    if not columns[k].is_category or len(columns[k].levels) > _MOST_GROUPS:
+        raise ValueError(f"by: got {by!r}; expected a category with at most {_MOST_GROUPS} levels")
+    shown = [j for j in choose_features(model)[0] if not columns[j].coded]
+    if not shown:
+        raise ValueError(f"by: got {by!r}, and no other number or date varies; expected one")
+    codes = range(len(columns[k].levels))
+    panels = [[curve_along(model, j, names[j], fixed={k: code}) for code in codes] for j in shown]
+    groups = [f"{names[k]}: {level}" for level in columns[k].levels]
+    return pictures.draw_groups(
+        model.y_train_[model.sample_weight_ > 0].ravel(), panels, groups, model.target_name_ or "y"
+    )
+
+
+def plot(model: KernelRegressor, ax: Axes | None, coverage: float, by: str | int | None) -> Axes | Figure:
     """Draw a panel for each feature; for a single numeric feature draw the estimate and its intervals."""
-    if model.n_features_in_ > 1 or any(column.coded for column in model.columns_):
+    if by is not None and hasattr(model, "classes_"):
+        raise ValueError(f"by: got {by!r}; expected None, because curves for groups are those of a KernelRegressor")
+    if model.n_features_in_ > 1 or any(column.coded for column in model.columns_) or hasattr(model, "classes_"):
         if ax is not None:
             raise ValueError(
                 "ax: got axes; expected None, because dikkat draws a figure with a panel for each feature (features: "
                 f"{model.n_features_in_})"
             )
-        return effects(model, coverage)
+        return effects(model, coverage) if by is None else _groups(model, by)
+    if by is not None:
+        raise ValueError(f"by: got {by!r}, but X has a single column of numbers; expected None")
     if ax is None:
         from matplotlib import pyplot
 
@@ -72,7 +97,7 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Fig
     grid = np.linspace(x.min(), x.max(), 201, dtype=x.dtype)[:, None]
     lower, upper = intervals.interval(model, grid, coverage, "local")
     ax.plot(x, model.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
-    (line,) = ax.plot(grid[:, 0], np.asarray(model._estimate(grid)).ravel())
+    (line,) = ax.plot(grid[:, 0], intervals.clip(model, np.asarray(model._estimate(grid))).ravel())
     ax.fill_between(grid[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
     ax.set_xlabel(model.bandwidth_names_[0])
     ax.set_ylabel(model.target_name_ or "y")
@@ -80,45 +105,64 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float) -> Axes | Fig
 
 
 def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
-    """Return for each query the k training rows with the largest weights, largest first."""
+    """Return the k most similar training rows for each query."""
     with require_extra("regression"):
         import pandas
     records: list[dict[str, Any]] = []
     targets = model.y_train_.reshape(len(model.y_train_), -1)
+    if hasattr(model, "classes_"):
+        targets = model.classes_[targets.argmax(1), None]
     name = model.target_name_ or "y"
     names = [name] if targets.shape[1] == 1 else [f"{name}{output}" for output in range(targets.shape[1])]
     features = list(zip(names_of(model), columns_of(model), strict=True))[: model.n_features_in_]  # no indicators
     names = [f"{target} (y)" if target in names_of(model) else target for target in names]
     labels = getattr(model, "row_labels_", None)
-    for query, (rows, weights) in enumerate(_similar(model, model._query_cells(X), k)):
-        for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
+    for query, similar in enumerate(_similar(model, model._query_cells(X), k)):
+        for row, weight, distance in zip(*(array.tolist() for array in similar), strict=True):
             values = zip(features, cells_of_row(model, row), strict=False)
             records.append(
-                {"query": query, "row": row if labels is None else labels[row], "weight": weight}
+                {
+                    "query": query,
+                    "row": row if labels is None else labels[row],
+                    "weight": weight,
+                    "differs by": distance,
+                }
                 | {feature: column.cell(value) for (feature, column), value in values}
                 | dict(zip(names, targets[row].tolist(), strict=True))
             )
     return pandas.DataFrame.from_records(records)
 
 
-def _similar(model: KernelRegressor, queries: Array, k: int) -> Iterator[tuple[NDArray[np.intp], Array]]:
-    """Yield for each query (in the form of `X_train_`) the k rows with the largest weights, and the weights.
+class Similar(NamedTuple):
+    """Training rows, the most similar first.
 
-    Rows of equal weight are sorted by distance, with features scaled by their effect. If the model is a straight line,
-    all rows have equal weights.
+    The distance has the units of y: the root of the sum, over the features, of the squares of their influence times
+    the difference, which is 1 for another category. Influences are for differences of the root mean square size.
     """
-    influences, x = influence(model), model.X_train_
-    spread = x[model.sample_weight_ > 0].std(0)
-    is_category = np.array([column.is_category for column in columns_of(model)])
-    scales = np.where(
-        is_category, influences, np.divide(influences, spread, out=np.zeros_like(influences), where=spread > 0)
-    )
+
+    rows: NDArray[np.intp]
+    weights: Array
+    distances: Array
+
+
+def _similar(model: KernelRegressor, queries: Array, k: int) -> Iterator[Similar]:
+    """Yield for each query (in the form of `X_train_`) the k most similar rows among those with weight."""
+    columns, x = columns_of(model), model.X_train_
+    is_category = np.array([column.is_category for column in columns])
+    periods = np.array([float(column.levels[0]) if column.kind == "periodic" else np.inf for column in columns])
+
+    def differences(rows: Array, query: Array) -> Array:
+        gap = np.nan_to_num(rows - query)  # 0 if a cell is missing
+        return np.asarray(np.where(is_category, gap != 0, np.minimum(np.abs(gap), np.abs(periods - np.abs(gap)))))
+
+    size = np.sqrt((differences(x[model.sample_weight_ > 0], middles(model)) ** 2).mean(0))
+    scale = np.divide(influence(model), size, out=np.zeros_like(size), where=size > 0)
     for query in queries:
         weights = np.asarray(model._smoother.attention(model._coordinates(query[None]), model.sample_weight_))[0]
-        distances = np.nan_to_num(np.where(is_category, x != query, x - query)) * scales  # 0 where a cell is missing
-        order = np.lexsort([(distances**2).sum(1), -np.round(weights / weights.max(), 9)])
+        distances = np.sqrt(((differences(x, query) * scale) ** 2).sum(1))
+        order = np.lexsort([-weights, np.round(distances / max(distances.max(), 1e-300), 9)])
         rows = order[weights[order] > 0][:k]
-        yield rows, weights[rows]
+        yield Similar(rows, weights[rows], distances[rows])
 
 
 def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int, coverage: float) -> None:
@@ -127,10 +171,11 @@ def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int,
     with tempfile.TemporaryDirectory() as folder:
         save(effects(model, coverage), f"{folder}/effects.svg")
         picture = Path(folder, "effects.svg").read_text()
+    band = "" if hasattr(model, "classes_") else f"; the wider band holds {100 * coverage:g} % of new values"
     sections = [
         f"<h1>{escape(title)}</h1>", "<h2>Summary</h2>", summary._repr_html_(),
-        f"<h2>Effects</h2><p>The other features at their medians; the wider band holds {100 * coverage:g} % of new "
-        f"values.</p>{picture[picture.index('<svg') :]}", *_examples(model, summary, coverage),
+        f"<h2>Effects</h2><p>The other features at their medians{band}.</p>{picture[picture.index('<svg') :]}",
+        *_examples(model, summary, coverage),
     ]  # fmt: skip
     page = (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -141,27 +186,46 @@ def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int,
 
 def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list[str]:
     """Return the HTML of the worst predicted rows, each with an interval and similar rows."""
+    if hasattr(model, "classes_"):
+        return _class_examples(model, summary)
     y, predicted = model.y_train_.ravel(), summary.left_out.predicted.ravel()
     rows = np.argsort(-np.nan_to_num(np.abs(y - predicted)), kind="stable")[:_WORST_ROWS]
     queries = model.X_train_[rows]
     bounds = np.transpose(intervals.interval(model, queries, coverage, "local"))
-    sections = ["<h2>The worst predicted rows, and the rows most similar to them</h2>"]
+    sections = [
+        "<h2>The worst predicted rows, and the rows most similar to them</h2><p>The rows are sorted by how much their "
+        f"differences move {escape(model.target_name_ or 'y')}. Weights are those of the prediction.</p>"
+    ]
     similar_rows = _similar(model, queries, _SIMILAR_ROWS + 1)  # one more: a row is similar to itself
-    for row, (low, high), (similar, weights) in zip(rows, bounds, similar_rows, strict=True):
+    for row, (low, high), similar in zip(rows, bounds, similar_rows, strict=True):
         sections.append(
             f"<h3>Row {row}: observed {format_number(y[row])}, predicted {format_number(predicted[row])}, "
             f"{100 * coverage:g} % interval {format_number(low)} … {format_number(high)}</h3>"
-            f"{_table(model, similar, weights)}"
+            f"{_table(model, similar)}"
         )
     return sections
 
 
-def _table(model: KernelRegressor, rows: NDArray[np.intp], weights: Array) -> str:
+def _class_examples(model: Any, summary: Summary) -> list[str]:
+    """Return the HTML of the rows with the least probability of their class, each with similar rows."""
+    predicted = model._estimate(model.X_train_) if summary.held_out is None else summary.held_out.predicted
+    probability = np.where(model.sample_weight_ > 0, (predicted * model.y_train_).sum(1), 1.0)
+    rows = np.argsort(np.nan_to_num(probability, nan=1.0), kind="stable")[:_WORST_ROWS]
+    sections = ["<h2>The worst predicted rows, and the rows most similar to them</h2>"]
+    for row, similar in zip(rows, _similar(model, model.X_train_[rows], _SIMILAR_ROWS + 1), strict=True):
+        label = escape(str(model.classes_[model.y_train_[row].argmax()]))
+        sections.append(f"<h3>Row {row}: {label}, with probability {probability[row]:.3f}</h3>{_table(model, similar)}")
+    return sections
+
+
+def _table(model: KernelRegressor, similar: Similar) -> str:
     count = model.n_features_in_  # without indicators of missing cells
-    lines = [["row", "weight", *names_of(model)[:count], model.target_name_ or "y"]]
-    for row, weight in zip(rows.tolist(), weights.tolist(), strict=True):
+    lines = [["row", model.target_name_ or "y", "differs by", "weight", *names_of(model)[:count]]]
+    for row, weight, distance in zip(*(array.tolist() for array in similar), strict=True):
         columns = zip(columns_of(model)[:count], cells_of_row(model, row), strict=False)
         cells = [column.cell_text(value) for column, value in columns]
-        lines.append([str(row), f"{weight:.3f}", *cells, format_number(model.y_train_.ravel()[row])])
+        value = model.y_train_[row]
+        target = str(model.classes_[value.argmax()]) if hasattr(model, "classes_") else format_number(value.item())
+        lines.append([str(row), target, format_number(distance), f"{weight:.3f}", *cells])
     table_rows = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in table_rows)}</table>"

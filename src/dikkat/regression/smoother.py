@@ -291,15 +291,18 @@ class Smoother:
         rest = offset + spread @ fit.row[:, 1 : 1 + self.joined.num_numeric, None]  # Σ_j l_j δ_j
         return -rest[..., 0] * window.bandwidth[..., :size] / self.trend.spread
 
-    def noise(self, query: Array) -> Array:
-        """Return s², (n, v), around the rows that queries attend to; infinite if no residual measures it."""
+    def noise(self, query: Array) -> list[Array]:
+        """Return s², (n, v), around the rows that queries attend to, and ν, (n, 1).
+
+        s² is infinite if no residual measures it.
+        """
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
             state = moments(chunk, self._double, window, degree=1)
-            return (self._errors(chunk + state.offset * window.bandwidth)[1],)
+            return self._errors(chunk + state.offset * window.bandwidth)[1:]
 
-        return self._in_chunks(query, self._double, work)[0]
+        return self._in_chunks(query, self._double, work)
 
     def neighbors(self, query: Array) -> Array:
         """Return (Σ_j W_j K_j)² / Σ_j W_j K_j², (n,); 0 if no row is in reach."""

@@ -64,7 +64,8 @@ class Summary:
 
 def summarise(model: KernelRegressor, folds: int) -> Summary:
     """Return the model's summary, with its errors on rows held out in `folds` folds; `folds=0` holds out no rows."""
-    return make_summary(model, leave_out(model), hold_out(model, _splitter(model, folds)) if folds else None)
+    left_out = LeftOut(np.empty(0), math.nan, math.nan) if hasattr(model, "classes_") else leave_out(model)
+    return make_summary(model, left_out, hold_out(model, _splitter(model, folds)) if folds else None)
 
 
 def _splitter(model: KernelRegressor, folds: int) -> Any:
@@ -117,6 +118,8 @@ def describe_bandwidths(model: KernelRegressor) -> list[str]:
 def _describe_bandwidth(model: KernelRegressor, column: Column, sigma: float, spread: float) -> str:
     smoother = model._smoother
     has_steps = smoother.shrinks and len(smoother.trend.spread) > smoother.joined.num_numeric
+    if hasattr(model, "classes_"):
+        has_steps = model.order_ == "linear"  # of the log-odds
     if column.kind == "periodic":
         if sigma <= _FAR * float(column.levels[0]):
             return format_number(sigma)
@@ -171,6 +174,8 @@ def _describe_rows(model: KernelRegressor, left_out: LeftOut, held_out: LeftOut 
     omitted = f", {count - len(has_weight):,} left out for missing cells" if len(has_weight) < count else ""
     weighted = "" if has_weight.all() else f", {has_weight.sum():,} of them with weight"
     lines = [f"rows: {count:,}{omitted}{weighted}"]
+    if hasattr(model, "classes_"):
+        return [*lines, *_describe_classes(model, held_out)]
     if held_out is not None and not math.isnan(held_out.error):
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
         lines.append(f"held-out rows: {explained}root mean squared error {format_number(math.sqrt(held_out.error))}")
@@ -181,4 +186,22 @@ def _describe_rows(model: KernelRegressor, left_out: LeftOut, held_out: LeftOut 
         error = math.sqrt(model.history_[-1]["error"])
         lines.append(f"cross-validation{_USED_IN_SEARCH}: root mean squared error {format_number(error)}")
     lines.append(f"effective degrees of freedom: {model.effective_degrees_of_freedom():.1f}")
+    return lines
+
+
+def _describe_classes(model: Any, held_out: LeftOut | None) -> list[str]:
+    counts = model.sample_weight_.astype(np.float64) @ model.y_train_
+    classes = ", ".join(
+        f"{label} {share:.0%}"
+        for label, share in zip(model.classes_[:_MAX_LEVELS], counts / counts.sum(), strict=False)
+    )
+    lines = [f"classes: {classes}{', …' * (len(counts) > _MAX_LEVELS)}"]
+    if held_out is not None and not math.isnan(held_out.error):
+        known = ~np.isnan(held_out.predicted).any(1) & (model.sample_weight_ > 0)
+        p, y, weight = held_out.predicted[known], model.y_train_[known], model.sample_weight_[known]
+        loss = np.average(-np.log((p * y).sum(1).clip(1e-15)), weights=weight)
+        right = np.average(p.argmax(1) == y.argmax(1), weights=weight)
+        lines.append(f"held-out rows: accuracy {right:.3f}, log-loss {loss:.3f}")
+    if model.history_:
+        lines.append(f"leave-one-out{_USED_IN_SEARCH}: penalised log-loss {model.history_[-1]['error']:.3f}")
     return lines

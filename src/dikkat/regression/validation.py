@@ -37,6 +37,8 @@ def check_settings(model: Any) -> None:
     check_metric(model.metric, model.n_components, model.bandwidth)
     check_name("missing", model.missing, ("refuse", "indicator"))
     check_name("weights", model.weights, ("repeats", "precision"))
+    if model.support is not None:
+        check_support(model.support)
     ridge = model.ridge
     is_number = isinstance(ridge, Real) and not isinstance(ridge, bool) and 0 <= float(ridge) < math.inf
     if not (is_number or (isinstance(ridge, str) and ridge == "auto")):
@@ -100,7 +102,7 @@ def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight:
     periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
     declares = any(not (value is None or (isinstance(value, str) and value == "from_dtype")) for value in declared)
     plain = isinstance(X, np.ndarray | list | tuple) and not (
-        declares or periodic or gaps or (isinstance(X, np.ndarray) and X.dtype == object)
+        declares or periodic or gaps or (isinstance(X, np.ndarray) and X.dtype.kind in "OM")
     )
     row_weights: Any = np.ones(1)
     if gaps and sample_weight is not None and np.asarray(sample_weight).shape == (_num_samples(X),):
@@ -155,12 +157,10 @@ def _is_infinite(column: Any) -> bool:
 
 
 def fill_masked(array: Any) -> Any:
-    """Return an array with NaN for masked cells and NaT; other values are returned as they are."""
+    """Return an array with NaN or NaT for masked cells; other values are returned as they are."""
     if isinstance(array, np.ma.MaskedArray):
         is_date = array.dtype.kind == "M"
         array = np.ma.filled(array if is_date else array.astype(float), np.datetime64("NaT") if is_date else np.nan)
-    if isinstance(array, np.ndarray) and array.dtype.kind == "M":
-        array = np.where(np.isnat(array), np.nan, array.astype(np.int64))
     return array
 
 
@@ -230,6 +230,41 @@ def check_precisions(model: Any, sample_weight: ArrayLike | None, x: Array) -> A
             "the new values, and weights='precision'"
         )
     return weight
+
+
+def check_support(support: Any) -> None:
+    """Raise unless the support is a pair of numbers, the first below the second; None for no limit."""
+    is_pair = isinstance(support, Sequence) and len(support) == 2 and not isinstance(support, str)
+    if is_pair and all(end is None or (isinstance(end, Real) and math.isfinite(end)) for end in support):
+        low, high = (
+            default if end is None else end for end, default in zip(support, (-math.inf, math.inf), strict=True)
+        )
+        if low < high and (low, high) != (-math.inf, math.inf):
+            return
+    raise ValueError(f"support: got {support!r}; expected (least, greatest), None for no limit, such as (0, None)")
+
+
+def check_within(y: Any, support: tuple[float | None, float | None] | None) -> None:
+    """Raise if a value of y is outside the support."""
+    if support is not None and np.asarray(y).dtype.kind in "biuf":
+        outside = np.asarray(y)[np.asarray(y) != np.clip(y, *support)]
+        if len(outside := outside[~np.isnan(outside)]):
+            raise ValueError(f"y: got {outside[0]}; expected numbers within support={support}")
+
+
+def suggest_support(y: Array, lower: Array, upper: Array) -> None:
+    """Warn if intervals contain negative numbers, or numbers above 1, and no value of y is one."""
+    below, above = (lower < 0) & np.isfinite(lower), (upper > 1) & np.isfinite(upper)
+    if y.min() < 0 or not (below.any() or (above.any() and y.max() <= 1)):
+        return
+    support = "(0, 1)" if y.max() <= 1 else "(0, None)"
+    classes = " A KernelClassifier returns probabilities of y = 1." if set(np.unique(y)) <= {0.0, 1.0} else ""
+    warnings.warn(
+        f"y: got rows within {support}, and {(below | (above & (y.max() <= 1))).sum()} of {len(lower)} intervals "
+        f"beyond; if y cannot be there, expected support={support}.{classes}",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def warn_of_weights(weight: Array) -> None:

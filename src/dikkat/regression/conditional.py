@@ -1,0 +1,75 @@
+r"""Prediction intervals whose coverage holds in each level of some categories.
+
+Let $\Phi(x)$ be the indicators of the levels, $S_i$ the absolute errors of the rows that are left out, relative to the
+growth beyond the data, and $1 - \alpha$ the coverage. The interval is $\hat y(x) \pm c(x)\,S^*$, where $S^*$ is the
+largest error of a new row at x that lies at most on the regression of the $1 - \alpha$ quantile of all errors,
+including its own, on $\Phi$. By duality it is the slope, at $u = 1 - \alpha$, of the linear program
+
+$$ -\max_\eta \sum_i \eta_i S_i \quad\text{with}\quad \sum_i \eta_i \Phi(x_i) = -u\,\Phi(x), \quad
+-\alpha w_i \le \eta_i \le (1 - \alpha) w_i . $$
+
+With one category it is the conformal quantile of the errors in the level of x. With several, levels overlap, and each
+has its coverage.
+
+Source: Gibbs, Cherian and Candès 2023, Conformal prediction with conditional guarantees, sections 2.2 and 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import linprog
+
+from dikkat.regression import intervals
+from dikkat.regression.columns import columns_of
+from dikkat.regression.joined import Array
+from dikkat.regression.shapes import feature_index
+
+_STEP = 1e-9  # below 1 − α, because the program has a corner there
+
+
+def interval(
+    model: Any, x: Array, coverage: float, method: str, groups: ArrayLike | str, weight: Array | None = None
+) -> tuple[Array, Array]:
+    """Return the lower and upper ends, (n,) each, at queries x (as in `X_train_`), for the categories `groups`."""
+    if method != "jackknife+":
+        raise ValueError(f"method: got {method!r} with groups; expected 'jackknife+'")
+    names = np.asarray(groups, object).reshape(-1).tolist()
+    columns = [feature_index(model, "groups", name) for name in names]
+    for j, name in zip(columns, names, strict=True):
+        if not columns_of(model)[j].is_category:
+            raise ValueError(f"groups: got {name!r}, which is {columns_of(model)[j].kind}; expected categories")
+    if not columns:
+        raise ValueError("groups: got no category; expected names or positions of categories")
+    rows, errors = intervals.left_out_errors(model)
+    index = model._smoother.joined.unique_index
+    first = np.zeros(index.max() + 1, np.intp)
+    first[index[index >= 0]] = np.flatnonzero(index >= 0)
+    sizes = [len(columns_of(model)[j].levels) for j in columns]
+    features = _indicators(model.X_train_[first[rows.unique]][:, columns], sizes)
+    growth, kappa = intervals.growth_at(model, x, weight), model._smoother.design_effect
+    center, reach = np.asarray(model._estimate(x), np.float64).ravel(), np.empty(len(x))
+    for levels in np.unique(x[:, columns], axis=0):
+        same_levels = (x[:, columns] == levels).all(1)
+        threshold = np.inf
+        if (levels == levels.round()).all() and (levels >= 0).all():  # an unseen level has no errors
+            threshold = _threshold(
+                features, np.abs(errors), rows.weight, _indicators(levels[None], sizes)[0], coverage, kappa
+            )
+        reach[same_levels] = growth[same_levels] * threshold if np.isfinite(threshold) else np.inf
+    return intervals.widen(model, x, coverage, center - reach, center + reach)
+
+
+def _indicators(levels: Array, sizes: list[int]) -> Array:
+    """Return the indicators (n, p) of levels (n, categories), without the first level of later categories."""
+    blocks = [np.eye(size)[levels[:, k].astype(int)][:, min(k, 1) :] for k, size in enumerate(sizes)]
+    return np.hstack(blocks)
+
+
+def _threshold(features: Array, errors: Array, weight: Array, at: Array, coverage: float, kappa: float) -> float:
+    """Return S* for a new row with the indicators `at`, which counts as κ rows; ∞ if its levels have too few rows."""
+    bounds = np.outer(weight, [coverage - 1, coverage])
+    solved = linprog(-errors, A_eq=features.T, b_eq=-kappa * (coverage - _STEP) * at, bounds=bounds, method="highs")
+    return float(-solved.eqlin.marginals @ at) if solved.status == 0 else np.inf

@@ -1,0 +1,363 @@
+r"""Slopes, minima and differences of curves, with intervals.
+
+**Rows.** A local cubic along one feature is fitted with the kernel's weights at the bandwidth of the fit: the design is
+$z = (1, \delta, \delta_c^2, \delta_c^3)$, with no ridge on the terms of feature c, and the ridge of the fit on the
+slopes of other features. Its height and slope are linear in y: $\sum_j l_j y_j$ and $\sum_j l'_j y_j$. Their biases
+have the order of the fourth power of the bandwidth. They are small compared with the noise at this bandwidth, which is
+chosen for local lines. The rows include the plane to which the ridge shrinks. With the noise s² and its
+degrees of freedom ν (`dikkat.regression.smoother`), the slope has the standard error
+$s\,(\sum_j l_j'^2/W_j)^{1/2}$ and Student's quantile of ν.
+
+**Minimum.** The interval contains the middle of the positions of the minima of random curves: the heights plus
+$\sum_j l_j s \varepsilon_j$ with independent $\varepsilon_j$ of Student's distribution with a common scale.
+
+**Difference of two groups.** Each group has its own search and its own cubic. The band is simultaneous: with
+$T(x)$ the normalised row of the difference and $\kappa_0 = \int \lVert T'(x) \rVert\,dx$ its half width is c standard
+errors, where
+
+$$ \frac{\kappa_0}{\pi} \Big(1 + \frac{c^2}{\nu}\Big)^{-\nu/2} + P(|t_\nu| > c) = 1 - \text{level} . $$
+
+Source: Calonico, Cattaneo and Farrell 2018 (higher orders at the same bandwidth); Sun and Loader 1994, Simultaneous
+confidence bands for linear regression and smoothing (the tube formula).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.stats import t as student
+
+from dikkat.regression import validation
+from dikkat.regression.columns import Column, columns_of, list_some, names_of
+from dikkat.regression.diagnostics import influence, middles
+from dikkat.regression.effects import locals_at
+from dikkat.regression.joined import Array, Coding
+from dikkat.regression.local import least_ridge
+from dikkat.regression.smoother import Confidence
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_POINTS = 201  # points of a band
+_FINE = 2  # times as many for a minimum
+_DRAWS = 2000  # curves of which the minimum is looked for
+_LEAST_ROWS = 0.1  # Σ W K below which a position is too far from all rows
+
+
+class Estimate(NamedTuple):
+    """A value and its confidence interval.
+
+    Attributes:
+        value: The estimate, inside the interval.
+        lower: The lower end.
+        upper: The upper end.
+    """
+
+    value: Any
+    lower: Any
+    upper: Any
+
+
+@dataclass(frozen=True)
+class Band:
+    """A curve with a confidence band.
+
+    Attributes:
+        x: (k,), the evaluated positions: ascending, or as they were passed; datetime64 for dates.
+        y: (k,), the estimates.
+        lower: (k,), the lower ends.
+        upper: (k,), the upper ends.
+        level: The level of confidence.
+    """
+
+    x: NDArray[Any]
+    y: Array
+    lower: Array
+    upper: Array
+    level: float
+
+    def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
+        """Draw the curve and its band.
+
+        Args:
+            ax: The axes; None for matplotlib's current axes.
+            **style: Line style, passed to `Axes.plot`.
+
+        Returns:
+            The axes.
+        """
+        if ax is None:
+            from matplotlib import pyplot
+
+            ax = pyplot.gca()
+        order = np.argsort(self.x)
+        x, y, lower, upper = (values[order] for values in (self.x, self.y, self.lower, self.upper))
+        (line,) = ax.plot(x, y, **style)
+        lower, upper = (np.where(np.isfinite(values), values, np.nan) for values in (lower, upper))
+        ax.fill_between(x, lower, upper, color=line.get_color(), alpha=0.25, linewidth=0)
+        return ax
+
+
+class Shapes:
+    """The methods of `KernelRegressor` for the shape of its curve along one feature."""
+
+    def derivative(self, X: ArrayLike, feature: str | int | None = None, level: float = 0.95) -> Estimate:
+        """Return the slope of the regression function along one feature, with pointwise confidence intervals.
+
+        The slope is that of a local cubic, which has less bias than `gradient`, the derivative of `predict`.
+
+        Args:
+            X: (n, d).
+            feature: The name or position of a number or date; None if there is only one.
+            level: The probability, between 0 and 1, that an interval contains the slope.
+
+        Returns:
+            An `Estimate` of (n,) arrays, in units of y per unit of the feature (per day for dates). The ends are
+            infinite if too few rows are near, as in a gap of several bandwidths.
+
+        Raises:
+            ValueError: As for `predict`; several targets, a learned metric, a category as the feature.
+
+        Source: the formula is in `dikkat.regression.shapes`.
+
+        Example:
+            >>> from dikkat.regression import KernelRegressor
+            >>> x = np.linspace(0, 5, 50)
+            >>> model = KernelRegressor().fit(x[:, None], np.sin(x) + 0.1 * np.cos(99 * x))
+            >>> slope, lower, upper = model.derivative([[0.5], [3.0]])
+            >>> bool((lower < np.cos([0.5, 3.0])).all() and (np.cos([0.5, 3.0]) < upper).all())
+            True
+        """
+        model: Any = self
+        x, share = model._query_cells(X, warns=True), validation.check_share("level", level, 0.95)
+        slope = _Cubic.at(model, x, _number(model, feature)).slope
+        center, half = slope.center[:, 0], np.nan_to_num(slope.half(share)[:, 0], nan=np.inf, posinf=np.inf)
+        lower, upper = (np.where(np.isinf(end), end, center + end) for end in (-half, half))
+        return Estimate(center, lower, upper)
+
+    def argmin(self, feature: str | int | None = None, X: ArrayLike | None = None, level: float = 0.95) -> Estimate:
+        """Return the position of the least expected value along one feature, with a confidence interval.
+
+        Args:
+            feature: The name or position of a number or date; None if there is only one.
+            X: (1, d), the values of the other features; None for their medians and most frequent categories.
+            level: The probability, between 0 and 1, that the interval contains the position.
+
+        Returns:
+            An `Estimate` of numbers, or of datetime64 for dates, within the rows of `fit`. An end at the border of the
+            data means that the function may be lower beyond. For a maximum fit −y.
+
+        Raises:
+            ValueError: As for `derivative`.
+
+        Source: the formula is in `dikkat.regression.shapes`.
+
+        Example:
+            >>> from dikkat.regression import KernelRegressor
+            >>> x = np.linspace(0, 5, 50)
+            >>> minimum = KernelRegressor().fit(x[:, None], (x - 2) ** 2 + 0.1 * np.cos(99 * x)).argmin()
+            >>> round(minimum.value, 1), minimum.lower < 2 < minimum.upper
+            (2.0, True)
+        """
+        model: Any = self
+        j, share = _number(model, feature), validation.check_share("level", level, 0.95)
+        row = middles(model) if X is None else model._query_cells(X)
+        data, column = model.X_train_[model.sample_weight_ > 0, j], columns_of(model)[j]
+        at = np.linspace(data.min(), data.max(), _FINE * _POINTS)
+        ends = _minimum(at, _Cubic.at(model, _along(row, j, at), j), share)
+        return Estimate(*(column.moment(end) if column.kind == "date" else end for end in ends))
+
+    def difference(
+        self, by: str | int, levels: ArrayLike | None = None, feature: str | int | None = None, level: float = 0.95
+    ) -> Band:
+        """Return the difference of two groups' curves along one feature, with a simultaneous confidence band.
+
+        Each group is fitted on its own rows, with its own search. Other features stay at their medians and most
+        frequent categories.
+
+        Args:
+            by: The name or position of a category.
+            levels: Two of its levels; None if there are only two. The curve of the first is subtracted from the second.
+            feature: The name or position of a number or date; None for the most influential one.
+            level: The probability, between 0 and 1, that the band contains the difference at all positions.
+
+        Returns:
+            The `Band` over the range that both groups share. If it excludes 0 somewhere, the curves differ.
+
+        Raises:
+            ValueError: As for `derivative`; a `by` that is not a category, other than two levels, groups whose ranges
+                do not overlap.
+
+        Source: the formula is in `dikkat.regression.shapes`.
+
+        Example:
+            >>> import pandas as pd
+            >>> from dikkat.regression import KernelRegressor
+            >>> x, group = np.tile(np.linspace(0, 5, 50), 2), np.repeat(["a", "b"], 50)
+            >>> y = np.sin(x) + (group == "b") * x / 5 + 0.1 * np.cos(99 * x)
+            >>> band = KernelRegressor().fit(pd.DataFrame({"x": x, "group": group}), y).difference("group")
+            >>> bool(((band.lower < band.x / 5) & (band.x / 5 < band.upper)).all())
+            True
+        """
+        model: Any = self
+        share, by_column = validation.check_share("level", level, 0.95), feature_index(model, "by", by)
+        codes = _two_levels(columns_of(model)[by_column], names_of(model)[by_column], levels)
+        j = _number(model, feature, is_needed=False)
+        groups = [np.flatnonzero((model.X_train_[:, by_column] == code) & (model.sample_weight_ > 0)) for code in codes]
+        if empty := [code for code, group in zip(codes, groups, strict=True) if len(group) < 2]:
+            raise ValueError(f"levels: got fewer than two rows of level {empty[0]} with weight; expected at least two")
+        low, high = (end([pick(model.X_train_[rows, j]) for rows in groups]) for end, pick in ((max, min), (min, max)))
+        if not low < high:
+            raise ValueError(
+                f"by: got groups with no common range of {names_of(model)[j]!r}; expected ranges that overlap"
+            )
+        at, curves = np.linspace(low, high, _POINTS), []
+        for code, rows in zip(codes, groups, strict=True):
+            points = _along(middles(model), j, at)
+            points[:, by_column] = code
+            curves.append(_Cubic.at(model._refit(model._rows.take(rows)), points, j))
+        center, half = _difference_band(curves, share)
+        column = columns_of(model)[j]
+        x = np.array([column.moment(end) for end in at]) if column.kind == "date" else at
+        return Band(x, center, center - half, center + half, share)
+
+
+class _Cubic(NamedTuple):
+    """Heights and slopes of local cubics at k queries.
+
+    Attributes:
+        height: With `error` and `freedom`.
+        slope: The same of the derivative.
+        row: (k, m), l, each entry times the standard deviation of its row's mean.
+    """
+
+    height: Confidence
+    slope: Confidence
+    row: Array
+
+    @classmethod
+    def at(cls, model: Any, x: Array, feature: int) -> _Cubic:
+        """Return the fits at rows like `X_train_`, along a numeric feature."""
+        smoother, query = model._smoother, model._coordinates(x).astype(np.float64)
+        c = Coding(model.columns_, x.shape[1]).order.tolist().index(feature)
+        trend, joined, pieces, masses = smoother.trend, smoother.joined, [], []
+        unit = trend.spread
+        origin = torch.tensor(joined.x[0, : len(unit)]).double()
+        scaled_x = (torch.tensor(joined.x[:, : len(unit)]).double() - origin) / unit
+        for chunk, local in locals_at(smoother, query):
+            size = (local.share[:, None] @ local.delta.square())[:, 0].sqrt()
+            size = torch.where(size > 0, size, 1.0)
+            z = local.delta / size[:, None]
+            along = z[..., c : c + 1]
+            design = torch.cat([torch.ones_like(along), z, along**2, along**3], -1)
+            ridge = torch.nn.functional.pad(local.ridge / size.square(), (1, 2))
+            ridge[:, 1 + c] = 0
+            system = design.mT @ (local.share[..., None] * design)
+            second = system.diagonal(dim1=1, dim2=2)
+            ridge = ridge + torch.where(second > 0, least_ridge(torch.float64) * second, 1.0)
+            wanted = torch.zeros(len(z), design.shape[2], 2, dtype=torch.float64)
+            wanted[:, 0, 0], wanted[:, 1 + c, 1] = 1, 1 / (size[:, c] * local.bandwidth[:, c])
+            scale = (second + ridge).sqrt()[..., None]  # a ridge may be 10³⁰
+            system = (system + torch.diag_embed(ridge)) / scale / scale.mT
+            system[~local.reached] = torch.eye(system.shape[1]).double()
+            solved = torch.linalg.solve(system, wanted / scale) / scale
+            rows = (local.share[..., None] * (design @ solved)).mT  # (k, 2, m), NaN if no row is in reach
+            place = (torch.tensor(query[chunk, : len(unit)]) - origin) / unit
+            target = torch.stack([place, (torch.arange(len(unit)) == c).expand_as(place) / unit], 1)
+            masses.append(local.lse.exp().numpy())
+            pieces.append((rows + smoother.shrinks * (target - rows @ scaled_x) @ trend.row.mT).numpy())
+        row = np.concatenate(pieces)
+        noise, freedom = smoother.noise(query)
+        is_near = np.concatenate(masses) > _LEAST_ROWS
+        scaled = row / np.sqrt(joined.weight)
+        center, error = row @ joined.y[:, 0], np.sqrt(noise[:, :1] * (scaled**2).sum(2))
+        error = np.where(np.isfinite(center) & is_near[:, None], error, np.inf)
+        height = Confidence(center[:, :1] + joined.origin[0], error[:, :1], freedom)
+        return cls(height, Confidence(center[:, 1:], error[:, 1:], freedom), scaled[:, 0] * np.sqrt(noise[:, :1]))
+
+
+def _minimum(at: Array, curve: _Cubic, level: float) -> tuple[float, float, float]:
+    """Return the position of the minimum among ascending positions, and the ends of its interval."""
+    height, slope = curve.height.center[:, 0], curve.slope.center[:, 0]
+    best, freedom = int(height.argmin()), max(float(curve.height.freedom.mean()), 1.0)
+    values, basis = np.linalg.eigh(curve.row @ curve.row.T)
+    random = np.random.default_rng(0)
+    draws = (basis * np.sqrt(values.clip(0))) @ random.normal(size=(len(at), _DRAWS))
+    draws *= np.sqrt(freedom / random.chisquare(freedom, _DRAWS))
+    outside, step = (1 - level) / 2, (at[1] - at[0]) / 2
+    ends = np.quantile(at[(height[:, None] + draws).argmin(0)], [outside, 1 - outside], method="inverted_cdf")
+    left, right = max(float(ends[0] - step), float(at[0])), min(float(ends[1] + step), float(at[-1]))
+    k = best if slope[best] >= 0 else best + 1  # the slope crosses 0 between k − 1 and k
+    crosses = 0 < k < len(at) and slope[k - 1] < 0 <= slope[k]
+    value = at[k - 1] - 2 * step * slope[k - 1] / (slope[k] - slope[k - 1]) if crosses else at[best]
+    return min(max(float(value), left), right), left, right
+
+
+def _difference_band(curves: list[_Cubic], level: float) -> tuple[Array, Array]:
+    """Return the differences of two curves, the second minus the first, and half the width of their band."""
+    rows = np.hstack([curves[1].row, -curves[0].row])
+    squares = [(curve.row**2).sum(1) for curve in curves]
+    error = np.sqrt(sum(squares))
+    shares = [square**2 / curve.height.freedom[:, 0] for square, curve in zip(squares, curves, strict=True)]
+    freedom = float(np.mean(error**4 / sum(shares)))  # Welch and Satterthwaite
+    normal = rows / error[:, None]
+    length = np.linalg.norm(np.diff(normal, axis=0), axis=1).sum()
+
+    def excess(width: float) -> float:
+        tube = length / np.pi * (1 + width**2 / freedom) ** (-freedom / 2)
+        return float(tube + 2 * student.sf(width, freedom) - (1 - level))
+
+    width = brentq(excess, 0, 1e6) if np.isfinite(length) and excess(1e6) < 0 else np.inf
+    is_near = np.isfinite([curve.height.error[:, 0] for curve in curves]).all(0)
+    return (curves[1].height.center - curves[0].height.center)[:, 0], np.where(is_near, width * error, np.inf)
+
+
+def _along(row: Array, feature: int, at: Array) -> Array:
+    """Return a row of the form of `X_train_` with each of the values of one feature, (k, d)."""
+    points = np.tile(np.asarray(row, np.float64).reshape(-1)[: np.shape(row)[-1]], (len(at), 1))
+    points[:, feature] = at
+    return points
+
+
+def feature_index(model: Any, argument: str, feature: str | int) -> int:
+    """Return the position of a feature from its name or position."""
+    names = names_of(model)[: model.n_features_in_]
+    if feature in names:
+        return names.index(str(feature))
+    if isinstance(feature, int) and not isinstance(feature, bool) and -len(names) <= feature < len(names):
+        return feature % len(names)
+    raise ValueError(f"{argument}: got {feature!r}; expected a name or position of {list_some(names)}")
+
+
+def _number(model: Any, feature: str | int | None, is_needed: bool = True) -> int:
+    """Return the position of a number or date; for None the only one, or the most influential one."""
+    if model.n_outputs_ > 1:
+        raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one")
+    if model.metric_ is not None:
+        raise ValueError("metric: got 'linear'; expected 'diagonal', because a local cubic follows one column")
+    numbers = [j for j, column in enumerate(columns_of(model)) if column.kind in ("number", "date")]
+    if feature is not None:
+        if (j := feature_index(model, "feature", feature)) not in numbers:
+            raise ValueError(
+                f"feature: got {feature!r}, which is {columns_of(model)[j].kind}; expected a number or a date"
+            )
+        return j
+    names = [names_of(model)[j] for j in numbers]
+    if not numbers or (is_needed and len(numbers) > 1):
+        raise ValueError(f"feature: got None; expected one of {list_some(names) or 'the numbers, but X has none'}")
+    return numbers[0] if len(numbers) == 1 else max(numbers, key=influence(model).__getitem__)
+
+
+def _two_levels(column: Column, name: str, levels: ArrayLike | None) -> list[int]:
+    """Return the indices of two levels of a category."""
+    if not column.is_category:
+        raise ValueError(f"by: got {name!r}, which is {column.kind}; expected a category")
+    chosen: list[Any] = list(column.levels) if levels is None else np.asarray(levels).tolist()
+    if len(chosen) != 2 or not set(chosen) <= set(column.levels) or chosen[0] == chosen[1]:
+        raise ValueError(f"levels: got {chosen!r}; expected two of {list_some(column.levels)}")
+    return [column.levels.index(level) for level in chosen]

@@ -1,0 +1,109 @@
+"""The classifier's summary, nearest rows, plots, page and files."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import accuracy_score, log_loss
+from sklearn.model_selection import KFold
+
+from dikkat.errors import InputError
+from dikkat.regression import KernelClassifier, KernelRegressor
+from dikkat.regression.diagnostics import hold_out
+
+ROWS = 71
+
+
+@pytest.fixture(scope="module")
+def buyers():
+    random = np.random.default_rng(0)
+    table = pd.DataFrame({
+        "age": random.uniform(20, 80, ROWS), "town": random.choice(["Ulm", "Bonn"], ROWS),
+        "id": 1.5 * random.permutation(ROWS),
+    }, index=[f"buyer {k}" for k in range(ROWS)])  # fmt: skip
+    table.loc["buyer 3", "age"] = np.nan
+    score = (table["age"].fillna(50) - 50) / 10 + 2 * (table["town"] == "Ulm") + 0.5 * random.normal(size=ROWS)
+    y = pd.Series(np.where(score > 1, "yes", "no"), index=table.index, name="buys")
+    settings = {"bandwidth": [9.0, 0.2, 300.0, 0.4], "prior": 1.0, "missing": "indicator"}
+    return table, y, KernelClassifier(**settings).fit(table, y)
+
+
+def test_missing_cells_are_a_category(buyers):
+    table, y, model = buyers
+    filled = table.assign(age=table["age"].fillna(table["age"].median()), gap=pd.Categorical(table["age"].isna()))
+    plain = KernelClassifier(bandwidth=[9.0, 0.2, 300.0, 0.4], prior=1.0).fit(filled, y)
+    np.testing.assert_allclose(model.predict_proba(table), plain.predict_proba(filled), rtol=1e-9)
+    with pytest.raises(ValueError, match="X: got missing cells"):
+        KernelClassifier().fit(table, y)
+
+
+def test_a_summary_has_the_accuracy_and_the_log_loss_of_held_out_rows(buyers):
+    table, y, model = buyers
+    lines = str(model.summary(folds=0)).splitlines()
+    assert lines[-2:] == [f"rows: {ROWS}", f"classes: no {(y == 'no').mean():.0%}, yes {(y == 'yes').mean():.0%}"]
+    found = hold_out(model, KFold(3))
+    probability = np.empty((ROWS, 2))
+    for learned, held in KFold(3).split(table):
+        fold = KernelClassifier(**model.get_params()).set_params(bandwidth=model.bandwidth_)
+        rows = table.iloc[learned]
+        if not rows["age"].isna().any():  # a column less, and so a bandwidth less
+            fold.set_params(bandwidth=model.bandwidth_[:3])
+            medians = rows["age"].median()
+            probability[held] = fold.fit(rows, y.iloc[learned]).predict_proba(table.iloc[held].fillna({"age": medians}))
+        else:
+            probability[held] = fold.fit(rows, y.iloc[learned]).predict_proba(table.iloc[held])
+    known = table["age"].notna().to_numpy()
+    np.testing.assert_allclose(found.predicted[known], probability[known], atol=1e-9)
+    text = str(model.summary(folds=2))
+    fold = model._smoother.joined.folds(2)
+    assert set(fold) == {0, 1}
+    held = hold_out(model, 2).predicted
+    loss, right = log_loss(y, held), accuracy_score(y, np.array(["no", "yes"])[held.argmax(1)])
+    assert f"held-out rows: accuracy {right:.3f}, log-loss {loss:.3f}" in text
+
+
+def test_nearest_rows_have_their_class_and_their_label(buyers):
+    table, y, model = buyers
+    found = model.nearest(table.iloc[[5]], k=4)
+    assert found.columns.tolist() == ["query", "row", "weight", "differs by", *table, "buys"]
+    assert found["row"][0] == "buyer 5"
+    assert found["buys"].tolist() == y[found["row"]].tolist()
+
+
+def test_curves_of_the_probabilities(buyers):
+    table, _, model = buyers
+    figure = model.plot()
+    panels = {axes.get_xlabel(): axes for axes in figure.axes}
+    for line, c in zip(panels["age"].lines, (0, 1), strict=True):
+        at = line.get_xdata()
+        query = pd.DataFrame({"age": at, "town": table["town"].mode()[0], "id": table["id"].median()})
+        np.testing.assert_allclose(line.get_ydata(), model.predict_proba(query)[:, c], atol=1e-9)
+    assert [tick.get_text() for tick in panels["town"].get_xticklabels()] == ["Bonn", "Ulm"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["no", "yes"]
+    with pytest.raises(ValueError, match="by: got 'town'; expected None"):
+        model.plot(by="town")
+
+
+def test_a_page(buyers, tmp_path):
+    _, y, model = buyers
+    model.report(tmp_path / "page.html", folds=0)
+    page = (tmp_path / "page.html").read_text()
+    probability = np.where(y == "yes", *model.predict_proba(buyers[0])[:, ::-1].T)
+    worst = int(probability.argmin())
+    assert f"<h3>Row {worst}: {y.iloc[worst]}, with probability {probability[worst]:.3f}</h3>" in page
+
+
+@pytest.mark.parametrize("order", ["linear", "constant"])
+@pytest.mark.parametrize("labels", [["no", "yes"], [3, 7], [False, True], [0.5, 1]])
+def test_a_file(buyers, tmp_path, order, labels):
+    table, y, model = buyers
+    y = y.map(dict(zip(["no", "yes"], labels, strict=True)))
+    if labels == [0.5, 1]:
+        y = y.astype(object).map({0.5: 5.0, 1: 1.0})
+    model = KernelClassifier(**model.get_params() | {"order": order}).fit(table, y.to_numpy(y.map(type).iloc[0]))
+    model.save(tmp_path / "model")
+    loaded = KernelClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(table), model.predict_proba(table))
+    np.testing.assert_array_equal(loaded.predict(table), model.predict(table))
+    assert loaded.classes_.dtype == model.classes_.dtype
+    with pytest.raises(InputError, match="got the settings"):
+        KernelRegressor.load(tmp_path / "model")

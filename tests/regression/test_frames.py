@@ -1,0 +1,90 @@
+"""Tables as people have them: one column alone, more columns than needed, rows or columns in another order."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow
+import pytest
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.pipeline import make_pipeline
+
+from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor
+
+ROWS = 23
+AREA = np.random.default_rng(0).uniform(20, 90, ROWS)
+HOMES = pd.DataFrame({
+    "area": AREA, "town": np.where(np.arange(ROWS) % 3, "Ulm", "Bonn"),
+    "day": pd.date_range("2024-01-01", periods=ROWS),
+})  # fmt: skip
+PRICE = pd.Series(3 * AREA + 40 * (HOMES["town"] == "Ulm"), name="price")
+SIGMA = [9.0, 0.2, 7.0]
+
+
+@pytest.mark.parametrize(
+    "form", [pd.DataFrame, pl.DataFrame, pyarrow.Table.from_pandas], ids=["pandas", "polars", "arrow"]
+)
+def test_columns_are_selected_by_name(form):
+    model = KernelRegressor(bandwidth=SIGMA).fit(HOMES, PRICE)
+    found = model.predict(form(HOMES.assign(id=7.0, price=PRICE)[["id", "day", "price", "town", "area"]]))
+    np.testing.assert_allclose(found, model.predict(HOMES), rtol=1e-12)
+    with pytest.raises(ValueError, match=r"X: got no column 'town', 'day'; expected 'area', 'town', 'day'"):
+        model.predict(form(HOMES[["area"]]))
+
+
+@pytest.mark.parametrize("column", [
+    HOMES["area"], pl.Series("area", AREA), AREA.tolist(), HOMES["day"], HOMES["day"].tolist(),
+    HOMES["day"].to_numpy("datetime64[s]")[:, None], HOMES["day"].dt.tz_localize("UTC"),
+], ids=["series", "polars", "list", "dates", "list of dates", "array of dates", "dates with a zone"])  # fmt: skip
+def test_one_column_alone(column):
+    """A date counts in days, whatever the unit of its array."""
+    is_date = getattr(np.asarray(column), "dtype", None).kind in "MO"
+    x = np.arange(ROWS)[:, None] if is_date else AREA[:, None]
+    found, expected = (KernelRegressor(bandwidth=5.0).fit(each, PRICE) for each in (column, x))
+    np.testing.assert_allclose(found.predict(column[:4]), expected.predict(x[:4]), rtol=1e-9)
+    assert found.gradient(column)[2, 0] == pytest.approx(expected.gradient(x)[2, 0])
+
+
+def test_labels_of_rows_in_another_order_are_an_error():
+    turned = PRICE.iloc[::-1]
+    with pytest.raises(ValueError, match=r"y: got the labels of X in another order; .* y.loc\[X.index\]"):
+        KernelRegressor(bandwidth=SIGMA).fit(HOMES, turned)
+    with pytest.raises(ValueError, match="sample_weight: got the labels of X in another order"):
+        KernelClassifier(bandwidth=SIGMA).fit(HOMES, PRICE > 200, sample_weight=turned)
+    with pytest.raises(ValueError, match="groups: got the labels of X in another order"):
+        KernelRegressor(bandwidth=SIGMA, cv=2).fit(HOMES, PRICE, groups=turned)
+    by_position = KernelRegressor(bandwidth=SIGMA).fit(HOMES, turned.to_numpy())
+    np.testing.assert_array_equal(by_position.y_train_, turned)
+    aligned = KernelRegressor(bandwidth=SIGMA).fit(HOMES, turned.loc[HOMES.index])
+    np.testing.assert_array_equal(aligned.y_train_, PRICE)
+    other = KernelRegressor(bandwidth=SIGMA).fit(
+        HOMES, PRICE.set_axis(range(50, 50 + ROWS))
+    )  # other labels: by position
+    np.testing.assert_array_equal(other.y_train_, PRICE)
+
+
+@pytest.mark.parametrize("estimator", [KernelRegressor(), KernelClassifier(), KernelDensity()])
+def test_columns_of_one_name(estimator):
+    twice = pd.concat([HOMES[["area"]], HOMES[["area"]]], axis=1)
+    with pytest.raises(ValueError, match="X: got 2 columns 'area'; expected different names"):
+        estimator.fit(twice, PRICE > 200)
+
+
+@pytest.mark.parametrize("form", [pd.DataFrame, pl.DataFrame])
+def test_the_target_among_the_features(form):
+    table = form(HOMES.assign(price=PRICE))
+    with pytest.raises(ValueError, match=r"X: got the column 'price', which is y; .*drop\(columns='price'\)"):
+        KernelRegressor().fit(table, table["price"])
+    doubled = KernelRegressor(bandwidth=[9.0, 0.2, 7.0, 30.0]).fit(
+        table, 2 * table["price"]
+    )  # another column, of its name
+    assert doubled.n_features_in_ == 4
+
+
+def test_a_pipeline_with_names():
+    scale = make_column_transformer(("passthrough", make_column_selector()), verbose_feature_names_out=False)
+    with pytest.raises(ValueError, match=r"got 'Bonn' in column 1; .* set_output\(transform='pandas'\)"):
+        make_pipeline(scale, KernelRegressor()).fit(HOMES[["area", "town"]], PRICE)
+    found = make_pipeline(scale.set_output(transform="pandas"), KernelRegressor(bandwidth=SIGMA)).fit(HOMES, PRICE)
+    np.testing.assert_array_equal(
+        found.predict(HOMES), KernelRegressor(bandwidth=SIGMA).fit(HOMES, PRICE).predict(HOMES)
+    )

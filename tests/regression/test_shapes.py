@@ -1,0 +1,168 @@
+"""Slopes, minima and differences of curves: by weighted least squares of polynomials, and where they are known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from scipy.stats import t as student
+
+from dikkat.regression import KernelClassifier, KernelRegressor
+from dikkat.regression.shapes import _Cubic
+
+COUNT, SIGMA = 67, 0.7
+RANDOM = np.random.default_rng(0)
+X = RANDOM.uniform(0, 5, (COUNT, 2)) * [1, 3]
+Y = np.sin(X[:, 0]) + 0.2 * X[:, 1] + 0.1 * RANDOM.normal(size=COUNT)
+AT = np.array([[0.7, 3.0], [2.9, 11.0]])
+
+
+def cubic_rows(x, at, sigma, feature, weight=1.0):
+    """The rows of the height and of the slope of a local cubic, by least squares on 1, x − at, and its powers."""
+    away = x - at
+    kernel = weight * np.exp(-((away / sigma) ** 2).sum(1) / 2)
+    design = np.column_stack([np.ones(len(x)), away, away[:, feature] ** 2, away[:, feature] ** 3])
+    root = np.sqrt(kernel)[:, None]
+    inverse = np.linalg.pinv(root * design)
+    return inverse[0] * root[:, 0], inverse[1 + feature] * root[:, 0]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("order", ["constant", "linear"])
+def test_the_slope_of_a_local_cubic(order, weighted):
+    weight = np.arange(COUNT) % 3 + 1.0 if weighted else np.ones(COUNT)
+    model = KernelRegressor(bandwidth=[SIGMA, 4.0], order=order, ridge=0).fit(X, Y, weight)
+    for feature in (0, 1):
+        slope, lower, upper = model.derivative(AT, f"x{feature}", level=0.8)
+        noise, freedom = model._smoother.noise(AT)
+        for k, place in enumerate(AT):
+            _, row = cubic_rows(X, place, [SIGMA, 4.0], feature, weight)
+            assert slope[k] == pytest.approx(row @ Y, rel=1e-5)
+            half = student.ppf(0.9, freedom[k, 0]) * np.sqrt(noise[k, 0] * (row**2 / weight).sum())
+            np.testing.assert_allclose([lower[k], upper[k]], row @ Y + [-half, half], rtol=1e-5)
+
+
+def test_the_ridge_shrinks_the_slopes_of_other_features_to_the_plane():
+    """The rows are the derivatives of the answers by y, at a fixed ridge of the plane."""
+    model = KernelRegressor(bandwidth=[0.2, 0.3], ridge=50.0).fit(X, Y)
+    found = _Cubic.at(model, AT, 0)
+    rows = found.row / np.sqrt(model._smoother.noise(AT)[0])
+    assert rows.sum(1) == pytest.approx(1)
+    height = rows @ model._smoother.joined.y[:, 0] + model._smoother.joined.origin
+    np.testing.assert_allclose(found.height.center[:, 0], height)
+    plane = 3 + X @ [2.0, 0.7]
+    exact = KernelRegressor(bandwidth=[0.2, 0.3], ridge=50.0).fit(X, plane)
+    np.testing.assert_allclose(exact.derivative(AT, 0).value, 2, atol=1e-4)
+
+
+def test_a_cubic_has_no_bias():
+    x = np.linspace(-1, 1, 41)[:, None]
+    found = KernelRegressor(bandwidth=0.4).fit(x, x[:, 0] ** 3 - x[:, 0]).derivative([[-1.0], [0.2], [1.0]])
+    np.testing.assert_allclose(found.value, [2, 3 * 0.04 - 1, 2], atol=1e-6)
+
+
+def test_days_are_the_unit_of_dates():
+    days = pd.DataFrame({"day": pd.date_range("2024-01-01", periods=41)})
+    y = (np.arange(41) - 17.0) ** 2 / 40 + 0.1 * np.cos(9 * np.arange(41))
+    model, plain = (KernelRegressor(bandwidth=9.0).fit(x, y) for x in (days, np.arange(41)[:, None]))
+    np.testing.assert_allclose(model.derivative(days.iloc[[5]]), plain.derivative([[5.0]]), rtol=1e-9)
+    day, low, high = model.argmin()
+    expected = pd.Timestamp("2024-01-01") + pd.to_timedelta(plain.argmin(), "D")
+    assert abs(pd.DatetimeIndex([day, low, high]) - expected).max() < pd.Timedelta("1s")
+    assert low < np.datetime64("2024-01-18") < high
+
+
+def test_the_position_of_a_minimum():
+    x = np.linspace(0, 5, 101)
+    noise = 0.05 * np.random.default_rng(1).normal(size=101)
+    found = KernelRegressor().fit(x[:, None], (x - 2) ** 2 + noise).argmin()
+    assert found.lower < 2 < found.upper
+    assert 0 < found.upper - found.lower < 0.25
+    narrow = KernelRegressor().fit(x[:, None], (x - 2) ** 2).argmin()
+    assert narrow.value == pytest.approx(2, abs=1e-3)
+    falling = KernelRegressor().fit(x[:, None], -x + noise).argmin()
+    assert (falling.value, falling.upper) == (5, 5)
+    two = KernelRegressor().fit(x[:, None], np.cos(5 * x) + noise).argmin()  # four valleys of one depth
+    assert two.lower < np.pi / 5 < 19 / 5 * np.pi / 3 < two.upper
+
+
+def test_a_minimum_at_other_values_of_the_other_feature():
+    x = np.random.default_rng(2).uniform(0, 1, (211, 2))
+    y = (x[:, 0] - 0.2 - 0.6 * x[:, 1]) ** 2 + 0.01 * np.random.default_rng(3).normal(size=211)
+    model = KernelRegressor().fit(x, y)
+    for value in (0.1, 0.9):
+        found = model.argmin("x0", [[0.5, value]])
+        assert found.lower < 0.2 + 0.6 * value < found.upper
+        assert found.value == pytest.approx(0.2 + 0.6 * value, abs=0.06)
+
+
+def groups_of(seed=4, rows=80):
+    random = np.random.default_rng(seed)
+    table = pd.DataFrame({"x": random.uniform(0, 5, 2 * rows), "group": np.repeat(["old", "new"], rows)})
+    y = np.sin(table["x"]) + (table["group"] == "new") * table["x"] / 5 + 0.2 * random.normal(size=2 * rows)
+    return table, y.rename("dose"), KernelRegressor(bandwidth=[0.8, 0.2], ridge=0.01).fit(table, y.rename("dose"))
+
+
+def test_two_groups_and_their_band():
+    table, y, model = groups_of()
+    band = model.difference("group", ["old", "new"], "x")
+    assert np.ptp(band.x) < 5
+    rows, scale = [], []
+    for group in ("new", "old"):
+        own = table["group"] == group
+        x = table.loc[own, ["x"]].to_numpy()
+        alone = KernelRegressor(bandwidth=0.8, ridge=0.01).fit(x, y[own])
+        scale.append(np.sqrt(alone._smoother.noise(band.x[:, None])[0]))
+        rows.append(np.array([cubic_rows(x, place, [0.8], 0)[0] for place in band.x]))
+    difference = rows[0] @ y[table["group"] == "new"] - rows[1] @ y[table["group"] == "old"]
+    np.testing.assert_allclose(band.y, difference, atol=1e-6)
+    np.testing.assert_allclose(model.difference("group", ["new", "old"]).y, -difference, atol=1e-6)
+    row = np.hstack([rows[0] * scale[0], rows[1] * scale[1]])
+    error = np.linalg.norm(row, axis=1)
+    width = (band.upper - band.lower) / 2 / error
+    np.testing.assert_allclose(width, width[0], rtol=1e-5)
+    draws = np.abs(row / error[:, None] @ np.random.default_rng(5).normal(size=(row.shape[1], 4000))).max(0)
+    assert 0.94 < np.mean(draws < width[0]) < 0.985  # Student's quantile is wider than that of the normal noise here
+    wider = model.difference("group", ["old", "new"], level=0.99)
+    assert (wider.upper > band.upper).all()
+
+
+def test_a_curve_for_each_group():
+    _, _, model = groups_of()
+    figure = model.plot(by="group")
+    assert isinstance(figure, Figure)
+    (axes,) = figure.axes
+    new, old = (line.get_xydata() for line in axes.lines)
+    for line, group in ((new, "new"), (old, "old")):
+        expected = model.predict(pd.DataFrame({"x": line[:, 0], "group": group}))
+        np.testing.assert_allclose(line[:, 1], expected)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["group: new", "group: old"]
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda m: m.derivative(AT), "feature: got None; expected one of 'x0', 'x1'"),
+    (lambda m: m.derivative(AT, "y"), "feature: got 'y'; expected a name or position of 'x0', 'x1'"),
+    (lambda m: m.derivative(AT, 2), "feature: got 2"),
+    (lambda m: m.argmin(0, level=2), "level: got 2"),
+    (lambda m: m.difference("x0"), "by: got 'x0', which is number; expected a category"),
+    (lambda m: m.plot(by="x0"), "by: got 'x0'; expected a category with at most 10 levels"),
+    (lambda m: groups_of()[2].difference("group", ["old", "older"]), r"levels: got \['old', 'older'\]"),
+    (lambda m: groups_of()[2].derivative(groups_of()[0], "group"), "feature: got 'group', which is category"),
+    (lambda m: KernelRegressor().fit(X[:, :1], Y).plot(by=0), "by: got 0, but X has a single column"),
+    (lambda m: KernelRegressor(bandwidth=1.0).fit(X, X).derivative(X, 0), "y: got 2 targets in fit; expected one"),
+    (lambda m: KernelRegressor(metric="linear").fit(X, Y).argmin(0), "metric: got 'linear'; expected 'diagonal'"),
+])  # fmt: skip
+def test_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(KernelRegressor(bandwidth=1.0).fit(X, Y))
+
+
+def test_gaps_and_borders():
+    """In a gap wider than the kernel reaches an interval is infinite, or wide, and never false."""
+    x = np.concatenate([np.linspace(0, 1, 31), np.linspace(4, 5, 31)])[:, None]
+    y = x[:, 0] ** 2 + 0.05 * np.random.default_rng(6).normal(size=62)
+    for kernel, sigma in (("gaussian", 0.2), ("epanechnikov", 0.5)):
+        _, lower, upper = KernelRegressor(kernel, bandwidth=sigma).fit(x, y).derivative([[0.0], [2.5], [5.0]])
+        assert (lower <= [0, 5, 10]).all()
+        assert (upper >= [0, 5, 10]).all()
+        assert np.isinf(upper - lower).tolist() == [False, True, False]
+    assert not hasattr(KernelClassifier, "derivative")

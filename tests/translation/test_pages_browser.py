@@ -16,6 +16,7 @@ from dikkat.inspection.calls import Call
 from dikkat.inspection.generation import Generation
 from dikkat.inspection.request import Inspection
 from dikkat.show import save_page
+from dikkat.show.comparison import Side, comparison_page
 
 
 def sentence(source_tokens, target_tokens, weights, reference=None, **texts):
@@ -128,6 +129,11 @@ def outcomes(translator, tmp_path_factory):
         save_page(folder / "sentences.html", shown, scores=[64.25] * len(shown), score_name="chrF", **languages)
         lines = ["The man is calm.", "I lost.", "Go."]
         save_page(folder / "alive.html", translator.translate(lines), translator=translator)
+        texts = [text.split() for text in ("un homme", "un chat est parti", "un homme est parti")]
+        versions = [[sentence(["a", "man", "left"], words, np.full((len(words), 3), 1 / 3))] for words in texts]
+        sides = Side("model", [1, 2, 5], versions), Side("model", [], versions[2:])
+        page = comparison_page(sides, title="Epochs", source_language="en", target_language="fr")
+        (folder / "compared.html").write_text(page, encoding="utf-8")
         trace().to_html(folder / "calls.html", title="Calls of <i>a</i> model")
         looks().to_html(folder / "looks.html", title="Where the model looks")
         long_text(folder)

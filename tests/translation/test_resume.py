@@ -154,7 +154,9 @@ def test_changed_settings_are_named_each_with_both_values(tmp_path, monkeypatch)
     message = r"other settings: hidden_size was 32 and is 34; dropout was 0\.2 and is 0\.1\. "
     with pytest.raises(TrainingFolderError, match=message) as caught:
         learn(other, tmp_path / "run", resume=True)
-    assert "only checkpoint_steps, keep_epochs, epochs, max_minutes, patience, length_penalty may change" in str(caught.value)
+    assert "only checkpoint_steps, keep_epochs, epochs, max_minutes, patience, length_penalty may change" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "plateau"])

@@ -50,6 +50,30 @@ const unfold = async (page) => {
 };
 
 const scenarios = {
+  async "a slider moves through the epochs, and words that differ are marked"() {
+    const { page, close } = await opened("compared");
+    const slider = page.getByRole("slider", { name: "model" });
+    const marked = () => page.locator(".sides mark").allTextContents();
+    assert.equal(await slider.getAttribute("aria-valuetext"), "epoch 1");
+    assert.deepEqual(await marked(), ["est", "parti"]);
+    await slider.press("ArrowRight");
+    assert.equal(await slider.getAttribute("aria-valuetext"), "epoch 2");
+    assert.deepEqual(await marked(), ["chat", "homme"]);
+    await says(page.locator("#differing"), "different translations: 1 of 1");
+    assert.deepEqual(await page.locator(".sides h3").allTextContents(), ["model · epoch 2", "model"]);
+    assert.equal(await page.locator(".sides > div").first().locator(".links .written").count(), 4);
+    await slider.press("End");
+    assert.deepEqual(await marked(), []);
+    await says(page.locator("#differing"), "different translations: 0 of 1");
+    await page.locator(".sides > div").nth(1).locator(".links .written").nth(1).hover();
+    await says(readout(page), "“homme” looked at: a 33.3%, man 33.3%, left 33.3%");
+    assert.deepEqual(await serious(page), []);
+    await page.setViewportSize({ width: 390, height: 800 });
+    await page.waitForFunction(() => document.querySelector(".sides").children[1].offsetTop > document.querySelector(".sides").children[0].offsetTop);
+    assert.ok(await wide(page) <= 390);
+    await close();
+  },
+
   async "pictures are drawn as their sentences come near"() {
     const { page, close } = await opened("sentences");
     assert.equal(await page.locator(".sentence").count(), 40);

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @with_options({"beam": search_options()["beam"]})
 def compare(
     model: Annotated[Path, typer.Argument(help="A model folder from `dikkat train`.", show_default=False)],
-    other: Annotated[
+    second: Annotated[
         Path | None,
         typer.Argument(
             help="Another model folder. Without it, MODEL is compared with its epochs, from `dikkat train "
@@ -50,17 +50,20 @@ def compare(
     if line and file is not None:
         raise InputError("got --line and --file; give only one of them")
     search = read_search(options)
-    last = Translator.load(model if other is None else other)
-    first = last if other is None else Translator.load(model)
-    languages = _languages(first, last, model, other)
+    last = Translator.load(model if second is None else second)
+    first = last if second is None else Translator.load(model)
+    languages = _languages(first, last, model, second)
     lines = _lines(line, file, [last, first], model)
-    title = model.name if other is None else f"{model.name} · {other.name}"
-    sides = [Side((other or model).name, [], [last.translate(lines, search=search)])]
+    title = model.name if second is None else f"{model.name} · {second.name}"
+    sides = [Side((second or model).name, [], [last.translate(lines, search=search)])]
     with naming_options():
-        if other is not None:
+        if second is not None:
             sides.insert(0, Side(model.name, [], [first.translate(lines, search=search)]))
         else:
-            epochs = {n: each.translate(lines, search=search) for n, each in load_epochs(run_folder_of(model))}
+            epochs = {
+                epoch: translator.translate(lines, search=search)
+                for epoch, translator in load_epochs(run_folder_of(model))
+            }
             sides.insert(0, Side(model.name, [*epochs], [*epochs.values()]))
     page = comparison_page(
         (sides[0], sides[1]), title=title, source_language=languages[0], target_language=languages[1]
@@ -70,13 +73,13 @@ def compare(
     suggest(in_browser(output))
 
 
-def _languages(first: "Translator", last: "Translator", model: Path, other: Path | None) -> tuple[str, str]:
+def _languages(first: "Translator", last: "Translator", model: Path, second: Path | None) -> tuple[str, str]:
     """Return the language codes of both models, or "" for names that are no codes."""
-    pairs = [each.origin.languages if each.origin else None for each in (first, last)]
+    pairs = [translator.origin.languages if translator.origin else None for translator in (first, last)]
     if pairs[0] and pairs[1] and pairs[0] != pairs[1]:
         names = [" to ".join(pair) for pair in pairs if pair]
         raise InputError(
-            f"{other}: translates {names[1]}, and {model} {names[0]}; expected models of one language pair"
+            f"{second}: translates {names[1]}, and {model} {names[0]}; expected models of one language pair"
         )
     source, target = next((pair for pair in pairs if pair), ("", ""))
     return (source, target) if max(map(len, (source, target))) <= _LONGEST_CODE else ("", "")
@@ -89,7 +92,7 @@ def _lines(line: list[str] | None, file: Path | None, translators: list["Transla
     if line or file is not None:
         lines = list(read_lines(file)) if file else line or []
     else:
-        stored = (each.origin.examples for each in translators if each.origin and each.origin.examples)
+        stored = (t.origin.examples for t in translators if t.origin and t.origin.examples)
         lines = next(stored, "").splitlines()
         if not lines:
             raise InputError(f"{model}: has no held-out sentences; expected --line or --file")

@@ -56,18 +56,6 @@ def correct(
     ] + _faults(pair, tokenizers[1], slots)
 
 
-def pack_memory(memory: PairMemory, model: TranslationModel) -> bytes:
-    """Return the stored pairs for a page, which can correct too: a memory file, also without pairs, with the bias."""
-    packed = deepcopy(memory)
-    packed.projection(lambda: _make_projection(model))
-    tensors, metadata = packed.to_tensors()
-    return dump_tensors(tensors, metadata=metadata | {"bias": str(BIAS)})
-
-
-def _make_projection(model: TranslationModel) -> Tensor:
-    return score_projection(model.output_table, _DIMENSIONS) / BANDWIDTH
-
-
 def share_corrections(
     members: Sequence[tuple[PairMemory, TranslationModel]], tokenizers: tuple[Tokenizer, Tokenizer], slots: Slots
 ) -> tuple[PairMemory, ...]:
@@ -86,6 +74,18 @@ def share_corrections(
             if pair not in known:
                 correct(memory, model, tokenizers, slots, *pair)
     return memories
+
+
+def pack_memory(memory: PairMemory, model: TranslationModel) -> bytes:
+    """Return the stored pairs for a page, which can correct too: a memory file, also without pairs, with the bias."""
+    packed = deepcopy(memory)
+    packed.projection(lambda: _make_projection(model))
+    tensors, metadata = packed.to_tensors()
+    return dump_tensors(tensors, metadata=metadata | {"bias": str(BIAS)})
+
+
+def _make_projection(model: TranslationModel) -> Tensor:
+    return score_projection(model.output_table, _DIMENSIONS) / BANDWIDTH
 
 
 def _tokenize(pair: StoredPair, tokenizers: tuple[Tokenizer, Tokenizer], slots: Slots) -> StoredPair:

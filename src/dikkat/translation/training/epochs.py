@@ -38,7 +38,7 @@ def load_epochs(folder: Path) -> Iterator[tuple[int, Translator]]:
         except Exception as error:  # safetensors raises nothing narrower
             raise TrainingFolderError(f"{path}: truncated or damaged ({error}). Train again") from error
         models = (model.state_dict(), tensors)
-        if faults := misfits(*({name: describe(tensor) for name, tensor in each.items()} for each in models)):
+        if faults := misfits(*({name: describe(tensor) for name, tensor in state.items()} for state in models)):
             raise TrainingFolderError(f"{path}: {joined(faults)}. The weights belong to another training: train again")
         model.load_state_dict(tensors)
         yield epoch, Translator(model.eval(), settings, source, target, slots=slots)

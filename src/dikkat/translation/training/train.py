@@ -62,8 +62,8 @@ def train(
     a stopped training from the newest checkpoint. On one CPU, the result is bit for bit that of an uninterrupted
     training, because `resume` restores the number of threads. If `OMP_NUM_THREADS` or the number of processors prevents
     that, dikkat warns that the last bits may differ. Only the settings `epochs`, `max_minutes`, `patience`,
-    `checkpoint_steps` and `length_penalty` may change. To extend a finished training, resume it with more epochs or
-    minutes, counted from its start.
+    `checkpoint_steps`, `keep_epochs` and `length_penalty` may change. To extend a finished training, resume it with
+    more epochs or minutes, counted from its start.
 
     Ctrl-C and the termination signal stop the training after the current step, with a checkpoint. The second signal
     stops it immediately.

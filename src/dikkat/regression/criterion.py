@@ -220,10 +220,13 @@ class Criterion:
         window, points, theta = self.window(trial.t), self.points, trial.theta
         if len(self.unique) or self.kind == "auto":
             # The change of log 1/a is that of an additional output whose values are 0 and whose fit is −u.
-            points, theta = self._with_zeros, torch.cat([theta, -trial.row[..., None]], -1)
+            minus_row = -torch.nn.functional.pad(trial.row, (0, theta.shape[1] - trial.row.shape[1]))
+            points, theta = self._with_zeros, torch.cat([theta, minus_row[..., None]], -1)
         state = window, trial.lse, trial.row, theta
-        by_coordinates = sensitivity(points.key, points, *state, exclude=self.row_index, ordered=True)
-        change = self._finite(by_coordinates, trial.t, *state, self._trend_slopes(window))
+        by_feature = sensitivity(
+            points.key, points, *state, self.joined.feature_of, exclude=self.row_index, ordered=True
+        )
+        change = self._finite(by_feature, trial.t, *state, self._trend_slopes(window))
         # On these small arrays NumPy takes a third of PyTorch's time.
         errors, row, share = (tensor.numpy() for tensor in (trial.errors, trial.row, trial.residual_share))
         values = errors.shape[1]
@@ -259,14 +262,11 @@ class Criterion:
         self, change: torch.Tensor, t: Array, window: Window, lse: torch.Tensor, row: torch.Tensor,
         theta: torch.Tensor, target: torch.Tensor | None,
     ) -> Array:  # fmt: skip
-        """Sum derivatives over each feature's coordinates, and append the derivative by log ρ if it is searched for.
+        """Add the change by the ridge, and append the derivative by log ρ if it is searched for.
 
         NaN and infinity become 0.
         """
         derivatives: Array = change.numpy()
-        if derivatives.shape[1] > self.joined.features:  # the coordinates of a category have one bandwidth
-            firsts = np.searchsorted(self.joined.feature_of, np.arange(self.joined.features))
-            derivatives = np.add.reduceat(derivatives, firsts, 1)
         ridge = self._ridge(t, window)
         if ridge is not None:
             slopes, amount = len(self.spread), math.exp(t[-1]) if self.ridge is None else self.ridge or 1.0
@@ -397,7 +397,7 @@ class HeldOut(Criterion):
         by_fold = zip(*(tensor.split(sizes) for tensor in (trial.lse, trial.row, trial.theta)), strict=True)
         for k, (query, (lse, row, theta)) in enumerate(zip(self._query, by_fold, strict=True)):
             state = window, lse, row, theta
-            change = sensitivity(query, self._points[k], *state)
+            change = sensitivity(query, self._points[k], *state, self.joined.feature_of)
             changes.append(self._finite(change, trial.t, *state, self._fold_slopes(k, window)))
         return sum_of_squares_slope(np.concatenate(changes), self._share.numpy(), trial.errors.numpy())
 

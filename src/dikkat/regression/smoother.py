@@ -117,7 +117,7 @@ class Smoother:
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
-            state = moments(chunk, self._points, window, degree=self.degree)
+            state = moments(chunk, self._points, window, degree=self.degree, slopes=self.joined.num_numeric)
             state = without_unseen(state, self.joined, chunk, window.bandwidth)
             return local_fit(state, *self._ridge_and_slopes(window)).estimate, state.lse
 
@@ -135,7 +135,8 @@ class Smoother:
             window = self._window(queries)
             ridge = self._ridge_and_slopes(window)[0]
             target = self.trend.over(window.bandwidth, self.trend.without[excluded]) if self.shrinks else None
-            state = moments(queries, self._double, window, degree=self.degree, exclude=excluded)
+            numbers = self.joined.num_numeric
+            state = moments(queries, self._double, window, degree=self.degree, slopes=numbers, exclude=excluded)
             state = without_unseen(state, self.joined, queries, window.bandwidth)
             return local_fit(state, ridge, target).estimate[:, 0], state.lse
 
@@ -212,7 +213,7 @@ class Smoother:
 
         def find_mean_point(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
-            state = moments(chunk, self._double, window, degree=1)
+            state = moments(chunk, self._double, window, degree=1, slopes=0)
             return chunk + state.offset * window.bandwidth, state.lse
 
         mean_points, lse = self._in_chunks(query, self._double, find_mean_point)
@@ -287,7 +288,7 @@ class Smoother:
         """Return z − Σ_j l_j z_j, (n, p): the derivative of an estimate by each slope of the plane."""
         numbers, size = slice(self.joined.num_numeric), len(self.trend.spread)
         offset = state.offset[:, :size, None]
-        spread = state.spread[:, :size, numbers] - offset @ state.offset[:, None, numbers]
+        spread = state.spread[:, numbers, :size].mT - offset @ state.offset[:, None, numbers]
         rest = offset + spread @ fit.row[:, 1 : 1 + self.joined.num_numeric, None]  # Σ_j l_j δ_j
         return -rest[..., 0] * window.bandwidth[..., :size] / self.trend.spread
 
@@ -296,7 +297,7 @@ class Smoother:
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
-            state = moments(chunk, self._double, window, degree=1)
+            state = moments(chunk, self._double, window, degree=1, slopes=0)
             return (self._errors(chunk + state.offset * window.bandwidth)[1],)
 
         return self._in_chunks(query, self._double, work)[0]
@@ -332,7 +333,8 @@ class Smoother:
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
-            state = moments(chunk, self._double, window, degree=1 if self.shrinks else self.degree)
+            degree = 1 if self.shrinks else self.degree
+            state = moments(chunk, self._double, window, degree=degree, slopes=self.joined.num_numeric)
             fit = local_fit(state, *self._ridge_and_slopes(window))
             slope_share = self._slope_shares(state, fit, window) if self.shrinks else fit.row[:, :0]
             return state.lse, fit.row[:, 0], slope_share
@@ -395,7 +397,7 @@ class Smoother:
 
     def _line_moments(self, chunk: Tensor, window: Window) -> Moments:
         """Return the moments of degree 1 in float64, with log S_0 as without unseen categories."""
-        state = moments(chunk, self._double, window, degree=1)
+        state = moments(chunk, self._double, window, degree=1, slopes=self.joined.num_numeric)
         return without_unseen(state, self.joined, chunk, window.bandwidth, window.squared)
 
     def _deviation(self, points: Tensor, open_variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -124,6 +124,7 @@ class Criterion:
 
     Attributes:
         narrowest: The least σ of a numeric feature in a search, over the least gap between two of its values.
+        least: The step of the least error without a penalty so far.
         ridges: The least, first and largest ρ of a search: at 0.001 no slope explodes, and 10⁶ removes all slopes.
     """
 
@@ -135,7 +136,7 @@ class Criterion:
         freedom_per_row: float = math.inf,
     ) -> None:  # fmt: skip
         self.joined, self.profile, self.degree = joined, profile, degree
-        self.ridge, self.kind = ridge, kind
+        self.ridge, self.kind, self.least = ridge, kind, Step(np.empty(0), math.inf)
         self.variance, self.total = joined.variance(), float(joined.weight.sum())
         self.spread = torch.tensor(joined.spread())[: joined.num_numeric]
         self.points = points_of(joined, torch.float64)
@@ -164,6 +165,8 @@ class Criterion:
         trial = Trial(t, math.nan, errors, repeat_errors, lse, row, theta, share)
         error = (self.single_share * errors.square()).sum() + (self.repeat_share * repeat_errors.square()).sum()
         free = 1 - float((1 - share).sum()) / self.max_freedom
+        if free > 0 and error < self.least.error:
+            self.least = Step(t, float(error))
         return replace(trial, error=math.inf if free <= 0 else float(error) / (free if self.kind == "auto" else 1))
 
     def _fits(self, t: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -256,6 +259,19 @@ class Criterion:
         criterion = copy.copy(self)
         criterion.profile, criterion.max_freedom = profile, math.inf
         return criterion
+
+    def unpenalised(self) -> Criterion:
+        """Return the criterion without the penalty on degrees of freedom; their limit stays."""
+        criterion = copy.copy(self)
+        criterion.kind = "loo"
+        return criterion
+
+    def is_better(self, trial: Trial, other: Trial, standard_errors: float) -> bool:
+        """Return True if the errors of a trial are smaller by so many standard errors of the paired differences."""
+        gain = (self.loss(other) - self.loss(trial)).mean(1).numpy()
+        weight = self.joined.weight / self.total
+        mean = float(weight @ gain)
+        return mean > standard_errors * float(np.sqrt(np.square(weight) @ np.square(gain - mean))) > 0
 
     @_QUIET
     def _finite(

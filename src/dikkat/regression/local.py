@@ -58,6 +58,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -100,6 +101,12 @@ class Points:
         """Return the count of a query's moments, without the log-sum-exp."""
         size, values = degree * self.key.shape[1], self.value.shape[1]
         return values + size + size * size + size * values
+
+
+def pick_points(points: Points, chosen: NDArray[np.intp]) -> Points:
+    """Return the points at ascending indices."""
+    index = torch.from_numpy(chosen)
+    return Points(points.key[index], points.value[index], points.weight[index])
 
 
 def points_of(joined: Joined, dtype: torch.dtype) -> Points:
@@ -167,7 +174,7 @@ def fit_queries(
 
 
 def sensitivity(
-    query: Tensor, points: Points, window: Window, lse: Tensor, row: Tensor, fit: Tensor, feature_of: Array,
+    query: Tensor, points: Points, window: Window, lse: Tensor, row: Tensor, fit: Tensor, feature_of: NDArray[np.intp],
     exclude: Tensor | None = None, ordered: bool = False,
 ) -> Tensor:  # fmt: skip
     r"""Return the derivatives of the local estimates by the log σ of each feature, (n, features, v).
@@ -183,7 +190,7 @@ def sensitivity(
         return result
     pieces = []
     for rows in parts(len(query), points.key.numel() + points.value.numel()):
-        delta, score = _scores(query, points, window, rows, exclude)
+        delta, score = scores(query, points, window, rows, exclude)
         share = (score - lse[rows, None].nan_to_num(neginf=0.0)).exp()
         u, theta = row[rows], fit[rows]
         lever = u[:, :1] + torch.einsum("nc,nmc->nm", u[:, 1:], delta[..., : u.shape[1] - 1])
@@ -196,7 +203,7 @@ def sensitivity(
 
 def weights(query: Tensor, points: Points, window: Window) -> Tensor:
     """Return the (n, m) attention weights of the points; all 0 for a query that no key reaches."""
-    return softmax(_scores(query, points, window, slice(None), None)[1], None)[0]
+    return softmax(scores(query, points, window, slice(None), None)[1], None)[0]
 
 
 # --- compiled
@@ -290,7 +297,7 @@ def _plain_averages(
     size, values = degree * query.shape[1], points.value.shape[1]
     means, totals = [query.new_zeros(0, values + size + slopes * (size + values))], [query.new_zeros(0)]
     for rows in parts(len(query), points.key.numel() + points.value.numel()):
-        delta, score = _scores(query, points, window, rows, exclude)
+        delta, score = scores(query, points, window, rows, exclude)
         share, *_ = softmax(score, None)
         columns = [share @ points.value]
         if degree:
@@ -305,9 +312,7 @@ def _plain_averages(
     return torch.cat(means), torch.cat(totals)
 
 
-def _scores(
-    query: Tensor, points: Points, window: Window, rows: slice, exclude: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def scores(query: Tensor, points: Points, window: Window, rows: slice, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return δ and the logarithm of the unnormalised weights, of some queries with all keys."""
     scale = 1 / window.of(rows).bandwidth  # multiplied, as in the compiled kernels
     delta = (points.key - query[rows, None]) * (scale if scale.ndim == 1 else scale[:, None])

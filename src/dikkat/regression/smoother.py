@@ -54,6 +54,7 @@ from dikkat.regression.local import (
     moments,
     noise_share,
     parts,
+    pick_points,
     points_of,
     ridge_at,
     ridge_of,
@@ -69,7 +70,6 @@ _ERROR_WIDTH = 2.0  # the bandwidth for errors over that for values
 _ENOUGH_ROWS, _MAX_WIDENINGS = 50.0, 20  # rows for a distribution of errors; steps to widen their window
 _MIN_DEGREES_OF_FREEDOM = 1e-5  # minimum residual degrees of freedom a row; with fewer the fit interpolates
 _MIN_FREEDOM = 0.5  # degrees of freedom below which a 95 % quantile exceeds 600 standard errors and has no use
-_UNTESTED_WEIGHT = 1e-300  # the weight, among errors, of a row that no fold tests
 _NO_SLOPE = -60.0  # log S_0 below which the ridge removes every slope
 
 
@@ -205,8 +205,10 @@ class Smoother:
 
         return self._in_chunks(np.hstack([query, self.nearest(query) @ self.joined.x]), self._double, work)
 
-    def errors_near(self, query: Array, count: Array) -> Iterator[tuple[slice, Array]]:
-        """Yield slices of queries, and the probability (n, m) of each unique row's error for a new value.
+    def errors_near(self, query: Array, unique: NDArray[np.intp], count: Array) -> Iterator[tuple[slice, Array]]:
+        """Yield slices of queries, and the probability (n, m) of the errors of m unique rows for a new value.
+
+        `unique` (m,) are the indices of these rows, and `count` (m,) their weights.
 
         The probabilities add up to less than 1: an unknown error has the rest.
         """
@@ -219,8 +221,9 @@ class Smoother:
         mean_points, lse = self._in_chunks(query, self._double, find_mean_point)
         if (isolated := ~np.isfinite(lse)).any():
             mean_points[isolated] = self.nearest(query[isolated]) @ self.joined.x
-        error_points = Points(self._double.key, self._double.value, torch.tensor(count).clamp(min=_UNTESTED_WEIGHT))
-        for rows in parts(len(mean_points), self.joined.x.size):
+        error_points = pick_points(self._double, unique)
+        error_points = Points(error_points.key, error_points.value, torch.tensor(count))
+        for rows in parts(len(mean_points), error_points.key.numel()):
             chunk = torch.tensor(mean_points[rows])
             window = self._window(chunk, _ERROR_WIDTH)
             window = replace(window, bandwidth=window.bandwidth.expand(len(chunk), -1).contiguous())

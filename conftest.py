@@ -31,6 +31,11 @@ if os.environ.get("TF_USE_LEGACY_KERAS") != "1":
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the notebooks, one of which trains for minutes, so that both processes end at the same time."""
+    items.sort(key=lambda item: item.path.name != "test_notebooks.py")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Each test, and what is set up for it, draws the same numbers whatever ran before it in its process."""

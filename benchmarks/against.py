@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.kit.memory import peak_growth
 from benchmarks.kit.processes import ROOT, command, environment
 
 # Answers of two commits differ by rounding, and sums over a training by more.
@@ -142,7 +143,6 @@ def attention(kind: str, *, backward: bool) -> Callable[[], dict[str, float]]:
 
 def memory() -> dict[str, float]:
     """Return the peak memory, in MiB as `seconds`, of additive attention over 8,192 keys, forward and backward."""
-    import resource
 
     import torch
 
@@ -157,9 +157,9 @@ def memory() -> dict[str, float]:
         return float(query.grad.abs().mean())  # type: ignore[union-attr]
 
     run(512)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    answer = run(8192)
-    return {"seconds": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**10, "answer": answer}
+    answers = list[float]()
+    growth = peak_growth(lambda: answers.append(run(8192)))
+    return {"seconds": growth / 2**20, "answer": answers[0]}
 
 
 def _trained() -> Any:

@@ -14,15 +14,14 @@ import statistics
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.kit.memory import peak_growth
 from benchmarks.kit.report import spread, write
 from benchmarks.kit.turns import measured, once
-from benchmarks.kit.worker import process_status
 from dikkat import AttentionPooling
 
 FEATURES, HIDDEN, CHUNKS = 512, 256, 10
@@ -120,10 +119,7 @@ def peak(learns: bool, name: str) -> float:
     pool = AttentionPooling(64, 64)
     for warm_up in (pool, lambda rows: pool.in_chunks([rows])):  # import and compile
         both(lambda warm=warm_up: warm(torch.randn(999, 64)), list(pool.parameters()))()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far
-    memory_before = process_status("VmRSS")
-    runs[name]()
-    return (process_status("VmHWM") - memory_before - learns * bag.nbytes) / MIB
+    return (peak_growth(runs[name]) - learns * bag.nbytes) / MIB
 
 
 def whole(learns: bool, seconds: float) -> dict[str, Any]:

@@ -8,7 +8,6 @@ growth of the process's memory in MiB, for one of the two runs.
 """
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 import dikkat
+from benchmarks.kit.memory import peak_growth
 from benchmarks.kit.processes import environment
 from benchmarks.kit.report import RESULTS, spread, write
 from benchmarks.kit.turns import in_turns, ratios
@@ -55,11 +55,6 @@ def build(side: int, layers: int, width: int) -> tuple[Any, Any]:
     return transformers.LlavaForConditionalGeneration(config).eval(), processor
 
 
-def peak() -> float:
-    """Return the largest memory of this process until now, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def peak_of_process(run: str, arguments: list[str]) -> float:
     """Return the memory growth that a new process reports, in MiB."""
     command_line = [sys.executable, "-m", "benchmarks.attention.captions", *arguments, "--peak", run]
@@ -90,10 +85,8 @@ def main() -> None:
         "maps and page": lambda: dikkat.show.attention(model, processor, source, path, **lengths),
         "position of each token": lambda: dikkat.show.attention(model, processor, source, max_new_tokens=1),
     }
-    before = peak()
     if options.peak:
-        runs[options.peak]()
-        print(peak() - before)
+        print(peak_growth(runs[options.peak]) / 2**20)
         return
     for run in runs.values():
         run()

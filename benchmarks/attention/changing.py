@@ -35,9 +35,9 @@ from torch.nn import functional as F
 
 import dikkat
 from benchmarks.attention.recording import sharp
+from benchmarks.kit.memory import process_status, reset_peak
 from benchmarks.kit.report import RESULTS, spread, write
 from benchmarks.kit.turns import in_turns, ratios
-from benchmarks.kit.worker import process_status
 
 LAYERS, HEADS, WIDTH, MIB = 12, 12, 64, 2**20
 LENGTHS = {False: 8192, True: 512}  # of the changed layer, by `quick`
@@ -67,7 +67,7 @@ def _peak(make_runs: Callable[[bool], dict[str, Run]], name: str, quick: bool, t
     for warm_up in make_runs(True).values():  # import and compile
         warm_up()
     run = make_runs(quick)[name]
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far
+    reset_peak()
     run()
     return process_status("VmHWM") / MIB
 

@@ -37,27 +37,22 @@ REQUESTED: dict[str, dict[str, Any]] = {
     "top 8": {"top_k": 8},
     "overview 64 x 64": {"overview": 64},
 }
-START = """
-import resource, torch, dikkat
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-"""
 LONG = """
+import torch, dikkat
+from benchmarks.kit.memory import peak_growth
 def look(n):
     q, k = torch.randn(1, n, 64), torch.randn(1, n, 64)
-    before = peak()
     dikkat.inspect(q, k, score=dikkat.scores.ScaledDot(), top_k=8, sums=True, impl="numba")
-    return peak() - before
 look(256)
-print(look({length}))
+print(peak_growth(lambda: look({length})))
 """
 
 
-def mebibytes(code: str, length: int) -> float:
+def mebibytes(length: int) -> float:
     """Return the memory growth that a new process reports, in MiB."""
-    command_line = [sys.executable, "-c", START + code.format(length=length)]
+    command_line = [sys.executable, "-c", LONG.format(length=length)]
     process = subprocess.run(command_line, check=True, capture_output=True, text=True, env=environment())
-    return float(process.stdout.split()[-1]) / 1024
+    return float(process.stdout.split()[-1]) / 2**20
 
 
 def check(score: scores.Score) -> None:
@@ -131,7 +126,7 @@ def main() -> None:
     seconds = 1.0 if options.quick else options.seconds
     measures: dict[str, Callable[[], dict[str, Any]]] = {
         "long": lambda: {
-            f"top 8 and sums, n=m={longest}, extra MiB": mebibytes(LONG, longest),
+            f"top 8 and sums, n=m={longest}, extra MiB": mebibytes(longest),
             f"top 8 and sums, n=m={longest}, ms": long(longest),
         },
         "by_products": lambda: {

@@ -11,7 +11,6 @@ with "eager" attention first.
 """
 
 import argparse
-import resource
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 import transformers
 
 import dikkat
+from benchmarks.kit.memory import peak_growth
 from benchmarks.kit.report import RESULTS, write
 from benchmarks.kit.turns import in_turns, ratios
 
@@ -33,11 +33,6 @@ def compare(runs: dict[str, Callable[[], object]], turns: int) -> dict[str, Any]
         "seconds": {name: [round(second, 4) for second in samples] for name, samples in seconds.items()},
         "ratio": {"median": statistics.median(second_run), "least": min(second_run), "most": max(second_run)},
     }
-
-
-def peak() -> int:
-    """Return the peak memory of this process in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def sharp(model: Any) -> Any:
@@ -67,9 +62,7 @@ def layer(quick: bool) -> dict[str, Any]:
             model(ids)
 
     model(ids)
-    memory_before = peak()
-    recorded()
-    growth = peak() - memory_before
+    growth = peak_growth(recorded)
     times = compare({"alone": lambda: model(ids), "recorded": recorded}, turns)
     maps = config.n_layer * config.n_head * tokens**2 * 4
     return times | {"tokens": tokens, "growth of memory, bytes": growth, "bytes of all maps": maps}

@@ -4,7 +4,6 @@ The parent keeps all processes alive and sends requests in turn, so that other l
 answers are lines of JSON; arrays are passed in files.
 """
 
-import contextlib
 import gc
 import importlib.util
 import json
@@ -14,12 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.kit.cases import Arrays, Case
+from benchmarks.kit.memory import process_status, reset_peak
 from benchmarks.kit.peers import WORKERS, Peer
 from benchmarks.kit.processes import command, environment
 
@@ -119,7 +118,7 @@ class Server:
         opened, inputs = self.cases[case]
         peer = self._peer(case, who)
         upstream = peer.array(inputs["check"])
-        _forget_peak()
+        reset_peak()
         before, start = process_status("VmRSS"), time.perf_counter()
         answer = peer.both(upstream) if backward else [peer.forward()]
         seconds, extra = time.perf_counter() - start, max(0, process_status("VmHWM") - before)
@@ -155,19 +154,6 @@ class Server:
         if (case, who) not in self.made:
             self.made[case, who] = self.ways(*self.cases[case], "cpu")[who]()
         return self.made[case, who]
-
-
-def _forget_peak() -> None:
-    """Reset the peak memory of the process, which otherwise includes imports and compilers."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def process_status(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    raise KeyError(field)
 
 
 def serve(name: str) -> None:

@@ -98,3 +98,34 @@ def test_modules_inside_a_layer_have_its_number():
         model(torch.randn(2, 5, 6))
     assert [call.layer for call, _ in trace.calls()] == [0, 2]
     assert trace[2] is trace["layers.2.self_attn"]
+
+
+class Twice(nn.Module):
+    """Attention that runs twice on a text, as in HRM: the second run has its own slot of the cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.layer_idx = nn.Linear(7, 7), 0
+
+    def forward(self, text: Tensor, past_key_values: Any, slot: int) -> Tensor:
+        query = key = self.project(text)[:, None]
+        key, value = past_key_values.update(key, key, slot)
+        is_seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(key.shape[2] - query.shape[2])
+        return nn.functional.scaled_dot_product_attention(query, key, value, is_seen)[:, 0]
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Twice()
+
+    def forward(self, text: Tensor, cache: Any) -> Tensor:
+        return self.attention(self.attention(text, cache, slot=0), past_key_values=cache, slot=1)
+
+
+def test_a_module_with_two_slots_of_a_cache_has_the_positions_of_the_text():
+    model, cache = Recurrent(), transformers.DynamicCache()
+    with dikkat.record(model, weights=True) as trace:
+        for text in torch.randn(1, 8, 7).split([5, 2, 1], dim=1):
+            model(text, cache)
+    assert [record.positions for _, record in trace.calls()] == [(0, 0), (0, 0), (5, 0), (5, 0), (7, 0), (7, 0)]

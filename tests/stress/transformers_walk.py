@@ -618,7 +618,7 @@ def changes_of(row: dict[str, Any]) -> str:
     reasons = sorted({re.sub(r"^.*?: ", "", error).split("; expected")[0] for error in changes.get("errors", ())})
     parts = [f"{len(changes[name])} {name}" for name in ("equal", "DIFFERENT") if changes.get(name)]
     parts += [f"{len(changes['errors'])} errors: {', '.join(reasons)}"] if reasons else []
-    return "; ".join(parts) or changes.get("reason", "")
+    return "; ".join(parts) or ("no effect on the output" if changes.get("no effect") else changes.get("reason", ""))
 
 
 def write(rows: list[dict[str, Any]]) -> None:

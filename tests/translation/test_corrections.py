@@ -400,9 +400,11 @@ def test_a_folder_keeps_the_corrections(translator, tmp_path, int8):
     assert len(Translator.load(tmp_path / "model").memory) == len(NEW) + 1
 
 
-def test_pages_contain_no_corrections(translator):
-    corrected = corrected_copy(translator, NEW)
-    assert corrected.bundle() == translator.bundle()
+def test_pages_contain_the_corrections(translator):
+    text = NEW[0][1].encode()
+    assert text not in translator.bundle()
+    assert corrected_copy(translator, NEW).bundle().count(text) == 1
+    assert translator.memory.snapshot is None
 
 
 def test_a_folder_without_corrections_has_no_memory(translator, tmp_path):

@@ -3,6 +3,7 @@ import { begin } from "./page/app";
 import { render } from "./widget/widget";
 
 export { agreed, unitsOf } from "./decoder/alignment";
+export { flagsOf } from "./decoder/doubts";
 export { sentencesOf } from "./decoder/lines";
 export { carry, parse } from "./decoder/markup";
 export { Refusal } from "./decoder/refusal";

@@ -39,7 +39,7 @@ const scenarios = {
     assert.equal(await page.locator(".links .written").count(), 4);
     await page.getByRole("button", { name: "Go." }).click();
     await says(translationOf(page), "Va !");
-    assert.match(await page.locator(".facts").textContent(), /^confidence per word: \d+%$/);
+    assert.match(await page.locator(".facts").textContent(), /^confidence: \d+%$/);
     assert.ok(await page.locator(".numbers").isHidden());
     await more(page);
     assert.match(await page.locator(".numbers").textContent(), /log-probability -?\d.* · \d+ ms$/);
@@ -54,12 +54,8 @@ const scenarios = {
     const shares = (await page.locator(".others .quiet").allTextContents()).map((each) => Number(each.replace("%", "")));
     assert.equal(await page.locator(".others button").first().locator("span").first().textContent(), "J'ai perdu.");
     const { translations } = JSON.parse((await save(page, button(page, "Everything as JSON")))[1]);
-    translations.forEach(({ score, finished, target_tokens }, k) => {
-      const length = target_tokens.length + finished; // Wu et al. (2016), section 7, counts the end
-      const share = 100 * Math.exp(score / (5 + length));
-      assert.ok(Math.abs(shares[k] - share) <= 0.05 + 1e-9, `${shares[k]} beside ${share}`);
-    });
-    assert.match(await page.locator(".numbers").textContent(), /log-probability -\d+\.\d+ · confidence = e\^\(log-probability ÷ \(5 \+ tokens\)\)/);
+    translations.forEach(({ confidence }, k) => assert.ok(Math.abs(shares[k] - 100 * confidence) <= 0.05 + 1e-9, `${shares[k]} beside ${confidence}`));
+    assert.match(await page.locator(".numbers").textContent(), /log-probability -\d+\.\d+ · confidence = estimated probability that the translation is right/);
     await page.locator(".others button").nth(1).click();
     assert.equal(await page.locator(".others button").nth(1).getAttribute("aria-pressed"), "true");
     assert.match(page.url(), /shown=1/);
@@ -67,6 +63,109 @@ const scenarios = {
     await says(translationOf(page), "J'ai perdu.");
     assert.match(page.url(), /beam=1/);
     assert.match(await page.locator(".facts").textContent(), /this search finds at most 1/);
+    await close();
+  },
+
+  async "a correction takes effect at once, is followed by other sentences, kept, saved and removed"() {
+    const { page, close } = await opened("#text=She is calm.");
+    const before = await translationOf(page).textContent();
+    const list = page.locator("details.notes", { hasText: "Your corrections" });
+    assert.ok(await list.isHidden());
+    await page.locator("#text").focus();
+    await reach(page, ".correct");
+    await page.keyboard.press("Enter");
+    assert.equal(await page.locator("#right").inputValue(), before);
+    await page.keyboard.press("Escape");
+    assert.ok(await page.evaluate(() => document.activeElement.matches(".correct")));
+    await page.keyboard.press("Enter");
+    await page.locator("#right").fill("  ");
+    await page.keyboard.press("Enter");
+    await says(page.locator(".correction .trouble"), "Write the right translation.");
+    await page.locator("#right").fill("Elle est chez l'homme.");
+    await page.keyboard.press("Enter");
+    await says(translationOf(page), "Elle est chez l'homme.");
+    assert.ok(await page.locator(".correction").isHidden());
+    await says(page.getByRole("status").filter({ hasText: "Corrected" }), "Corrected. Similar sentences follow the correction.");
+    assert.deepEqual(await serious(page, "main"), []);
+    await word(page, 2).hover();
+    await page.waitForFunction(() => /looked at.* · from a correction: “\u2068She is calm\.\u2069” → .* \d+%$/.test(document.querySelector(".readout").textContent));
+    await type(page, "Go.");
+    await says(translationOf(page), "Va !");
+    await page.locator(".correct").click();
+    await page.locator("#right").fill("Va zut\tMarie !");
+    await button(page, "Save").click();
+    await page.waitForFunction(() => document.querySelectorAll(".pairs-list li").length === 2);
+    await says(page.locator(".half > p[role=status]"), "Corrected, but the model cannot write: zut");
+    await list.locator("summary").click();
+    const [name, bytes] = await save(page, button(page, "Save as TSV"));
+    assert.equal(name, "corrections.tsv");
+    assert.equal(String(bytes), "She is calm.\tElle est chez l'homme.\nGo.\tVa zut Marie !\n");
+    const other = await page.context().newPage();
+    await other.goto(`${address}#text=She is calm.&lang=en`);
+    await says(translationOf(other), "Elle est chez l'homme.");
+    await other.locator("summary", { hasText: "Your corrections (2)" }).click();
+    await other.getByRole("button", { name: "Remove: Go." }).click();
+    await page.locator("summary", { hasText: "Your corrections (1)" }).waitFor(); // told by the other page
+    await says(translationOf(page), "Va !");
+    await other.close();
+    await page.locator("#language").selectOption("tr");
+    await page.locator("summary", { hasText: "Düzeltmeleriniz (1)" }).waitFor();
+    await page.reload();
+    await type(page, "She is calm.");
+    await says(translationOf(page), "Elle est chez l'homme.");
+    await page.locator("summary", { hasText: "Düzeltmeleriniz (1)" }).click();
+    await page.getByRole("button", { name: "Kaldır: She is calm." }).click();
+    await says(translationOf(page), before);
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "what another program left in the storage is no correction"() {
+    const { page, close } = await opened("#text=Go.");
+    await page.evaluate(() => localStorage.setItem(Object.keys(localStorage)[0] ?? "x", "null"));
+    await page.locator(".correct").click();
+    await page.locator("#right").fill("Elle est calme.");
+    await button(page, "Save").click();
+    await says(translationOf(page), "Elle est calme.");
+    for (const value of ["", "{", "[]", '{"corrections":[[1,2]],"terms":[]}', '{"corrections":[["12","x"]],"terms":[]}']) {
+      await page.evaluate((text) => localStorage.setItem(Object.keys(localStorage)[0], text), value);
+      await page.reload();
+      await says(translationOf(page), "Va !");
+    }
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "terms are used, named if they cannot be, and removed; numbers that are lost are named"() {
+    const { page, close } = await opened("#text=The man is calm.");
+    await page.locator("summary", { hasText: "Terms" }).click();
+    const [source, target] = ["Word or phrase", "Its translation"].map((label) => page.getByRole("textbox", { name: label }));
+    await source.fill("calm");
+    await source.press("Enter");
+    assert.ok(await target.evaluate((each) => each === document.activeElement));
+    await target.fill("parti");
+    await target.press("Enter");
+    await says(translationOf(page), "L'homme est parti.");
+    await page.waitForFunction(() => document.querySelectorAll(".map .cell").length === 5 * 5);
+    assert.ok(await source.evaluate((each) => each === document.activeElement));
+    assert.deepEqual(await serious(page, "main"), []);
+    await page.locator(".correct").click();
+    await page.locator("#right").fill("L'homme est calme.");
+    await page.keyboard.press("Enter");
+    await says(page.locator(".flags"), "unused terms: calm");
+    await type(page, "She sees 14 Zorglub.");
+    await page.waitForFunction(() => document.querySelectorAll(".flags li").length >= 2);
+    const flags = await page.locator(".flags li").allTextContents();
+    assert.ok(flags.includes("not learnt: Zorglub") && flags.some((flag) => /^lost numbers: 14$/.test(flag)), flags.join());
+    const { translations: [{ flags: named, lost, confidence }] } = await (async () => {
+      await more(page);
+      return JSON.parse((await save(page, button(page, "Everything as JSON")))[1]);
+    })();
+    assert.deepEqual([named, lost], [["unknown words", "lost numbers"], ["14"]]);
+    assert.ok(confidence > 0 && confidence < 1);
+    await page.evaluate(() => localStorage.clear());
+    await page.reload();
+    await page.locator("summary", { hasText: /^Terms$/ }).waitFor();
     await close();
   },
 
@@ -101,11 +200,11 @@ const scenarios = {
     await page.waitForFunction(() => document.querySelectorAll(".links .read").length === 9);
     assert.deepEqual(await page.locator(".links .read").allTextContents(), ["Go", "©", "¬", "it", ";", "<", "b", ">", "&"]);
     await type(page, "The <b>man</i> is calm.");
-    const trouble = page.locator(".desk .trouble");
+    const trouble = page.locator(".half > .trouble");
     await says(trouble, "</i> closes a tag while <b> is open. Tags must nest. Write &lt; for a < that begins no tag.");
     for (const [text, message] of [["<b onclick='x'>Go.", /^<b onclick='x'> is not closed\./], ["Go</b>.", /^<\/b> closes no open tag\./], ["<i>".repeat(100) + "</i>".repeat(100), /^<i> is inside 99 other tags\./]]) {
       await type(page, text);
-      await page.waitForFunction(([place, pattern]) => new RegExp(pattern).test(document.querySelector(place).textContent), [".desk .trouble", message.source]);
+      await page.waitForFunction(([place, pattern]) => new RegExp(pattern).test(document.querySelector(place).textContent), [".half > .trouble", message.source]);
     }
     await html.uncheck();
     await trouble.waitFor({ state: "hidden" });
@@ -113,7 +212,7 @@ const scenarios = {
     await close();
     for (const [lang, message] of [["tr", "<b> kapatılmamış."], ["zh", "<b> 没有闭合。"]]) {
       const again = await opened(`#lang=${lang}&html=1&text=<b>Go.`);
-      await again.page.waitForFunction((wanted) => document.querySelector(".desk .trouble").textContent.startsWith(wanted), message);
+      await again.page.waitForFunction((wanted) => document.querySelector(".half > .trouble").textContent.startsWith(wanted), message);
       await more(again.page);
       assert.ok(await again.page.locator("#html").isChecked());
       await again.close();
@@ -454,7 +553,7 @@ const scenarios = {
       flags.forEach((flag, k) => (flag ? assert.equal(shares[k], flag) : assert.match(shares[k], /^\d+\.\d%$/)));
       const facts = await page.locator(".facts").textContent();
       if (flags[0]) assert.ok(facts === flags[0], facts);
-      else assert.match(facts, /^confidence per word: [\d.]+%$/);
+      else assert.match(facts, /^confidence: [\d.]+%$/);
       for (const flag of flags) seen.add(flag);
       await close();
     }

@@ -10,7 +10,7 @@ const found = cases.map(({ marked, line, target, weights }) => {
   try {
     if (marked === undefined) return sentencesOf(line).map(({ sentence, space }) => [sentence, space]);
     const { text, root } = parse(marked, (reference) => entities[reference]);
-    const [source, units] = [text, target].map(unitsOf);
+    const [source, units] = [text, target].map((text) => unitsOf(text));
     const said = ({ spans, isWord }, whole) => spans.map((span, k) => [whole.slice(...span), isWord[k]]);
     return {
       text, source: said(source, text), units: said(units, target),

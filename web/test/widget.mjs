@@ -91,8 +91,8 @@ const scenarios = {
     await page.waitForFunction(() => window.models[0].get("translation") === "L'homme est calme.");
     await page.evaluate(() => window.models[0].set("text", "I lost."));
     await says(cell(page).locator(".result"), "J'ai perdu.");
-    assert.equal(await cell(page).locator("textarea").inputValue(), "I lost.");
-    await cell(page).locator("textarea").fill("Go.");
+    assert.equal(await cell(page).locator("#text").inputValue(), "I lost.");
+    await cell(page).locator("#text").fill("Go.");
     await page.waitForFunction(() => window.models[0].get("translation") === "Va !");
     assert.equal(await trait(page, "text"), "Go.");
     assert.ok(await page.evaluate(() => window.models[0].saved) > 0);
@@ -159,7 +159,7 @@ const scenarios = {
   async "two cells stand beside each other, and nothing of them is outside"() {
     const { page, close } = await opened(["translator", "translator", "named"], {}, "button { letter-spacing: 9px } p { color: rgb(255, 0, 0) }");
     await says(cell(page, 0).locator(".result"), "L'homme est calme.");
-    await cell(page, 1).locator("textarea").fill("I lost.");
+    await cell(page, 1).locator("#text").fill("I lost.");
     await says(cell(page, 1).locator(".result"), "J'ai perdu.");
     assert.equal(await cell(page, 0).locator(".result").textContent(), "L'homme est calme.");
     const outside = await page.evaluate(() => {

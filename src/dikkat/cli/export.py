@@ -33,5 +33,6 @@ def export(
     check_replaceable(html)
     translator = Translator.load(model)
     translator.export_html(html, title=title, examples=example)
-    print(f"{html}: {html.stat().st_size / 1e6:.1f} MB, with the model")
+    corrections = f" and the texts of {count:,} corrections" if (count := len(translator.memory)) else ""
+    print(f"{html}: {html.stat().st_size / 1e6:.1f} MB, with the model{corrections}")
     suggest(in_browser(html))

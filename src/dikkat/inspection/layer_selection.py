@@ -147,11 +147,15 @@ def gets_no_hooks(module: nn.Module) -> bool:
     return is_leaf or isinstance(module, torch.jit.ScriptModule)
 
 
-def cached_length(module: nn.Module, arguments: tuple[Any, ...]) -> int | None:
-    """Return the length of a transformers cache among the arguments, for the module's layer; None without a cache."""
+def cached_length(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[int | None, bool]:
+    """Return the length of a transformers cache for the module's layer, and if it may drop keys; None without one."""
     layer = getattr(module, "layer_idx", None)
-    cache = next((arg for arg in arguments if hasattr(arg, "get_seq_length")), None) if type(layer) is int else None
+    cache = next((arg for arg in arguments if hasattr(arg, "get_seq_length")), None)
+    if cache is None or not isinstance(layer, int):
+        return None, False
     try:
-        return None if cache is None else int(cache.get_seq_length(layer))
+        length = int(cache.get_seq_length(layer))
     except (TypeError, ValueError):  # another kind of layer or cache
-        return None
+        return None, False
+    drops = getattr(cache, "is_sliding", True)  # a list; transformers before 4.54 has none
+    return length, drops[layer] if isinstance(drops, list) and layer < len(drops) else True

@@ -43,12 +43,13 @@ from dikkat.inspection.torch_attention import (
 
 
 class RunningModule(NamedTuple):
-    """A running module, its layer (−1 for none), and the length of its cache (None if unknown)."""
+    """A running module, its layer (−1 for none), its cache's length (None if unknown), and if the cache drops keys."""
 
     name: str
     module: nn.Module
     layer: int
     cached: int | None
+    drops_keys: bool
 
 
 class Watcher:
@@ -156,12 +157,14 @@ class Watcher:
         # PyTorch may call a hook once more after its removal, and then without keywords.
         def enter(_: nn.Module, arguments: Any, keywords: Any = MappingProxyType({})) -> None:
             if threading.get_ident() == self._thread:
-                layer, cached = self._numbering.enter(name), cached_length(module, (*arguments, *keywords.values()))
+                layer = self._numbering.enter(name)
+                cached, drops_keys = cached_length(module, (*arguments, *keywords.values()))
                 if self.running:
                     layer = self.running[-1].layer if layer < 0 else layer
-                    cached = self.running[-1].cached if cached is None else cached
+                    if cached is None:
+                        cached, drops_keys = self.running[-1].cached, self.running[-1].drops_keys
                 self.layers = max(self.layers, layer + 1)
-                self.running.append(RunningModule(name, module, layer, cached))
+                self.running.append(RunningModule(name, module, layer, cached, drops_keys))
                 if any(choice.includes(name, layer) for choice in self._choices):
                     self.entered(name)
                     if not self._watched_depth:
@@ -191,6 +194,9 @@ class Watcher:
         self._call_counts[name] += 1
         last_end, last_keys = self._last_calls.get(slot, (0, 0))
         cached = self.running[-1].cached
+        if cached is not None and not self.running[-1].drops_keys:
+            # A module that runs several times may use other slots of the cache than that of its number.
+            cached = min(cached, max(0, keys - queries))
         if cached is None:
             cached = max(keys - queries, last_end if keys >= last_keys else 0) if keys > queries else 0
         self._last_calls[slot] = cached + queries, keys

@@ -1,6 +1,6 @@
 /** Which word translates which, as `dikkat.translation.decoding.alignment` and `.text.units` have it. */
-import { softmax, type Network, type State } from "./network";
-import { gainOf, type Read } from "./search";
+import { softmax, type Network } from "./network";
+import { forced, gainOf, type Read } from "./search";
 import { SPAN } from "./slots";
 import { BEGIN, SPACE, type Span } from "./tokenizer";
 
@@ -14,16 +14,19 @@ export interface Units {
 export const LETTER = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
 const UNSPACED = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Khmer", "Myanmar"].map((script) => `\\p{Script=${script}}`).join("");
 const WORD = `(?=[${LETTER}])(?!\\p{Nd})[${UNSPACED}ーｰ][\\p{M}\\p{Join_Control}ﾞﾟ]*`;
-const UNIT = new RegExp(`${SPAN.source}|${WORD}|(?:(?!${WORD})[${LETTER}])+['’]?|[^${LETTER}${SPACE}]`, "gu");
+const UNIT = new RegExp(`${WORD}|(?:(?!${WORD})[${LETTER}])+['’]?|[^${LETTER}${SPACE}]`, "gu");
+const UNIT_OR_SPAN = new RegExp(`${SPAN.source}|${UNIT.source}`, "gu");
+/** A letter of a script without spaces, at the beginning. */
+export const LETTER_OF_UNSPACED = new RegExp(`^${WORD}`, "u");
 
 /** Places of a step that are tried. */
 const TRIED = 4;
 /** The weight of attention itself. */
 const ATTENTION = 0.01;
 
-/** The units of a text: `l'homme.` has `l'`, `homme` and a full stop, `{a b}3.5` has two. */
-export function unitsOf(text: string): Units {
-  const found = [...text.matchAll(UNIT)];
+/** The units of a text: `l'homme.` has `l'`, `homme` and a full stop, `{a b}3.5` has two, or seven if spans are not one. */
+export function unitsOf(text: string, wholeSpans = true): Units {
+  const found = [...text.matchAll(wholeSpans ? UNIT_OR_SPAN : UNIT)];
   return {
     spans: found.map(({ 0: unit, index }) => [index, index + unit.length]),
     isWord: found.map(([unit]) => /^[\p{L}\p{N}_]/u.test(unit)),
@@ -35,13 +38,14 @@ export function unitsOf(text: string): Units {
  * the step had seen one position alone, of the places with the largest weights; and a little by attention itself.
  * Shankar and Sarawagi (2019), section 3. Yields between steps.
  */
-export function* posteriors(network: Network, target: readonly number[], { memory, state: first }: Read): Generator<void, Float64Array[]> {
+export function* posteriors(network: Network, target: readonly number[], read: Read): Generator<void, Float64Array[]> {
+  const { memory } = read;
   const places = [...Array(memory.size).keys()];
   const rows: Float64Array[] = [];
-  let state: State = first;
+  const steps = yield* forced(network, read, target);
   for (const [index, token] of target.entries()) {
-    const last = target[index - 1] ?? BEGIN;
-    const [step] = network.steps([last], memory, [state]);
+    const [last, step] = [target[index - 1] ?? BEGIN, steps[index]];
+    const state = steps[index - 1]?.state ?? read.state;
     const root = (place: number) => Math.log(step!.weights[place]!) / 2;
     const most = [...places].sort((one, other) => root(other) - root(one)).slice(0, TRIED);
     const scores = network.tokenScores(network.alone(last, memory, state, most));
@@ -49,7 +53,6 @@ export function* posteriors(network: Network, target: readonly number[], { memor
     const chanceOf = (place: number) => chances[most.indexOf(place)] ?? 0;
     rows.push(Float64Array.from(places, (place) => (1 - ATTENTION) * chanceOf(place) + ATTENTION * step!.weights[place]!));
     yield;
-    state = step!.state;
   }
   return rows;
 }

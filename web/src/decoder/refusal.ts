@@ -16,7 +16,9 @@ export type Reason =
   | "tag-stray"
   | "tag-crossed"
   | "tag-deep"
-  | "tag-unattended";
+  | "tag-unattended"
+  | "correction-empty"
+  | "correction-letters";
 
 /** Input that cannot be used. */
 export class Refusal extends Error {

@@ -1,6 +1,8 @@
 /** Beam search by the rules of `dikkat.translation.decoding.compiled.rules`, with forced words and pinned weights. */
+import type { Source, States } from "./memory";
 import type { Memory, Network, Pins, State, Step } from "./network";
 import { Refusal } from "./refusal";
+import type { Terms } from "./terms";
 import { BEGIN, END, PAD, UNKNOWN } from "./tokenizer";
 
 export interface Options {
@@ -8,6 +10,7 @@ export interface Options {
   readonly best: number;
   /** Forced words and pinned weights. */
   readonly chosen: Chosen;
+  readonly terms: Terms;
 }
 
 export interface Chosen {
@@ -95,6 +98,10 @@ function likeliest(network: Network, scores: Float32Array, count: number, allowe
   return found.map(({ token, gain }) => ({ token, gain: gain - sum }));
 }
 
+/** Scores of all tokens after each step, merged with those of stored states. */
+export const scored = (network: Network, states: States, steps: readonly Step[]): Float32Array[] =>
+  network.tokenScores(steps).map((scores, row) => states.mix(network.arithmetic, scores, steps[row]!.readout));
+
 /** Log-probability of a token. */
 export function gainOf(network: Network, scores: Float32Array, token: number): number {
   let most = -Infinity;
@@ -127,7 +134,7 @@ function countOf(bits: number): number {
  * those that lack slots behind the others, and those cut by the length limit last.
  */
 export function* searching(
-  network: Network, source: readonly number[], { memory, state: first }: Read, options: Options, slots: SlotBits,
+  network: Network, states: States, source: readonly number[], { memory, state: first }: Read, options: Options, slots: SlotBits,
 ): Generator<readonly number[], Hypothesis[]> {
   const { chosen } = options, { penalty } = network;
   const limit = limitOf(source.length);
@@ -143,7 +150,7 @@ export function* searching(
     const candidates: Candidate[] = [];
     const last = living.map(({ ids }) => ids.at(-1) ?? BEGIN);
     const taken = network.steps(last, memory, living.map(({ state }) => state), pins);
-    const scores = network.tokenScores(taken);
+    const scores = scored(network, states, taken);
     for (const [row, from] of living.entries()) {
       const allowed = (token: number): boolean => {
         if (token > END) return !slots.targets[token] || (slots.targets[token]! & from.missing) !== 0;
@@ -224,7 +231,7 @@ export function repetition(
  * or has no end, the whole beam is searched and such hypotheses rank last.
  */
 export function* choosing(
-  network: Network, source: readonly number[], read: Read, options: Options, slots: SlotBits,
+  network: Network, states: States, source: readonly number[], read: Read, options: Options, slots: SlotBits,
   readsWord: (id: number) => boolean, beginsWord: (id: number) => boolean,
 ): Generator<readonly number[], Hypothesis[]> {
   const allowed = Math.max(2, repetition(source, readsWord).times, repetition(options.chosen.tokens, beginsWord).times);
@@ -234,9 +241,19 @@ export function* choosing(
     return { ...hypothesis, ids, steps, repeated: end < hypothesis.ids.length };
   };
   const faults = (each: Hypothesis): number => 2 * Number(repetition(each.ids, beginsWord).times > allowed) + Number(!each.finished);
-  let found = yield* searching(network, source, read, options, slots);
-  if (options.best < options.beam && found.some(faults)) found = yield* searching(network, source, read, { ...options, best: options.beam }, slots);
+  let found = yield* searching(network, states, source, read, options, slots);
+  if (options.best < options.beam && found.some(faults)) found = yield* searching(network, states, source, read, { ...options, best: options.beam }, slots);
   return [...found].sort((one, other) => faults(one) - faults(other)).slice(0, options.best).map(cut);
+}
+
+/** Decoder steps of given tokens, and of the end. Yields between them. */
+export function* forced(network: Network, { memory, state }: Read, ids: readonly number[], pins: Chosen["pins"] = NOTHING.pins): Generator<void, Step[]> {
+  const steps: Step[] = [];
+  for (let k = 0; k <= ids.length; k++) {
+    steps.push(network.steps([ids[k - 1] ?? BEGIN], memory, [steps.at(-1)?.state ?? state], pins.get(k) ?? null)[0]!);
+    yield;
+  }
+  return steps;
 }
 
 /** Throws a refusal for forced words or pins that cannot be. */
@@ -260,15 +277,17 @@ export interface Opened extends Step {
   readonly slots: readonly string[];
   readonly gain: number;
   readonly likely: Continuation[];
+  /** The stored pairs that took part in the token's probability. */
+  readonly sources: Source[];
 }
 
 /** Opened steps of a translation; their alternatives are computed on first use. */
-export function opened(network: Network, ids: readonly number[], steps: readonly Step[], slots: readonly string[], count = 8): Opened[] {
+export function opened(network: Network, states: States, ids: readonly number[], steps: readonly Step[], slots: readonly string[], count = 8): Opened[] {
   return steps.map((step, index) => {
     const token = ids[index] ?? END;
     let known: { gain: number; likely: Continuation[] } | undefined;
     const looked = (): { gain: number; likely: Continuation[] } => {
-      const [scores] = network.tokenScores([step]);
+      const [scores] = scored(network, states, [step]);
       const likely = likeliest(network, scores!, count, (each) => each > END || (each === END && index > 0));
       return { gain: gainOf(network, scores!, token), likely };
     };
@@ -279,6 +298,9 @@ export function opened(network: Network, ids: readonly number[], steps: readonly
       },
       get likely() {
         return (known ??= looked()).likely;
+      },
+      get sources() {
+        return states.sources(step.readout);
       },
     };
   });

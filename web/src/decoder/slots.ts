@@ -72,6 +72,20 @@ export class Slots {
     return [masked(source, read, read.map((place) => source.slice(...place))), masked(target, taken, parts)];
   }
 
+  /** The spans of a source that its translation lacks, as it should write them; and its groups of digits that the source has in no form. */
+  wrong(source: string, target: string): [lost: string[], invented: string[]] {
+    const [lost, used, read] = [[] as string[], [] as Span[], digitGroups(source)];
+    for (const span of spansOf(source.replace(CHARACTER, " "))) {
+      const text = this.written(span);
+      if (text === null) continue;
+      for (const [group, count] of digitGroups(text)) read.set(group, Math.max(count, read.get(group) ?? 0));
+      const place = find(text, target, used) ?? find(source.slice(...span.place), target, used);
+      if (place) used.push(place);
+      else lost.push(text);
+    }
+    return [lost, [...digitGroups(target)].flatMap(([group, count]) => Array<string>(Math.max(0, count - (read.get(group) ?? 0))).fill(group))];
+  }
+
   /** Whether a text with slots has no letter, and no number of a shape that training has counted. */
   copies(text: string): boolean {
     const { shapes } = this.stored;
@@ -88,6 +102,13 @@ export class Slots {
     const written = known && name !== exact ? inOrder(known) : known;
     return written ? written.map((each) => (typeof each === "number" ? groups[each] : each)).join("") : null;
   }
+}
+
+/** How often a text has each group of digits. */
+function digitGroups(text: string): Map<string, number> {
+  const counts = new Map<string, number>();
+  for (const [group] of text.matchAll(/\p{Nd}+/gu)) counts.set(group, (counts.get(group) ?? 0) + 1);
+  return counts;
 }
 
 /** A span with the names of its shapes; only quantities have coarse ones. */

@@ -1,14 +1,15 @@
 /** Files of tensors, as https://github.com/huggingface/safetensors has them, and the bundle that a page carries. */
 import { Refusal } from "./refusal";
 
-export type Numbers = Int8Array | Float32Array | Float64Array;
+export type Numbers = Int8Array | Uint8Array | Uint16Array | Int32Array | Float32Array | Float64Array;
 
 export interface Tensor {
   readonly shape: readonly number[];
   readonly numbers: Numbers;
 }
 
-const KINDS = { I8: Int8Array, F32: Float32Array, F64: Float64Array } as const;
+/** Numbers of float16 are their bits. */
+const KINDS = { I8: Int8Array, U8: Uint8Array, F16: Uint16Array, I32: Int32Array, F32: Float32Array, F64: Float64Array } as const;
 
 interface Entry {
   dtype: keyof typeof KINDS;
@@ -42,6 +43,9 @@ export function readTensors(bytes: Uint8Array): Map<string, Tensor> {
   }
   return found;
 }
+
+/** The texts that a safetensors file has by their names. */
+export const metadataOf = (bytes: Uint8Array): Record<string, string> => (headed(bytes).header["__metadata__"] ?? {}) as Record<string, string>;
 
 /** The files of a bundle by their names: a header `{name: [first byte, the one behind the last]}`, then the files. */
 export function readBundle(bytes: Uint8Array): Map<string, Uint8Array> {

@@ -1,4 +1,5 @@
 /** Text to token numbers and back, as `dikkat.translation.text.tokenizer` and `.capitals` do it. */
+import { Forms } from "./forms";
 
 export const PAD = 0;
 export const UNKNOWN = 1;
@@ -110,7 +111,8 @@ export abstract class Tokenizer {
   protected readonly tokens: string[];
   protected readonly capitals: Capitals;
   /** Bare pieces of the training text. */
-  protected met: { has(piece: string): boolean };
+  protected met: ReadonlySet<string>;
+  private foundForms: Forms | null = null;
 
   protected constructor(stored: Stored) {
     this.numbers = new Map(Object.entries(stored.model.vocab));
@@ -146,6 +148,16 @@ export abstract class Tokenizer {
     const places = [...read.text.matchAll(PIECES)].map(({ 0: piece, index }) => withoutSpaces(read.text, [index, index + piece.length]));
     const isUnknown = (word: string): boolean => !!word && !/^\p{Nd}/u.test(word) && !met.has(word);
     return places.filter((place) => isUnknown(bare(read.text.slice(...place)))).map((place) => read.original.slice(...placeOf(read, place)));
+  }
+
+  /** The inflected forms of the training text's words. */
+  get forms(): Forms {
+    return (this.foundForms ??= new Forms([...this.met].filter((piece) => /^\p{L}+$/u.test(piece))));
+  }
+
+  /** Whether the training text has a word or a mark, in any case. */
+  knows(piece: string): boolean {
+    return this.met.has(bare(piece));
   }
 
   /** The text of tokens before the capitals of beginnings are exchanged. */
@@ -195,7 +207,7 @@ class Words extends Tokenizer {
     this.tokens.forEach((token, number) => {
       if (!this.nearest.has(bare(token))) this.nearest.set(bare(token), number);
     });
-    this.met = this.nearest;
+    this.met = new Set(this.nearest.keys());
   }
 
   encode(given: Placed): Encoded {

@@ -2,12 +2,15 @@
 import { agreed, ofUnits, posteriors, unitsOf } from "./alignment";
 import { sentencesOf } from "./lines";
 import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
-import { Network, type Settings } from "./network";
+import { normalised, PairMemory, type StoredPair } from "./memory";
+import { Network, type Settings, type Step } from "./network";
 import { Refusal } from "./refusal";
-import { check, choosing, NOTHING, opened, type Chosen, type Hypothesis, type Opened, type Options, type Read, type SlotBits } from "./search";
-import { restored, Slots, writtenOut, type StoredSlots } from "./slots";
+import { confidenceOf, type StoredConfidence } from "./doubts";
+import { check, choosing, forced, gainOf, normalised as penalised, NOTHING, opened, scored, type Chosen, type Hypothesis, type Opened, type Options, type Read, type SlotBits } from "./search";
+import { restored, Slots, writtenOut, type Masked, type StoredSlots } from "./slots";
+import { Line, usedPlaces, type Terms } from "./terms";
 import { readBundle, readTensors, unpacked } from "./tensors";
-import { END, Tokenizer, UNKNOWN, type Encoded } from "./tokenizer";
+import { END, Tokenizer, UNKNOWN, type Encoded, type Span } from "./tokenizer";
 
 export const LONGEST = 10_000;
 
@@ -25,6 +28,15 @@ export interface Translation {
   readonly repeated: boolean;
   /** Words and marks of the source that no sentence had that the model learnt from. */
   readonly unknown: string[];
+  /** Numbers, addresses and placeholders of the source that it lacks, and groups of digits that the source has in no form. */
+  readonly lost: string[];
+  readonly invented: string[];
+  /** Source terms whose translation could not be used. */
+  readonly unusedTerms: string[];
+  /** The probability that it is right; null if the model does not say. */
+  readonly confidence: number | null;
+  /** Source and target without tags. */
+  readonly texts: readonly [string, string];
   /** Opened steps, made on first use. */
   readonly steps: Opened[];
 }
@@ -37,7 +49,15 @@ interface EncodedSource extends Encoded {
   readonly unknown: string[];
 }
 
-export const DEFAULT: Options = { beam: 5, best: 1, chosen: NOTHING };
+/** What became of a correction: words that the model cannot write, and the text that it writes. */
+export interface Corrected {
+  readonly unknown: string[];
+  readonly target: string;
+}
+
+const NO_SLOTS = new Slots();
+
+export const DEFAULT: Options = { beam: 5, best: 1, chosen: NOTHING, terms: [] };
 
 export class Translator {
   /** Cache of the last encoded sentence, for steering. */
@@ -49,16 +69,18 @@ export class Translator {
     readonly source: Tokenizer,
     readonly target: Tokenizer,
     readonly slots: Slots,
+    readonly memory: PairMemory,
+    readonly confidence: StoredConfidence | null,
   ) {}
 
   /** Loads a model from its files by name. */
   static from(files: ReadonlyMap<string, Uint8Array>, plain = false): Translator {
     try {
       const text = (name: string): string => new TextDecoder().decode(files.get(name));
-      const { settings, slots } = JSON.parse(text("settings.json")) as { settings: Settings; slots?: StoredSlots };
+      const { settings, slots, confidence = null } = JSON.parse(text("settings.json")) as { settings: Settings; slots?: StoredSlots; confidence?: StoredConfidence };
       const network = new Network(settings, readTensors(files.get("model.safetensors")!), plain);
       const [source, target] = ["source", "target"].map((side) => Tokenizer.from(text(`${side}.tokenizer.json`)));
-      return new Translator(network, source!, target!, new Slots(slots));
+      return new Translator(network, source!, target!, new Slots(slots), PairMemory.from(files.get("memory.safetensors")!), confidence);
     } catch (error) {
       throw error instanceof Refusal ? error : new Refusal("damaged", String(error));
     }
@@ -79,10 +101,45 @@ export class Translator {
   /** Tokens of a sentence; throws a refusal if it cannot be read. */
   encode(sentence: string): EncodedSource {
     this.check(sentence);
-    const [source, target] = this.slots.mask(sentence);
+    const stored = this.memory.find(sentence);
+    const [source, target] = stored ? this.masked({ ...stored, source: sentence }) : this.slots.mask(sentence);
     const { ids, pieces, spans } = this.source.encode(source);
     const copy = this.slots.copies(source.text) ? restored(source.text, target.parts) : null;
     return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, copy, unknown: this.source.unknown(source) };
+  }
+
+  /** Both texts of a pair, with the slots that both have. */
+  private masked({ source, target, hasSlots }: Pick<StoredPair, "source" | "target" | "hasSlots">): [Masked, Masked] {
+    return (hasSlots ? this.slots : NO_SLOTS).mask(source, target);
+  }
+
+  /**
+   * Stores a correction, which later translations follow, as `Translator.correct` of Python does. Throws a refusal of
+   * an empty text, and of a source without letters. Yields between steps.
+   */
+  *correcting(source: string, target: string): Generator<unknown, Corrected> {
+    for (const text of [source, target]) this.check(text);
+    const key = normalised(source);
+    const read = (hasSlots: boolean) => {
+      const masks = this.masked({ source, target, hasSlots });
+      return { source, target, hasSlots, masks, sourceIds: this.source.encode(masks[0]).ids, targetIds: this.target.encode(masks[1]).ids };
+    };
+    let pair = read(true);
+    const old = this.memory.findIds(pair.sourceIds);
+    if (old && old.key !== key && old.targetIds.join() !== pair.targetIds.join()) pair = read(false); // equal but for numbers
+    if (!pair.sourceIds.length || !pair.targetIds.length) throw new Refusal("correction-empty");
+    if (this.slots.copies(this.slots.mask(source)[0].text)) throw new Refusal("correction-letters");
+    const { masks: [, written], sourceIds, targetIds } = pair;
+    const steps = yield* forced(this.network, yield* this.reading(sourceIds), targetIds);
+    const keys = steps.flatMap(({ readout }) => [...this.memory.states.key(readout)]);
+    this.memory.add({ key, source, target, sourceIds, targetIds, keys: Float32Array.from(keys), bias: this.memory.bias, hasSlots: pair.hasSlots });
+    const unknown = targetIds.includes(UNKNOWN) ? this.target.unknown(written) : [];
+    return { unknown, target: writtenOut(this.target.decode(targetIds), written.parts) };
+  }
+
+  /** Stores a correction without pauses. */
+  correct(source: string, target: string): Corrected {
+    return ended(this.correcting(source, target));
   }
 
   private check(sentence: string): void {
@@ -99,7 +156,7 @@ export class Translator {
     this.check(given);
     if (entities) return yield* this.marked(given, options, entities);
     if (!this.encode(given).ids.length) return [];
-    const sentences = this.source.several ? [{ sentence: given, space: "" }] : sentencesOf(given);
+    const sentences = this.source.several || this.memory.find(given) ? [{ sentence: given, space: "" }] : sentencesOf(given);
     const groups: Translation[][] = [];
     let [before, steps, places] = ["", 0, 0];
     for (const { sentence, space } of sentences) {
@@ -111,18 +168,77 @@ export class Translator {
       steps += group[0]!.steps.length;
       places += group[0]!.sourceTokens.length;
     }
-    if (groups.length === 1) return groups[0]!;
+    const terms = options.terms;
+    if (groups.length === 1) return this.assessed(groups[0]!, terms);
     const most = Math.min(...groups.map(({ length }) => length));
     const spaces = sentences.map(({ space }) => space);
-    return groups[0]!.slice(0, most).map((_, k) => joined(given, groups.map((group) => group[k]!), spaces));
+    return this.assessed(groups[0]!.slice(0, most).map((_, k) => joined(given, groups.map((group) => group[k]!), spaces)), terms);
+  }
+
+  /** Adds lost and invented numbers outside of used terms, and the confidence; of equal texts, the first one stays. */
+  private assessed(all: readonly Translation[], terms: Terms): Translation[] {
+    for (const each of all) {
+      const blank = (text: string, [start, end]: Span): string => text.slice(0, start) + "\n".repeat(end - start) + text.slice(end);
+      const used = usedPlaces(terms, each.source, each.target, this.target.forms);
+      const texts = used.reduce<[string, string]>(([source, target], [read, written]) => [blank(source, read), blank(target, written)], [each.source, each.target]);
+      const [lost, invented] = this.slots.wrong(...texts);
+      Object.assign(each, { lost, invented });
+      if (this.confidence) Object.assign(each, { confidence: confidenceOf(this.confidence, each) });
+    }
+    return terms.length ? all.filter(({ target }, k) => all.findIndex((each) => each.target === target) === k) : [...all];
+  }
+
+  /** Translations with terms, best first. */
+  private *using(all: readonly Translation[], { terms, chosen }: Options): Generator<() => string, Translation[]> {
+    const found: Translation[] = [];
+    for (const each of all) {
+      const { source, target } = each;
+      const stored = this.memory.find(source);
+      const mask = stored && this.masked({ ...stored, source })[1];
+      const line = new Line(terms, source, target, this.target, !!mask && writtenOut(this.target.decode(stored.targetIds), mask.parts) === target);
+      while (!line.isDone) {
+        const now = line.target;
+        const both = [yield* this.weighing(source, now, false), yield* this.weighing(source, now, false, true)];
+        const choice = line.useNext(both[0]!.map((row, i) => row.map((weight, j) => (weight + both[1]![i]![j]!) / 2)));
+        for (let step = choice.next(); !step.done; ) {
+          const scores: number[] = [];
+          for (const candidate of step.value) scores.push((yield* this.written(source, candidate)).total);
+          step = choice.next(scores.indexOf(Math.max(...scores)));
+        }
+      }
+      const again = line.target === target ? each : yield* this.rewritten(source, line.target, chosen, each);
+      found.push({ ...again, unusedTerms: line.unused });
+    }
+    const rank = (each: Translation): number[] => [
+      Number(each.repeated), Number(!each.finished), Number(this.slots.wrong(each.source, each.target)[0].length > 0), -penalised(each.score, each.targetTokens.length + 1, this.network.penalty),
+    ];
+    const ranks = new Map(found.map((each) => [each, rank(each)]));
+    return found.sort((one, other) => ranks.get(one)!.map((value, k) => value - ranks.get(other)![k]!).find(Boolean) ?? 0);
+  }
+
+  /** The tokens of a source and of a given target, its steps and its log-probability. */
+  private *written(source: string, target: string, pins: Chosen["pins"] = NOTHING.pins) {
+    const masks = this.slots.mask(source, target);
+    const [read, { ids, pieces }] = [this.source.encode(masks[0]), this.target.encode(masks[1])];
+    const steps = yield* showing(forced(this.network, yield* this.reading(read.ids), ids, pins), () => () => target);
+    const total = scored(this.network, this.memory.states, steps).reduce((sum, scores, k) => sum + gainOf(this.network, scores, ids[k] ?? END), 0);
+    return { read, masks, ids, pieces, steps, total };
+  }
+
+  /** A translation with another target. */
+  private *rewritten(source: string, target: string, { pins }: Chosen, { finished, repeated, unknown }: Translation): Generator<() => string, Translation> {
+    const { read, masks: [{ parts }, { parts: slots }], ids, pieces, steps, total } = yield* this.written(source, target, pins);
+    const encoded = { ...read, slots, copy: null, unknown, pieces: read.pieces.map((piece) => restored(piece, parts)) };
+    const targetTokens = pieces.map((piece) => restored(piece, slots));
+    return { ...this.translation(source, encoded, { ids, total, finished, repeated, steps }), target, targetTokens, texts: [source, target] };
   }
 
   private *marked(sentence: string, options: Options, entities: Entities): Generator<() => string, Translation[]> {
     const { text, root } = parse(sentence, entities);
     if (root.inside.length && !this.network.attends) throw new Refusal("tag-unattended");
     const isBlank = !this.encode(text).ids.length;
-    const best = yield* this.plain(text, options);
-    for (const each of best) Object.assign(each, { source: sentence, target: isBlank ? sentence : yield* this.tagging(root, text, each.target) });
+    const best = this.assessed(yield* this.plain(text, options), options.terms);
+    for (const each of best) Object.assign(each, { source: sentence, target: isBlank ? sentence : yield* this.tagging(root, text, each.target, options.terms) });
     return best;
   }
 
@@ -131,14 +247,15 @@ export class Translator {
     const encoded = this.encode(text);
     if (!encoded.ids.length || encoded.copy !== null) {
       const nothing = this.translation(text, { ...encoded, ids: [], pieces: [], unknown: [] }, { ids: [], total: 0, finished: true, repeated: false, steps: [] });
-      return [{ ...nothing, target: encoded.copy ?? "" }];
+      return [{ ...nothing, target: encoded.copy ?? "", texts: [text, encoded.copy ?? ""] }];
     }
     check(this.network, encoded.ids, options.chosen);
     const read = yield* this.reading(encoded.ids);
     const [readsWord, beginsWord] = [this.source, this.target].map((tokenizer) => (id: number) => tokenizer.beginsWord(id));
-    const search = choosing(this.network, encoded.ids, read, options, this.slotBits(encoded.ids), readsWord!, beginsWord!);
+    const search = choosing(this.network, this.memory.states, encoded.ids, read, options, this.slotBits(encoded.ids), readsWord!, beginsWord!);
     const found = yield* showing(search, (ids) => () => writtenOut(this.target.decode(ids), encoded.slots));
-    return found.map((each) => this.translation(text, encoded, each));
+    const all = found.map((each) => this.translation(text, encoded, each));
+    return options.terms.length && this.network.attends ? yield* this.using(all, options) : all;
   }
 
   private slotBits(source: readonly number[]): SlotBits {
@@ -148,18 +265,26 @@ export class Translator {
     return { source: source.reduce((bits, id) => bits | (bitOf(this.source.slot(id)) & known), 0), targets };
   }
 
-  private *tagging(root: Tagged, source: string, target: string): Generator<() => string, string> {
+  private *tagging(root: Tagged, source: string, target: string, terms: Terms): Generator<() => string, string> {
     if (!root.inside.length) return escaped(target);
-    return carry(root, target, agreed(yield* this.weighing(source, target)), unitsOf(source), unitsOf(target));
+    const [weights, read, written] = [yield* this.weighing(source, target), unitsOf(source), unitsOf(target)];
+    for (const used of usedPlaces(terms, source, target, this.target.forms)) {
+      // Attention does not know where words that the model did not choose come from.
+      const [columns, rows] = [read, written].map(({ spans }, side) => [...spans.keys()].filter((k) => spans[k]![0] < used[side]![1] && used[side]![0] < spans[k]![1]));
+      for (const row of rows!) weights[row] = read.spans.map((_, k) => (columns!.includes(k) ? 1 / columns!.length : 0));
+    }
+    return carry(root, target, agreed(weights), read, written);
   }
 
   /** From which unit of a text each unit of its translation comes: a row for each of the translation. */
-  *weighing(source: string, target: string): Generator<() => string, number[][]> {
+  *weighing(source: string, target: string, wholeSpans = true, byAttention = false): Generator<() => string, number[][]> {
     const masked = this.slots.mask(source, target);
     const [read, written] = [this.source.encode(masked[0]), this.target.encode(masked[1])];
     const memory = yield* this.reading(read.ids);
-    const weights = yield* showing(posteriors(this.network, written.ids, memory), () => () => target);
-    return ofUnits(weights, unitsOf(source), read.spans, unitsOf(target), written.spans);
+    const going = byAttention ? forced(this.network, memory, written.ids) : posteriors(this.network, written.ids, memory);
+    const found = yield* showing<void, readonly (Float64Array | Step)[]>(going, () => () => target);
+    const weights = found.map((each) => ("weights" in each ? each.weights : each));
+    return ofUnits(weights, unitsOf(source, wholeSpans), read.spans, unitsOf(target, wholeSpans), written.spans);
   }
 
   private *reading(ids: readonly number[]): Generator<() => string, Read> {
@@ -172,33 +297,31 @@ export class Translator {
 
   /** Translates without pauses. */
   translate(sentence: string, options: Options = DEFAULT, entities: Entities | null = null): Translation[] {
-    const going = this.translating(sentence, options, entities);
-    let found = going.next();
-    while (!found.done) found = going.next();
-    return found.value;
+    return ended(this.translating(sentence, options, entities));
   }
 
   private translation(text: string, encoded: EncodedSource, found: Hypothesis): Translation {
-    const { network, target } = this;
+    const { network, target, memory: { states } } = this;
     // A slot that the source lacks gives nothing.
     const written = [...found.steps.keys()].filter((step) => step >= found.ids.length || target.slot(found.ids[step]!) < encoded.slots.length);
     const taken = written.map((step) => found.steps[step]!);
     const ids = written.flatMap((step) => found.ids[step] ?? []);
     const copied = ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, taken[index]!.weights) : null));
-    let steps: Opened[] | undefined;
+    const whole = writtenOut(target.decode(ids, copied), encoded.slots);
+    let openedSteps: Opened[] | undefined;
     return {
       source: text,
       sourceTokens: encoded.pieces,
       sourceIds: encoded.ids,
-      target: writtenOut(target.decode(ids, copied), encoded.slots),
+      target: whole,
       targetTokens: target.labels(ids, copied).map((label) => restored(label, encoded.slots)),
       ids,
       score: found.total,
       finished: found.finished,
       repeated: found.repeated,
-      unknown: encoded.unknown,
+      unknown: encoded.unknown, lost: [], invented: [], unusedTerms: [], confidence: null, texts: [text, whole],
       get steps() {
-        return (steps ??= opened(network, ids, taken, encoded.slots));
+        return (openedSteps ??= opened(network, states, ids, taken, encoded.slots));
       },
     };
   }
@@ -231,16 +354,25 @@ function joined(source: string, parts: readonly Translation[], spaces: readonly 
       weights: { value: widened(step.weights, 0) }, scores: { value: widened(step.scores, -Infinity) },
     }) as Opened);
   });
+  const target = parts.map((each, k) => each.target + spaces[k]!).join("");
   const ending = <T>(own: readonly T[], part: Translation, k: number, end: T): T[] => (k < last && part.steps.length > part.ids.length ? [...own, end] : [...own]);
   return {
-    source, steps,
+    source, steps, lost: [], invented: [], confidence: null, unusedTerms: parts.flatMap((each) => each.unusedTerms), texts: [source, target],
     sourceTokens: parts.flatMap((each) => each.sourceTokens), sourceIds: parts.flatMap((each) => each.sourceIds),
-    target: parts.map(({ target }, k) => target + spaces[k]!).join(""),
+    target,
     targetTokens: parts.flatMap((each, k) => ending(each.targetTokens, each, k, "")), ids: parts.flatMap((each, k) => ending(each.ids, each, k, END)),
     score: parts.reduce((sum, { score }) => sum + score, 0),
     finished: parts.every(({ finished }) => finished), repeated: parts.some(({ repeated }) => repeated),
     unknown: parts.flatMap((each) => each.unknown),
   };
+}
+
+/** What a generator returns, without pauses. */
+function ended<T>(going: Generator<unknown, T>): T {
+  for (;;) {
+    const { done, value } = going.next();
+    if (done) return value;
+  }
 }
 
 /** Runs a generator with a text for each of its pauses. */

@@ -10,6 +10,8 @@ import type { Packed, Sentence } from "./sentence";
 import { Sentences, sentencesIn } from "./sentences";
 import { LANGUAGES, pair, preferred, speak, spoken, t, type Language, type Phrase } from "./strings";
 
+const CHECKSUM = 12; // letters of base64 with the checksum and the size of a gzipped model
+
 export interface Start {
   /** The heading; empty: the languages. */
   readonly title: string;
@@ -91,7 +93,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
     }
     if (trouble) return h("main", { id: "room" }, h("p", { class: "card trouble", role: "alert" }, t(trouble.reason, trouble.detail)));
     if (!translator) return h("main", { id: "room" }, h("p", { class: "card quiet", role: "status" }, t("loading")));
-    return new Room(translator, view, start.examples, { changed: note, linked: true }).element;
+    return new Room(translator, view, start.examples, { changed: note, linked: true, kept: `dikkat ${start.model!.trim().slice(-CHECKSUM)}` }).element;
   };
 
   window.addEventListener("hashchange", () => {

@@ -1,4 +1,5 @@
 /** The translator's room: the text field, translations with their pictures, and steering. */
+import { flagsOf } from "../decoder/doubts";
 import { Refusal } from "../decoder/refusal";
 import { normalised } from "../decoder/search";
 import { LONGEST, type Translation, type Translator } from "../decoder/translator";
@@ -7,8 +8,9 @@ import { links } from "../pictures/links";
 import { map, said } from "../pictures/map";
 import type { TileMap } from "../pictures/tiles/tilemap";
 import { BEAMS, BESTS, type View } from "./address";
-import { activeIn, h, marked, numbered, tagged, unescaped, visible } from "./dom";
+import { activeIn, h, isolated, marked, numbered, tagged, unescaped, visible } from "./dom";
 import { DRAWN, framed, tiled } from "./frame";
+import { Notes } from "./notes";
 import { saveText } from "./save";
 import { FREE, History, isFree, pick, pin } from "./steering";
 import { StepPanel } from "./step";
@@ -19,6 +21,8 @@ const FIRST = 80; // milliseconds before an unfinished translation is shown: mos
 const SLICE = 24; // milliseconds of search between two turns of the browser's event loop
 const WAIT = 90; // milliseconds after a key before a search begins
 const HELD = 4 * LONGEST; // letters that the field takes in
+const LOW = 0.5; // confidence below which it has another colour
+const FOLLOWED = 0.01; // least share of a stored pair that is read out
 const COVERED = 90; // pixels at the window's bottom that the read-out may cover
 
 type Own = Pick<View, "text" | "beam" | "best" | "html" | "chosen" | "step" | "shown">;
@@ -28,6 +32,8 @@ export interface RoomListeners {
   readonly changed: (own: Own) => void;
   /** True if the page's address holds the state, so that a link can be copied. */
   readonly linked: boolean;
+  /** The name by which the browser keeps corrections and terms; null: it does not keep them. */
+  readonly kept: string | null;
   /** Called with the translation that is shown, or null. */
   readonly shown?: (translation: Translation | null) => void;
 }
@@ -45,7 +51,8 @@ export class Room {
   private readonly text: HTMLTextAreaElement;
   private readonly result = h("p", { class: "result", dir: "auto", "aria-live": "polite" });
   private readonly facts = h("p", { class: "facts" });
-  private readonly unknown = h("p", { class: "quiet", hidden: true });
+  private readonly flags = h("ul", { class: "flags quiet", hidden: true });
+  private readonly notes: Notes;
   private readonly numbers = h("p", { class: "quiet numbers" });
   /** Both texts, at the window's top while the desk is out of sight. */
   private readonly overhead = h("div", { class: "overhead", "aria-hidden": "true", hidden: true });
@@ -97,12 +104,14 @@ export class Room {
           void this.run();
         },
       }, ...values.map((value) => h("option", { value, selected: value === this.own[name] }, say(value)))));
+    this.notes = new Notes(translator, listeners.kept, { changed: () => void this.run(), corrected: () => this.history.clear(), shown: () => this.best ?? null });
     const desk = h("section", { class: "card desk" },
       h("div", { class: "half" },
         h("label", { for: "text", class: "title" }, t("source")), this.text,
         examples.length ? h("p", { class: "examples" }, h("span", { class: "quiet" }, t("examples")), ...examples.map((each) =>
           h("button", { type: "button", class: "chip", dir: "auto", click: () => this.use(each) }, visible(each)))) : null),
-      h("div", { class: "half" }, h("h2", { class: "title" }, t("target")), this.result, this.others, this.trouble, this.unknown, this.facts),
+      h("div", { class: "half" }, h("h2", { class: "title" }, t("target")), this.result, this.others, this.trouble, this.flags, this.notes.said, this.notes.form,
+        h("div", { class: "tools below" }, this.facts, this.notes.button)),
       h("details", { class: "more" }, h("summary", {}, t("more")),
         h("div", { class: "tools" },
           choose("alternatives", BESTS, "best", (best) => (best === 1 ? t("the-best") : t("n-best", best))),
@@ -123,7 +132,8 @@ export class Room {
           }), t("parts")),
           h("button", { type: "button", class: "plain", click: () => this.saveJson() }, t("save-json")),
           listeners.linked && h("button", { type: "button", class: "plain", click: (event: Event) => void this.copyLink(event.currentTarget as HTMLElement) }, t("link"))),
-        this.numbers));
+        this.numbers),
+      ...this.notes.lists);
     this.element.append(this.overhead, desk, this.changes, this.beginning, this.pictures);
     new IntersectionObserver((entries) => {
       const { isIntersecting, boundingClientRect } = entries.at(-1)!;
@@ -134,7 +144,7 @@ export class Room {
       const room = this.pictures.clientWidth;
       if (room && room !== this.room) this.draw();
     }).observe(this.pictures);
-    void this.run();
+    void this.notes.apply();
   }
 
   private get best(): Translation {
@@ -171,7 +181,7 @@ export class Room {
     if (!live) this.listeners.changed(this.own);
     this.complain("");
     this.panel.refuse("");
-    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), chosen };
+    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), chosen, terms: this.notes.terms };
     const started = performance.now();
     try {
       const going = this.translator.translating(this.own.text, options, this.own.html ? unescaped : null);
@@ -222,15 +232,15 @@ export class Room {
     this.result.hidden = found.length > 1;
     this.others.replaceChildren(...found.map((each, k) => h("li", {}, h("button", {
       type: "button", "aria-pressed": String(k === this.own.shown), click: () => this.choose(k),
-    }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, flagOf(each) ?? percent(sureness(each), 1))))));
+    }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, flagOf(each) ?? percent(each.confidence ?? sureness(each), 1))))));
     const { beam, best } = this.own;
-    const sure = found.length && (flagOf(this.best) ?? (this.best.ids.length && t("sure", percent(sureness(this.best), found.length > 1 ? 1 : 0))));
+    const sure = found.length && (flagOf(this.best) ?? (this.best.ids.length && t(...this.sure(found.length > 1 ? 1 : 0))));
     this.facts.textContent = found.length ? [sure, best > beam && t("few", beam)].filter(Boolean).join(" · ") : "";
-    const unknown = [...new Set(found.length ? this.best.unknown : [])];
-    this.unknown.hidden = !unknown.length;
-    this.unknown.replaceChildren(t("not-learnt"), ...unknown.flatMap((word) => [" ", h("u", { title: t("a-guess"), dir: "auto" }, visible(shortened(word)))]));
+    this.facts.classList.toggle("low", !!found.length && (this.best.confidence ?? 1) < LOW);
+    this.showFlags();
+    this.notes.update();
     this.numbers.textContent = [
-      found.length && `${t("score")} ${number(this.best.score)}`, t("ranked"), milliseconds !== null && t("speed", Math.round(milliseconds)),
+      found.length && `${t("score")} ${number(this.best.score)}`, t(this.translator.confidence ? "confidence-is" : "ranked"), milliseconds !== null && t("speed", Math.round(milliseconds)),
     ].filter(Boolean).join(" · ");
     this.showChanges();
     if (found.length) this.own = { ...this.own, step: Math.min(this.own.step, Math.max(0, this.best.steps.length - 1)) };
@@ -241,6 +251,22 @@ export class Room {
     this.draw();
     // The redrawn page may have pushed the focused element out of sight.
     this.pictures.querySelector(":focus-visible")?.scrollIntoView({ block: "nearest" });
+  }
+
+  private sure(digits: number): [Phrase, string] {
+    const { confidence } = this.best;
+    return confidence === null ? ["sure", percent(sureness(this.best), digits)] : ["confidence", percent(confidence, digits)];
+  }
+
+  /** The reasons to check the translation, but for those that stand in place of its confidence. */
+  private showFlags(): void {
+    const { unknown = [] } = this.best ?? {};
+    const flags = this.found.length ? flagsOf(this.best) : {};
+    const items = ([["not-learnt", unknown], ...(["lost-numbers", "lost-placeholders", "invented-numbers", "unused-terms"] as const).map((name) => [`flag-${name}`, flags[name.replace("-", " ")] ?? []])] as [Phrase, readonly string[]][])
+      .filter(([, words]) => words.length);
+    this.flags.hidden = !items.length;
+    this.flags.replaceChildren(...items.map(([phrase, words]) => h("li", {}, t(phrase),
+      ...[...new Set(words)].flatMap((word) => [" ", h("u", { title: phrase === "not-learnt" ? t("a-guess") : null, dir: "auto" }, visible(shortened(word)))]))));
   }
 
   /** The text of a translation, with what the reader's changes made of it in <mark>. */
@@ -389,11 +415,18 @@ export class Room {
   private look(spot: Spot): void {
     const there = this.found.length ? wholeOf(this.wholes("target"), this.own.step) : null;
     for (const picture of this.drawn) picture.stress(spot, there);
-    this.readout.textContent = this.found.length ? said(this.aligned(), spot) : "";
+    this.readout.textContent = this.found.length ? [said(this.aligned(), spot), this.followed(spot)].filter(Boolean).join(" · ") : "";
     const here = this.pictures.querySelector(".weight-row:hover, .weight-row:focus-within, .word:hover, .word:focus, .ring[visibility=visible]");
     const above = !!here && here.getBoundingClientRect().bottom > innerHeight - COVERED;
     this.readout.classList.toggle("above", above);
     this.readout.style.top = above && !this.overhead.hidden ? `${this.overhead.firstElementChild!.getBoundingClientRect().bottom + 8}px` : "";
+  }
+
+  /** The stored pairs with the largest shares of a word's probability. */
+  private followed({ target, source }: Spot): string {
+    const [step] = target === null || source !== null ? [] : this.wholes("target").parts[target]!;
+    const sources = step === undefined ? [] : this.best.steps[step]!.sources.filter(({ weight }) => weight >= FOLLOWED).slice(0, 2);
+    return sources.length ? t("follows", sources.map((each) => `“${isolated(shortened(each.source))}” → “${isolated(shortened(each.target))}” ${percent(each.weight)}`).join(", ")) : "";
   }
 
   private opened(spot: Spot): void {
@@ -423,7 +456,8 @@ export class Room {
         weights: [...now.pins].flatMap(([step, each]) => [...each].map(([place, weight]) => ({ step, place, weight }))),
       },
       translations: this.found.map((each) => ({
-        target: each.target, score: each.score, finished: each.finished, repeated: each.repeated, unknown: each.unknown, source_tokens: each.sourceTokens, target_tokens: each.targetTokens.filter(Boolean),
+        target: each.target, score: each.score, finished: each.finished, repeated: each.repeated, unknown: each.unknown, confidence: each.confidence, flags: Object.keys(flagsOf(each)),
+        lost: each.lost, invented: each.invented, unused_terms: each.unusedTerms, source_tokens: each.sourceTokens, target_tokens: each.targetTokens.filter(Boolean),
         weights: each.ids.flatMap((_, k) => (each.targetTokens[k] ? [[...each.steps[k]!.weights]] : [])),
       })),
     };

@@ -65,7 +65,7 @@ function translate(model: Model, place: HTMLElement): Cleanup {
   const address = read(model.get("address"));
   const own = address.text === text ? address : read(""); // changes belong to one sentence
   const room = new Room(translator, { ...own, text }, model.get("examples"), {
-    linked: false,
+    linked: false, kept: null,
     changed: (own) => {
       text = own.text;
       model.set("text", text);

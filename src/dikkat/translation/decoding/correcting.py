@@ -1,9 +1,11 @@
 """Corrections: sentence pairs that a user adds to the memory of a translator."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from dikkat.errors import InputError
@@ -45,13 +47,25 @@ def correct(
         raise InputError(f"{side}: got {getattr(pair, side)!r}, which has no token of the model")
     if slots.copies(slots.mask(source)[0].text):
         raise InputError(f"source: got {source!r}; expected letters, since a text without letters is always copied")
-    projection = memory.projection(lambda: score_projection(model.output_table, _DIMENSIONS) / BANDWIDTH)
+    projection = memory.projection(lambda: _make_projection(model))
     keys = compute_keys(model, projection, [(pair.source_ids, pair.target_ids)])[0]
     return [
         f"replaces the earlier correction {old.target!r} of {old.source!r}"
         for old in memory.store(replace(pair, keys=keys))
         if old.target_ids != pair.target_ids
     ] + _faults(pair, tokenizers[1], slots)
+
+
+def pack_memory(memory: PairMemory, model: TranslationModel) -> bytes:
+    """Return the stored pairs for a page, which can correct too: a memory file, also without pairs, with the bias."""
+    packed = copy.deepcopy(memory)
+    packed.projection(lambda: _make_projection(model))
+    tensors, metadata = packed.to_tensors()
+    return dump_tensors(tensors, metadata=metadata | {"bias": str(BIAS)})
+
+
+def _make_projection(model: TranslationModel) -> Tensor:
+    return score_projection(model.output_table, _DIMENSIONS) / BANDWIDTH
 
 
 def _tokenize(pair: StoredPair, tokenizers: tuple[Tokenizer, Tokenizer], slots: Slots) -> StoredPair:

@@ -15,7 +15,7 @@ from dikkat.extras import require_extra
 from dikkat.storage.files import write_whole
 from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.decoding.alignment import agreed
-from dikkat.translation.decoding.correcting import correct
+from dikkat.translation.decoding.correcting import correct, pack_memory
 from dikkat.translation.decoding.hypothesis import Hypothesis, find_copies, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence, read_windows
@@ -504,7 +504,7 @@ class Translator(BaseTranslator):
         return living_page(self.bundle(), title=title, languages=languages, examples=examples)
 
     def bundle(self) -> bytes:
-        """Return the model for pages and widgets: the concatenated files of a model folder in int8.
+        """Return the model for pages and widgets: the concatenated files of a model folder in int8, with corrections.
 
         `dikkat.show.page(translations, translator=translator)` puts it into a page of translations.
 
@@ -520,7 +520,8 @@ class Translator(BaseTranslator):
         if reasons := undescribed(self.model):
             raise InputError(f"model: cannot be exported to a page: {'; '.join(reasons)}")
         contents = self._contents()._replace(memory=None)
-        return bundle(model_folder.content(contents, int8=True, where=Path("page")))
+        files = model_folder.content(contents, int8=True, where=Path("page"))
+        return bundle(files | {model_folder.MEMORY: pack_memory(self.memory, self.model)})
 
     def widget(self, text: str = "", *, examples: Sequence[str] = ()) -> "TranslatorWidget":
         """Return the page of `export_html` as a widget for a notebook.

@@ -161,18 +161,19 @@ class PairMemory:
     # --- files
 
     def to_tensors(self) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """Return the tensors and the metadata of a memory file."""
+        """Return the tensors and the metadata of a memory file; the memory has a projection."""
         pairs = [] if self._snapshot is None else self._snapshot.pairs
-        if not pairs or self._projection is None:
-            raise ValueError("memory: got no pairs; expected at least one")
+        if self._projection is None:
+            raise ValueError("memory: got no projection; expected one, as of a memory with pairs")
 
         def flat(numbers: Iterable[int]) -> Tensor:
             return torch.tensor(list(numbers), dtype=torch.int32, device="cpu")
 
+        no_keys = torch.empty(0, len(self._projection), dtype=torch.float16, device="cpu")
         texts = json.dumps([(pair.source, pair.target, pair.has_slots) for pair in pairs], ensure_ascii=False).encode()
         tensors = {
             "projection": self._projection.contiguous(),
-            "keys": torch.cat([pair.keys for pair in pairs]),
+            "keys": torch.cat([no_keys, *(pair.keys for pair in pairs)]),
             "biases": torch.tensor([pair.bias for pair in pairs], dtype=torch.float32, device="cpu"),
             "source_tokens": flat(token for pair in pairs for token in pair.source_ids),
             "source_lengths": flat(len(pair.source_ids) for pair in pairs),

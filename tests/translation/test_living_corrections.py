@@ -1,0 +1,76 @@
+"""Corrections on the page: its search and its own corrections against Python's."""
+
+import pytest
+
+import kit
+from command import command_line, made
+from dikkat.translation import Search
+from translation.taught import PAIRS
+from translation.test_corrections import NEW, corrected_copy
+from translation.test_living import assert_page_agrees, in_node, needs_node
+
+SLOTTED = [
+    ("He sees 12 men.", "Il voit 12 hommes."), ("He sees 13 men.", "Il voit Marie."),
+    ("Go to {a}. Go.", "Va chez {a} !"),
+]  # fmt: skip
+ASKED = [
+    *(source for source, _ in [*NEW, *PAIRS, *SLOTTED]), "He sees 14 men.", "Go to {b}. Go.",
+    " Go  to {a}.  Go. ", "Go. I lost.", "She is the man.", "Where is the calm man?", "I'm lost.", "The man is home.",
+    "Marie is calm.", "Zanzibar is calm.",
+    "",
+]  # fmt: skip
+
+
+def assert_sources_agree(translator, page, corrections=(), tolerance=0.02):
+    """Hold the page's best translations, and the stored pairs that took part in each token, against Python's."""
+    asked = [{"text": text, "corrections": corrections if not k else []} for k, text in enumerate(ASKED)]
+    expected = translator.translate(ASKED, search=Search(precision="int8"))
+    shares = []
+    for each, wanted in zip(in_node(page, asked), expected, strict=True):
+        assert [one["target"] for one in each["best"]] == [wanted.target] * bool(each["source"]["ids"])
+        for found, sources in zip(each["best"][0]["sources"] if each["best"] else [], wanted.sources, strict=True):
+            weights = {(one["source"], one["target"]): one["weight"] for one in found}
+            for source, target, weight in sources:
+                assert weights.pop((source, target), 0) == pytest.approx(weight, abs=tolerance)
+                shares.append(weight)
+            assert sum(weights.values()) < tolerance
+    assert sum(weight > 0.5 for weight in shares) > 3 * len(NEW)
+
+
+@needs_node
+@kit.each("search", [(1, 1), (5, 3)])
+def test_a_page_with_corrections_translates_as_python_does(translator, tmp_path, search):
+    corrected = corrected_copy(translator, [*NEW, *SLOTTED])
+    corrected.export_html(tmp_path / "page.html")
+    assert_page_agrees(corrected, tmp_path / "page.html", ASKED, *search, False)
+    assert_sources_agree(corrected, tmp_path / "page.html")
+
+
+@needs_node
+def test_corrections_on_a_page_are_those_of_python(translator, tmp_path):
+    pairs = [*NEW, *SLOTTED, ("Go.", "Elle voit Marie.")]
+    translator.export_html(tmp_path / "page.html")
+    first, later = corrected_copy(translator, pairs[:4]), corrected_copy(translator, pairs)
+    # The page computes states in int8, and Python here in float32.
+    assert_sources_agree(later, tmp_path / "page.html", pairs, tolerance=0.2)
+    first.export_html(tmp_path / "other.html")
+    assert_sources_agree(later, tmp_path / "other.html", pairs[4:], tolerance=0.2)
+
+
+def test_export_tells_that_the_page_contains_corrections(translator, tmp_path, capsys, monkeypatch):
+    corrected_copy(translator, NEW).save(tmp_path / "model")
+    run = command_line(monkeypatch, capsys, "export", str(tmp_path / "model"))
+    said, _ = made(run("--html", tmp_path / "page.html"))
+    assert said.splitlines()[0].endswith(f"MB, with the model and the texts of {len(NEW)} corrections")
+
+
+@needs_node
+def test_corrections_that_cannot_be(translator, tmp_path):
+    translator.export_html(tmp_path / "page.html")
+    wrong = {"correction-empty": [("", "Va !"), ("Go.", " "), (" ", "")], "correction-letters": [("12 !", "Va !")]}
+    for reason, pairs in wrong.items():
+        for pair in pairs:
+            assert in_node(tmp_path / "page.html", [{"text": "Go.", "corrections": [pair]}])[0]["error"] == reason
+    (found,) = in_node(tmp_path / "page.html", [{"text": "Go.", "corrections": [("Go.", "Va zut !"), ("Go.", "va !")]}])
+    assert found["corrected"][0]["unknown"] == ["zut"]
+    assert [each["target"] for each in found["corrected"]][1] == "Va !"

@@ -1,0 +1,204 @@
+/** Terms: words whose translations the reader gives, as `dikkat.translation.terms` and `.decoding.term_use` use them. */
+import { LETTER_OF_UNSPACED, unitsOf } from "./alignment";
+import type { Forms } from "./forms";
+import { SPAN } from "./slots";
+import { SLOT, SPACE, type Span, type Tokenizer } from "./tokenizer";
+
+export type Terms = readonly (readonly [source: string, target: string])[];
+
+/** An occurrence of a source term in a text. */
+interface Occurrence {
+  readonly place: Span;
+  readonly source: string;
+  readonly target: string;
+}
+
+/** Yields candidates for a target text, and gets the index of the likeliest one. */
+type Choice<T> = Generator<string[], T, number>;
+
+const LINKED = 0.5; // share of the largest weight on a term from which a word may be its translation
+const TOGETHER = 0.7; // weight on a term from which a neighbouring word is replaced too
+const SHORT = 3; // letters, at most, of words that are not replaced together with a longer neighbour
+const UNLINKED = 0.2; // weight on a term below which no word is replaced, and the term is inserted
+const LONGEST_FORM = 6; // times the letters of a term, at most, that a form of it has
+const [MOST, LONGEST, LONGEST_TEXT] = [50, 1000, 10_000]; // terms of a sentence; characters of a term, and of a text
+const ELIDED = /(?<!\p{L}\p{L}{6})(\p{L}{1,6})['’]$/u;
+const MAY_ELIDE = new RegExp(`(?<!\\p{L})(\\p{L}{0,5})[aeiou][${SPACE}]$`, "u");
+const INSIDE = /[\p{L}\p{N}]/u;
+
+/** A term without superfluous spaces; null if it has no letter or digit. */
+export function termOf(text: string): string | null {
+  const term = text.replace(new RegExp(`[${SPACE}]+`, "gu"), " ").trim();
+  return INSIDE.test(term) && !new RegExp(`[${SLOT}]`).test(term) && term.length <= LONGEST ? term : null;
+}
+
+const keyOf = (unit: string): string => unit.replace(/['’]+$/u, "").toLowerCase().replaceAll("ß", "ss").replaceAll("i\u0307", "i").replaceAll("ı", "i");
+const overlaps = ([start, end]: Span, used: readonly Span[]): boolean => used.some(([first, last]) => start < last && first < end);
+const spansIn = (text: string): Span[] => [...text.matchAll(SPAN)].map(({ 0: span, index }) => [index, index + span.length]);
+const bare = (word: string): string => word.replace(/^['’]+|['’]+$/gu, "").toLowerCase();
+
+function matches(term: string, text: string): boolean {
+  const capitals = [term, term.replaceAll("i", "İ")].map((each) => each.toUpperCase());
+  return text === term || capitals.some((each) => text === each[0] + term.slice(1) || (term.length > 1 && text === each));
+}
+
+function endsWord(text: string, end: number): boolean {
+  const [before, after] = [text.slice(0, end).match(/[^]$/u)?.[0] ?? "", text.slice(end).match(/^[^]/u)?.[0] ?? ""];
+  return !(INSIDE.test(before) && INSIDE.test(after)) || LETTER_OF_UNSPACED.test(before) || LETTER_OF_UNSPACED.test(after);
+}
+
+/** The terms in a text, in order and without overlaps; none is a part of an address or placeholder. */
+export function occurrences(terms: Terms, text: string): Occurrence[] {
+  const found: Occurrence[] = [], spans = spansIn(text), { spans: units } = unitsOf(text, false);
+  const firstOf = (term: string): string => keyOf(term.slice(...(unitsOf(term, false).spans[0] ?? [0, 0])));
+  const sorted = [...new Map(terms)].sort(([one], [other]) => other.length - one.length || (one < other ? -1 : 1)).map(([source, target]) => ({ source, target, first: firstOf(source) }));
+  let end = 0;
+  for (const [start, unitEnd] of units) {
+    if (start < end) continue;
+    const term = sorted.find(({ source, first }) => {
+      const stop = start + source.length;
+      return first === keyOf(text.slice(start, unitEnd)) && matches(source, text.slice(start, stop)) && endsWord(text, stop) &&
+        spans.every(([first, last]) => stop <= first || last <= start || (start <= first && last <= stop));
+    });
+    if (!term) continue;
+    end = start + term.source.length;
+    found.push({ place: [start, end], source: term.source, target: term.target });
+  }
+  return found;
+}
+
+/** The places of a term in a text; its words may have other forms. */
+function placesOf(text: string, term: string, forms: Forms): Span[] {
+  const [wanted, { spans }] = [unitsOf(term, false).spans.map((span) => bare(term.slice(...span))), unitsOf(text, false)];
+  const words = spans.map((span) => bare(text.slice(...span)));
+  const found: Span[] = [];
+  for (let k = 0; wanted.length && k + wanted.length <= words.length; k++) {
+    if (!wanted.every((word, n) => forms.areForms(word, words[k + n]!))) continue;
+    found.push([spans[k]![0], spans[k + wanted.length - 1]![1]]);
+    k += wanted.length - 1;
+  }
+  return found;
+}
+
+/** The places of used terms in the source and in the target. */
+export function usedPlaces(terms: Terms, source: string, target: string, forms: Forms): [Span, Span][] {
+  const all = occurrences(terms, source);
+  return [...new Set(all.map((each) => each.target))].flatMap((term) => {
+    const read = all.filter((each) => each.target === term);
+    return placesOf(target, term, forms).slice(0, read.length).map((place, k): [Span, Span] => [read[k]!.place, place]);
+  });
+}
+
+/** A translation's text, into which terms are written one by one. */
+export class Line {
+  readonly unused: string[] = [];
+  private readonly pending: Occurrence[] = [];
+  private used: Span[] = [];
+
+  /** @param isFixed whether the text is of a stored pair, and stays */
+  constructor(terms: Terms, private readonly source: string, public target: string, private readonly tokenizer: Tokenizer, isFixed: boolean) {
+    const all = occurrences(terms, source);
+    for (const term of [...new Set(all.map((each) => each.target))].sort((one, other) => other.length - one.length || (one < other ? -1 : 1))) {
+      const places = placesOf(target, term, tokenizer.forms).filter((place) => !overlaps(place, this.used));
+      this.used.push(...places);
+      const missing = all.filter((each) => each.target === term).slice(places.length);
+      if (isFixed) this.unused.push(...missing.map((each) => each.source));
+      else this.pending.push(...missing);
+    }
+  }
+
+  get isDone(): boolean {
+    return !this.pending.length;
+  }
+
+  private replace([start, end]: Span, text: string): void {
+    const shift = text.length - (end - start);
+    this.used = this.used.map(([first, last]) => (first >= end ? [first + shift, last + shift] : [first, last]));
+    this.target = this.target.slice(0, start) + text + this.target.slice(end);
+  }
+
+  /**
+   * Uses the next term.
+   * @param weights how much each unit of the target comes from each one of the source
+   */
+  *useNext(weights: readonly (readonly number[])[]): Choice<void> {
+    const term = this.pending.shift()!;
+    let text = term.target, [start, end] = [0, 0];
+    if (this.target.length + LONGEST_FORM * text.length > LONGEST_TEXT || this.used.length >= MOST) {
+      this.unused.push(term.source);
+      return;
+    }
+    const place = this.replaced(term, weights);
+    if (place) {
+      start = place[0];
+      if (/^\p{Lu}/u.test(this.target.slice(start)) && !INSIDE.test(this.target.slice(0, start))) text = text[0]!.toUpperCase() + text.slice(1);
+      this.replace(place, text);
+    } else {
+      const ends = [0, ...unitsOf(this.target, false).spans.map(([, last]) => last)];
+      const inserted = (at: number): string => (at ? `${this.target.slice(0, at)} ${text}${this.target.slice(at)}` : `${text} ${this.target}`);
+      const at = ends[yield ends.map(inserted)]!;
+      start = at + Number(at > 0);
+      this.replace([at, at], at ? ` ${text}` : text + (this.target ? " " : ""));
+    }
+    end = start + text.length;
+    for (const [first, last] of [...unitsOf(text, false).spans].reverse()) {
+      const options = this.cased(text.slice(first, last)).map((form) => text.slice(0, first) + form + text.slice(last));
+      const elisions = first ? [] : this.elided(this.target.slice(0, start));
+      const choices = [[start, ""] as const, ...elisions].flatMap(([from, head]) => options.filter((option) => !elisions.length || fits(this.target.slice(0, from) + head, option)).map((option) => ({ from, head, option })));
+      const index = choices.length > 1 ? yield choices.map(({ from, head, option }) => this.target.slice(0, from) + head + option + this.target.slice(end)) : 0;
+      const { from, head, option } = choices[index]!;
+      this.replace([from, end], head + option);
+      [start, text] = [from + head.length, option];
+      end = start + text.length;
+    }
+    this.used.push([start, end]);
+  }
+
+  /** The place of the target's words that come from a term; null if there are none. */
+  private replaced({ place }: Occurrence, weights: readonly (readonly number[])[]): Span | null {
+    const { spans, isWord } = unitsOf(this.target, false);
+    const columns = unitsOf(this.source, false).spans.map((span) => overlaps(span, [place]));
+    const linked = weights.map((row) => row.reduce((sum, weight, k) => sum + (columns[k] ? weight : 0), 0));
+    const fixed = [...this.used, ...spansIn(this.target)];
+    const isFree = spans.map((span, k) => isWord[k]! && !overlaps(span, fixed));
+    const lengthOf = (k: number): number => spans[k]![1] - spans[k]![0];
+    const free = [...spans.keys()].filter((k) => isFree[k]);
+    const largest = Math.max(0, ...free.map((k) => linked[k]!));
+    if (largest < UNLINKED) return null;
+    // Articles and auxiliary verbs come from the term too: the longest word with a large weight is its translation.
+    const seed = free.filter((k) => linked[k]! >= LINKED * largest).reduce((best, k) => (lengthOf(k) - lengthOf(best) || linked[k]! - linked[best]!) > 0 ? k : best);
+    const endOfRun = (step: number): number => {
+      for (let last = seed; ;) {
+        const next = [last + step, last + 2 * step].find((k) => isFree[k] && linked[k]! > TOGETHER && lengthOf(k) > SHORT);
+        if (next === undefined) return last;
+        last = next;
+      }
+    };
+    const [start, end] = [spans[endOfRun(-1)]![0], spans[endOfRun(1)]![1]];
+    return [start, end - Number(/['’]/.test(this.target[end - 1]!) && end - start > 1)];
+  }
+
+  /** The forms of a word with its capitals. */
+  private cased(word: string): string[] {
+    const lower = word.toLowerCase();
+    if (lower.length !== word.length || !/^\p{L}/u.test(word)) return [word];
+    return this.tokenizer.forms.of(lower).map((form) => {
+      let shared = 0;
+      while (shared < Math.min(lower.length, form.length) && lower[shared] === form[shared]) shared++;
+      return word.slice(0, shared) + form.slice(shared);
+    });
+  }
+
+  /** Other forms of the word before a term, such as `l'` for `la`, with their starts in the text. */
+  private elided(before: string): (readonly [from: number, head: string])[] {
+    const elided = ELIDED.exec(before), word = MAY_ELIDE.exec(before);
+    if (elided) return [..."aeiou"].filter((vowel) => this.tokenizer.knows(elided[1] + vowel)).map((vowel) => [elided.index, `${elided[1]}${vowel} `]);
+    return word && this.tokenizer.knows(`${word[1]}'`) ? [[word.index, word[1] + (before.includes("’") ? "’" : "'")]] : [];
+  }
+}
+
+/** Whether a text may follow a word with or without an elision; both may precede an h. */
+function fits(before: string, text: string): boolean {
+  const first = text.normalize("NFD")[0]!.toLowerCase();
+  return first === "h" || "aeiou".includes(first) === /['’]$/.test(before);
+}

@@ -96,10 +96,10 @@ def averages() -> None:
     for degree in (0, 1):
         for kernel in ("epanechnikov", "gaussian"):
             window = moments_launch.Window(kernel, width, tolerance=1e-6)
-            _, lse = moments_launch.moments(query, points, window, degree, torch.randint(-1, 331, (67,)))
+            _, lse = moments_launch.moments(query, points, window, degree, degree, torch.randint(-1, 331, (67,)))
         row, fit = torch.randn(67, 1 + 3 * degree), torch.randn(67, 1 + 3 * degree, 2)
-        moments_launch.sensitivity(query, points, window, lse, row, fit, None)
-    moments_launch.fit_lines(query, points, window, None, torch.rand(67, 2), torch.rand(67, 2, 3), 1e-5)
+        moments_launch.sensitivity(query, points, window, lse, row, fit, torch.tensor([0, 1, 1]), None)
+    moments_launch.fit_lines(query, points, window, None, torch.rand(67, 1), torch.rand(67, 2, 3), 1e-5)
 
 
 def sums_along_a_feature() -> None:

@@ -1,14 +1,16 @@
+import itertools
 import math
 
 import dense
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import minimize
 
-from dikkat.regression import NadarayaWatson, bandwidth, local
+from dikkat.regression import KernelRegressor, NadarayaWatson, bandwidth, local
 from dikkat.regression.bandwidth import rule_of_thumb
 from dikkat.regression.criterion import MAX_FREEDOM, Criterion
 from dikkat.regression.diagnostics import leave_out
@@ -388,3 +390,47 @@ def test_the_simplest_leaves_features_out_and_is_hardly_worse():
     assert (simple.bandwidth_ > 10).sum() >= 3
     assert least.bandwidth_[2] * 0.9 <= simple.bandwidth_[2] < 0.5
     assert leave_out(least).error <= leave_out(simple).error <= 1.2 * leave_out(least).error
+
+
+@pytest.mark.filterwarnings("ignore:X. got rows at")
+@pytest.mark.parametrize("seed", [2])
+def test_the_penalty_is_dropped_in_a_crossed_design_if_errors_without_it_are_clearly_smaller(seed):
+    """Two interactions of categories, so that each cell is a parameter, and a fifth of the rows is held out."""
+    random = np.random.default_rng([seed, 71])
+    cells = np.repeat(np.array(list(itertools.product(range(4), range(5), range(3)))), 2, 0)
+    steps = [random.normal(0, 0.3, size) for size in (4, 5, 3)]
+    a, b, c = cells.T
+    truth = (
+        steps[0][a] + steps[1][b] + steps[2][c] + random.normal(size=(4, 5))[a, b] + random.normal(size=(5, 3))[b, c]
+    )
+    truth = np.exp(0.7 * truth)
+    held, learned = np.split(random.permutation(120), [24])
+    y = truth + 0.4 * truth.std() * random.normal(size=120)
+    x = pd.DataFrame(cells.astype(str), columns=list("abc"))
+    auto, loo = (KernelRegressor(bandwidth=by).fit(x.iloc[learned], y[learned]) for by in ("auto", "loo"))
+    np.testing.assert_allclose(auto.bandwidth_, loo.bandwidth_, atol=1e-3)
+    assert auto.score(x.iloc[held], truth[held]) > 0.8
+
+
+def test_a_gain_is_compared_with_its_standard_error():
+    random = np.random.default_rng(5)
+    x, y = random.uniform(0, 4, (43, 1)), random.normal(size=43)
+    y += np.sin(3 * x[:, 0])
+    criterion = Criterion(_joined(x, y), "gaussian", 1, 0.25)
+    narrow, wide = (criterion(np.log([sigma])) for sigma in (0.3, 5.0))
+    models = [KernelRegressor(bandwidth=sigma, ridge=0.25).fit(x, y) for sigma in (0.3, 5.0)]
+    one, other = ((leave_out(model).predicted - y) ** 2 for model in models)
+    gain = other - one
+    errors = gain.mean() / (gain.std() / np.sqrt(43))
+    assert errors > 0.5
+    assert criterion.is_better(narrow, wide, errors - 1e-6)
+    assert not criterion.is_better(narrow, wide, errors + 1e-6)
+    assert not criterion.is_better(narrow, narrow, 0.0)
+
+
+def test_an_interaction_of_two_of_six_features_is_found():
+    """One feature of the product says nothing without the other."""
+    random = np.random.default_rng(1)
+    x = random.choice([-1.0, 1.0], (90, 6))
+    y = x[:, 2] * x[:, 4] + 0.3 * random.normal(size=90)
+    assert KernelRegressor().fit(x[:60], y[:60]).score(x[60:], y[60:]) > 0.8

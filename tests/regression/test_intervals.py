@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dikkat.regression import KernelRegressor, intervals
+from dikkat.regression import KernelRegressor, intervals, jackknife
 
 ROWS, QUERIES = 37, 5
 METHODS = ["jackknife+", "local", "split"]
@@ -149,7 +149,7 @@ def estimates_without_each_row(x, y, query):
     ]
     model = KernelRegressor(**settings).fit(x, y)
     found = np.concatenate(
-        [part for _, part in intervals._estimates_without(model, intervals.left_out_errors(model)[0], query)]
+        [part for _, part in jackknife.estimates_without(model, intervals.left_out_errors(model)[0], query)]
     )
     return np.array(refits), found.T
 
@@ -172,3 +172,24 @@ def test_without_a_row_far_from_the_others_jackknife_goes_by_the_plane():
     y = 5 * x[:, 0] - 2 * x[:, 1] + 0.1 * random.normal(size=23)
     refits, found = estimates_without_each_row(x, y, np.array([[6.0, 0.5], [5.0, 0.5]]))
     np.testing.assert_allclose(found, refits, atol=0.5)
+
+
+def test_many_errors_are_sampled(monkeypatch):
+    """The ends come from fits without each of eleven rows."""
+    monkeypatch.setattr(intervals, "_MOST_ERRORS", 11)
+    x, y, query = _data()
+    settings = {"bandwidth": [0.7, 0.9], "ridge": 0.1}
+    model = KernelRegressor(**settings).fit(x, y)
+    order = np.argsort(model._smoother.joined.unique_index)  # of the errors
+    chosen = order[np.sort(np.random.default_rng(0).choice(ROWS, 11, replace=False))]
+    fits = [KernelRegressor(**settings).fit(np.delete(x, i, 0), np.delete(y, i)) for i in chosen]
+    errors = np.abs([y[i] - fit.predict(x[[i]])[0] for i, fit in zip(chosen, fits, strict=True)])
+    centers = np.array([fit.predict(query) for fit in fits])
+    growth = model._deviations(query)[1]
+    lower, upper = model.predict_interval(query, 0.75)
+    rank = int(np.ceil(0.75 * 12)) - 1
+    # The spread of the ridge and the strength of the plane are those of all rows.
+    np.testing.assert_allclose(upper, np.sort(centers + growth * errors[:, None], 0)[rank], atol=1e-3)
+    np.testing.assert_allclose(lower, -np.sort(growth * errors[:, None] - centers, 0)[rank], atol=1e-3)
+    low, high = model.predict_interval(query, 0.75, "local")
+    assert (low < high).all()

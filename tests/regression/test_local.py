@@ -76,6 +76,28 @@ def test_the_kernel_fits_lines_as_pytorch_does(dtype, tolerance, slopes, drawn):
     assert (compiled.theta[:, 1 + slopes :] == 0).all()
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("slopes", [0, 2])
+def test_slopes_beyond_the_ridge_are_those_of_the_plane(slopes, compiled):
+    """The expected line is that of y minus the plane along these coordinates."""
+    x, y, weight, query, sigma = _data(5, seed=5)
+    points = Points(*(torch.tensor(array) for array in (x, y, weight)))
+    window, ridge = Window("gaussian", torch.tensor(sigma)), torch.full((slopes,), 0.3, dtype=torch.float64)
+    target = np.random.default_rng(6).normal(size=(4, VALUES))
+    if compiled:
+        fit = fit_queries(torch.tensor(query), points, window, ridge, torch.tensor(target))[1]
+    else:
+        fit = ridged_fit(moments(torch.tensor(query), points, window, degree=1), ridge, torch.tensor(target))
+    for i in range(QUERIES):
+        delta = (x - query[i]) / sigma
+        k = dense.kernel_weights("gaussian", query[i], x, sigma, weight)
+        z = np.hstack([np.ones((ROWS, 1)), delta[:, :slopes]])
+        penalty = np.diag([0, *[0.3] * slopes])
+        theta = np.linalg.solve(z.T @ (k[:, None] * z) + penalty, (k[:, None] * z).T @ (y - delta[:, :4] @ target))
+        theta[1:] += target[:slopes]
+        np.testing.assert_allclose(fit.theta[i], np.vstack([theta, target[slopes:]]), rtol=1e-8, atol=1e-9)
+
+
 @pytest.mark.parametrize("distance", [40.0, 100.0, 200.0])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_far_from_dense_points_there_is_no_line(distance, dtype):

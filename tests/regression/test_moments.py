@@ -282,19 +282,20 @@ def test_sensitivity_is_what_its_formula_says(way: str, degree: int, dtype: torc
     if own:  # of each query
         wide = wide * (torch.rand(97, 3, generator=generator) + 0.3).to(dtype)
     window, sigma = Window("gaussian", wide), array(wide.expand(97, 3))
-    terms = 1 + 3 * degree
-    row, fit = (torch.randn(97, terms, *more, generator=generator).to(dtype) for more in ((), (2,)))
+    terms, held = 1 + 2 * degree, 1 + 3 * degree  # the last slope is that of a plane
+    row, fit = (torch.randn(97, *shape, generator=generator).to(dtype) for shape in ((terms,), (held, 2)))
     lse = moments(query, points, window, exclude=exclude).lse
-    found = sensitivity(query, points, window, lse, row, fit, exclude)
+    found = sensitivity(query, points, window, lse, row, fit, np.array([0, 1, 1]), exclude)
     for i in range(97):
         delta = (array(points.key) - array(query[i])) / sigma[i]
         w = array(points.weight) * np.exp(-(delta**2).sum(1) / 2)
         if exclude[i] >= 0:
             w[exclude[i]] = 0
-        z = np.concatenate([np.ones((211, 1)), delta], 1)[:, :terms]
-        left = array(points.value) - z @ array(fit[i])
-        right = np.einsum("m,mc,m,mv->cv", w / w.sum(), delta**2, z @ array(row[i]), left)
-        scale = np.einsum("m,mc,m,mv->cv", w / w.sum(), delta**2, np.abs(z @ array(row[i])), np.abs(left)).max()
+        z = np.concatenate([np.ones((211, 1)), delta], 1)
+        left, lever = array(points.value) - z[:, :held] @ array(fit[i]), z[:, :terms] @ array(row[i])
+        square = np.column_stack([delta[:, 0] ** 2, (delta[:, 1:] ** 2).sum(1)])
+        right = np.einsum("m,mc,m,mv->cv", w / w.sum(), square, lever, left)
+        scale = np.einsum("m,mc,m,mv->cv", w / w.sum(), square, np.abs(lever), np.abs(left)).max()
         assert np.abs(array(found[i]) - right).max() <= 200 * EPS[dtype] * scale
 
 

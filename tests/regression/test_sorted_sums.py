@@ -124,7 +124,8 @@ def test_sensitivity_is_what_pairs_say(sorted_calls, sigma, degree):
     row, fit = (torch.randn(211, 1 + degree, *more, generator=random, dtype=torch.float64) for more in ((), (2,)))
     at, exclude = window("gaussian", sigma), torch.arange(211)
     lse = moments(plain.key, plain, at, exclude=exclude).lse
-    found, right = (sensitivity(given.key, each, at, lse, row, fit, exclude) for each in (given, plain))
+    inputs = at, lse, row, fit, np.zeros(1, np.intp), exclude
+    found, right = (sensitivity(given.key, each, *inputs) for each in (given, plain))
     torch.testing.assert_close(found, right, rtol=0, atol=1e-11)
     assert sorted_calls == ["gaussian"]
 

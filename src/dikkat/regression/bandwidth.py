@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -18,7 +18,11 @@ Rule = Literal["silverman", "scott"]
 Searched = Literal["auto", "loo"]
 
 _SAMPLE_ROWS = 1000  # rows of the sample on which many starts are tried
-_MAX_STEPS = 60  # of one descent
+_MAX_STEPS, _FIRST_STEPS = 60, 4  # of one descent; steps after which only the best descents continue
+_CONTINUED = 3  # descents that continue
+_PAIR_FEATURES = 8  # at most so many features are tried in pairs
+_STANDARD_ERRORS = 1.9  # by so many, leave-one-out errors without the penalty must be smaller
+_PROMISING = 0.97  # relative error at which a descent without the penalty continues
 _FINE_TOLERANCE = 1e-21  # relative gain in the error at which a descent stops: the bandwidth then has about ten digits
 _ROUGH_TOLERANCE = 1e-5  # relative gain at which a first descent on the sample stops
 _SINGLE_FEATURE_STEPS = np.linspace(-4.0, 1.0, 11)  # steps of log σ for trials with a single feature
@@ -99,6 +103,10 @@ def search(
     The starts include the mean of all rows and, with slopes, a plane. If `ridge` is None, ρ is searched for as well.
     With folds the criterion is the error of their tested rows.
 
+    In a crossed design "auto" also searches without the penalty on degrees of freedom: the cells of an interaction
+    need many. It selects that result if its leave-one-out errors are smaller by more than 1.9 standard errors of the
+    paired differences. In a crossed design of n rows, at most `MANY_ROWS`, no column has more than √n different values.
+
     Returns:
         The bandwidths, the ridge and the steps over all rows; for Epanechnikov's kernel only the last step. There are
         no steps if all rows are equal in X, or all values are equal.
@@ -115,6 +123,8 @@ def search(
     else:
         levels = [Criterion(sample, "gaussian", degree, ridge, by, MAX_FREEDOM) for sample in samples(joined, degree)]
     path, last, _ = minimize_criterion(levels)
+    if by == "auto" and folds is None:
+        path, last, _ = _without_penalty(levels, Path(path, last, np.eye(len(last.t))))
     if not math.isfinite(last.error):  # all have too many degrees of freedom for so few rows
         return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
     size = joined.features
@@ -128,6 +138,7 @@ def search(
 def samples(joined: Joined, degree: int, share: float = 1.0) -> list[Joined]:
     """Return growing samples of the rows, and last all rows; `share` scales the size of the samples."""
     count, size = len(joined.x), round(share * _sample_size(len(joined.feature_of), degree))
+    size = max(100, min(size, count // 2)) if size < count else size
     # A second sample of ten times the size pays if all rows are another ten times as many.
     sizes = [size, *[10 * size for _ in range(100 * size <= count)]]
     return [*(joined.take(_sample(joined, rows)) for rows in sizes if rows < count), joined]
@@ -135,12 +146,46 @@ def samples(joined: Joined, degree: int, share: float = 1.0) -> list[Joined]:
 
 def minimize_criterion(levels: Sequence[Criterion]) -> Path:
     """Return the path to the least criterion over all rows, through criteria of growing samples."""
+    rule, box, log_growth = _frame(levels)
+    return _descend_levels(levels, _starts(levels[0], rule + log_growth, box), box, rule)
+
+
+def _frame(levels: Sequence[Criterion]) -> tuple[Array, "_Box", Array]:
+    """Return t by the rule of thumb for all rows, the limits of t, and its change from all rows to the first sample."""
     first, joined = levels[0], levels[-1].joined
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(levels[-1])
     if first.ridge is None:
         rule = np.append(rule, math.log(first.ridges[1]))
-    log_growth = np.log(len(joined.x) / len(first.joined.x)) / (4 + joined.features) * box.width
-    return _descend_levels(levels, _starts(first, rule + log_growth, box), box, rule)
+    return rule, box, np.log(len(joined.x) / len(first.joined.x)) / (4 + joined.features) * box.width
+
+
+def _without_penalty(levels: Sequence[Criterion], path: Path) -> Path:
+    """Return the path to the least leave-one-out error if its errors are significantly smaller, else `path`."""
+    joined = levels[-1].joined
+    if len(joined.x) > MANY_ROWS or not math.isfinite(path.last.error) or not _is_crossed(joined):
+        return path
+    (rule, box, log_growth), full = _frame(levels), levels[-1].unpenalised()
+    known = full(path.last.t)
+    grid = min((full(box.clip(rule + step * box.width)) for step in _RETURN_STEPS / 2), key=attrgetter("error"))
+    starts = [grid, *(full(box.clip(t)) for t in (levels[0].least.t - log_growth, levels[-1].least.t))]
+    paths = [_descend(full, start, box, _ROUGH_TOLERANCE, max_steps=_FIRST_STEPS) for start in starts]
+    paths = [path for path in _distinct(paths) if path.last.error < _PROMISING * known.error]
+    if not paths:
+        return path
+    free_path = min((_continued(full, path, box) for path in paths[:2]), key=attrgetter("last.error"))
+    if not full.is_better(free_path.last, known, _STANDARD_ERRORS):
+        return path
+    free_path = _toggle_features(full, _descend(full, free_path.last, box, _FINE_TOLERANCE, free_path.curve), rule, box)
+    penalised = levels[-1](free_path.last.t)
+    if penalised.error < path.last.error:
+        path = _descend(levels[-1], penalised, box, _FINE_TOLERANCE)
+    return free_path if full.is_better(free_path.last, full(path.last.t), _STANDARD_ERRORS) else path
+
+
+def _is_crossed(joined: Joined) -> bool:
+    """Return True if no column has more than √n different values."""
+    values = (len(np.unique(joined.x[:, joined.feature_of == c], axis=0)) for c in range(joined.features))
+    return max(values) <= math.sqrt(max(len(joined.x), joined.weight.sum()))
 
 
 def rule_of_thumb(joined: Joined, rule: Rule, profile: Profile = "gaussian") -> Array:
@@ -307,7 +352,9 @@ def _toggle_features(criterion: Criterion, path: Path, rule: Array, box: _Box) -
         best_trial = min(trials, key=attrgetter("error"))
         if not best_trial.error < (1 + _ALLOWED_RISE * returns) * path.last.error:
             continue
-        rough_path = _descend(criterion, best_trial, box, _ROUGH_TOLERANCE)
+        rough_path = _descend(criterion, best_trial, box, _ROUGH_TOLERANCE, max_steps=_FIRST_STEPS)
+        if rough_path.last.error < path.last.error:
+            rough_path = _continued(criterion, rough_path, box)
         if rough_path.last.error < (1 - _ROUGH_TOLERANCE) * path.last.error:
             fine_path = _descend(criterion, rough_path.last, box, _FINE_TOLERANCE, rough_path.curve)
             path = fine_path._replace(steps=[*path.steps, *rough_path.steps, *fine_path.steps[1:]])
@@ -316,13 +363,24 @@ def _toggle_features(criterion: Criterion, path: Path, rule: Array, box: _Box) -
 
 
 def _rough_descents(criterion: Criterion, starts: list[Trial], box: _Box) -> list[Path]:
-    """Return the distinct descents from the starts, the best first."""
-    distinct: list[Path] = []
-    paths = (_descend(criterion, start, box, _ROUGH_TOLERANCE) for start in starts)
+    """Return the best of the distinct descents from the starts, the best first."""
+    paths = [_descend(criterion, start, box, _ROUGH_TOLERANCE, max_steps=_FIRST_STEPS) for start in starts]
+    return _distinct([_continued(criterion, path, box) for path in _distinct(paths)[:_CONTINUED]])
+
+
+def _distinct(paths: list[Path]) -> list[Path]:
+    """Return the paths with distinct ends, the best first."""
+    result: list[Path] = []
     for path in sorted(paths, key=attrgetter("last.error")):
-        if all(np.abs(path.last.t - earlier.last.t).max() > 0.1 for earlier in distinct):
-            distinct.append(path)
-    return distinct
+        if all(np.abs(path.last.t - earlier.last.t).max() > 0.1 for earlier in result):
+            result.append(path)
+    return result
+
+
+def _continued(criterion: Criterion, path: Path, box: _Box) -> Path:
+    """Return a path, continued to the rough tolerance."""
+    rest = _descend(criterion, path.last, box, _ROUGH_TOLERANCE, path.curve)
+    return rest._replace(steps=[*path.steps, *rest.steps[1:]])
 
 
 def _starts(criterion: Criterion, rule: Array, box: _Box) -> list[Trial]:
@@ -335,19 +393,22 @@ def _starts(criterion: Criterion, rule: Array, box: _Box) -> list[Trial]:
 
 
 def _subset_starts(criterion: Criterion, rule: Array, box: _Box, best: Trial) -> list[Trial]:
-    """Return three starts with only some of the features, which do not depend on the order of the columns.
+    """Return starts with only some of the features, which do not depend on the order of the columns.
 
     The first removes features one by one and the second adds features one by one, as long as the error falls. The third
     begins with the single feature of the least error, however narrow its bandwidth: other features hide oscillations.
+    With four to eight features, the best pair of features is another start: of an interaction both are needed at once.
     """
 
-    def try_one(c: int, step: float) -> Trial:
+    def try_features(chosen: Sequence[int], step: float) -> Trial:
         t = np.where(box.width > 0, box.far, rule)
-        t[c] = rule[c] + step
+        t[list(chosen)] = rule[list(chosen)] + step
         return criterion(box.clip(t))
 
     features = np.flatnonzero((box.width > 0) & (box.low < box.high)).tolist()
-    single = {c: min((try_one(c, step) for step in _SINGLE_FEATURE_STEPS), key=attrgetter("error")) for c in features}
+    single = {
+        c: min((try_features([c], step) for step in _SINGLE_FEATURE_STEPS), key=attrgetter("error")) for c in features
+    }
     features.sort(key=lambda c: single[c].error)
     ridge = np.flatnonzero(box.width == 0).tolist()
     starts = []
@@ -362,10 +423,15 @@ def _subset_starts(criterion: Criterion, rule: Array, box: _Box, best: Trial) ->
         changed = trial.t.copy()
         changed[c] = best.t[c] if trial.t[c] >= box.far[c] else trial.t[c]
         trial = min(trial, criterion(changed), key=attrgetter("error"))
-    return [*starts, trial]
+    pairs = combinations(features, 2) if 4 <= len(features) <= _PAIR_FEATURES else ()
+    trials = [try_features(pair, step) for pair in pairs for step in _RETURN_STEPS]
+    return [*starts, trial, *sorted(trials, key=attrgetter("error"))[:1]]
 
 
-def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, curve: Array | None = None) -> Path:
+def _descend(
+    criterion: Criterion, start: Trial, box: _Box, tolerance: float, curve: Array | None = None,
+    max_steps: int = _MAX_STEPS,
+) -> Path:  # fmt: skip
     """Take BFGS steps within the limits until the next step promises a gain below `tolerance` times the error.
 
     On curves of 2,500 points in 1 to 3 dimensions SciPy's L-BFGS-B needs 2.3 times as many pairs of rows and 2.4 times
@@ -382,7 +448,7 @@ def _descend(criterion: Criterion, start: Trial, box: _Box, tolerance: float, cu
     if curve is None:
         with np.errstate(over="ignore", invalid="ignore"):
             curve = gauss_newton + (1e-3 * np.trace(gauss_newton) + 1e-9 * criterion.variance) * np.eye(len(slope))
-    for _ in range(_MAX_STEPS):
+    for _ in range(max_steps):
         if not (np.isfinite(slope).all() and np.isfinite(curve).all()):  # LAPACK would raise an error
             return Path(steps, trial, np.eye(len(slope)))
         step = _newton(trial.t, slope, curve, box)

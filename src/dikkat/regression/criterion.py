@@ -124,6 +124,7 @@ class Criterion:
 
     Attributes:
         narrowest: The least σ of a numeric feature in a search, over the least gap between two of its values.
+        least: The step of the least error without a penalty so far.
         ridges: The least, first and largest ρ of a search: at 0.001 no slope explodes, and 10⁶ removes all slopes.
     """
 
@@ -135,7 +136,7 @@ class Criterion:
         freedom_per_row: float = math.inf,
     ) -> None:  # fmt: skip
         self.joined, self.profile, self.degree = joined, profile, degree
-        self.ridge, self.kind = ridge, kind
+        self.ridge, self.kind, self.least = ridge, kind, Step(np.empty(0), math.inf)
         self.variance, self.total = joined.variance(), float(joined.weight.sum())
         self.spread = torch.tensor(joined.spread())[: joined.num_numeric]
         self.points = points_of(joined, torch.float64)
@@ -164,6 +165,8 @@ class Criterion:
         trial = Trial(t, math.nan, errors, repeat_errors, lse, row, theta, share)
         error = (self.single_share * errors.square()).sum() + (self.repeat_share * repeat_errors.square()).sum()
         free = 1 - float((1 - share).sum()) / self.max_freedom
+        if free > 0 and error < self.least.error:
+            self.least = Step(t, float(error))
         return replace(trial, error=math.inf if free <= 0 else float(error) / (free if self.kind == "auto" else 1))
 
     def _fits(self, t: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -220,10 +223,13 @@ class Criterion:
         window, points, theta = self.window(trial.t), self.points, trial.theta
         if len(self.unique) or self.kind == "auto":
             # The change of log 1/a is that of an additional output whose values are 0 and whose fit is −u.
-            points, theta = self._with_zeros, torch.cat([theta, -trial.row[..., None]], -1)
+            minus_row = -torch.nn.functional.pad(trial.row, (0, theta.shape[1] - trial.row.shape[1]))
+            points, theta = self._with_zeros, torch.cat([theta, minus_row[..., None]], -1)
         state = window, trial.lse, trial.row, theta
-        by_coordinates = sensitivity(points.key, points, *state, exclude=self.row_index, ordered=True)
-        change = self._finite(by_coordinates, trial.t, *state, self._trend_slopes(window))
+        by_feature = sensitivity(
+            points.key, points, *state, self.joined.feature_of, exclude=self.row_index, ordered=True
+        )
+        change = self._finite(by_feature, trial.t, *state, self._trend_slopes(window))
         # On these small arrays NumPy takes a third of PyTorch's time.
         errors, row, share = (tensor.numpy() for tensor in (trial.errors, trial.row, trial.residual_share))
         values = errors.shape[1]
@@ -254,19 +260,29 @@ class Criterion:
         criterion.profile, criterion.max_freedom = profile, math.inf
         return criterion
 
+    def unpenalised(self) -> Criterion:
+        """Return the criterion without the penalty on degrees of freedom; their limit stays."""
+        criterion = copy.copy(self)
+        criterion.kind = "loo"
+        return criterion
+
+    def is_better(self, trial: Trial, other: Trial, standard_errors: float) -> bool:
+        """Return True if the errors of a trial are smaller by so many standard errors of the paired differences."""
+        gain = (self.loss(other) - self.loss(trial)).mean(1).numpy()
+        weight = self.joined.weight / self.total
+        mean = float(weight @ gain)
+        return mean > standard_errors * float(np.sqrt(np.square(weight) @ np.square(gain - mean))) > 0
+
     @_QUIET
     def _finite(
         self, change: torch.Tensor, t: Array, window: Window, lse: torch.Tensor, row: torch.Tensor,
         theta: torch.Tensor, target: torch.Tensor | None,
     ) -> Array:  # fmt: skip
-        """Sum derivatives over each feature's coordinates, and append the derivative by log ρ if it is searched for.
+        """Add the change by the ridge, and append the derivative by log ρ if it is searched for.
 
         NaN and infinity become 0.
         """
         derivatives: Array = change.numpy()
-        if derivatives.shape[1] > self.joined.features:  # the coordinates of a category have one bandwidth
-            firsts = np.searchsorted(self.joined.feature_of, np.arange(self.joined.features))
-            derivatives = np.add.reduceat(derivatives, firsts, 1)
         ridge = self._ridge(t, window)
         if ridge is not None:
             slopes, amount = len(self.spread), math.exp(t[-1]) if self.ridge is None else self.ridge or 1.0
@@ -397,7 +413,7 @@ class HeldOut(Criterion):
         by_fold = zip(*(tensor.split(sizes) for tensor in (trial.lse, trial.row, trial.theta)), strict=True)
         for k, (query, (lse, row, theta)) in enumerate(zip(self._query, by_fold, strict=True)):
             state = window, lse, row, theta
-            change = sensitivity(query, self._points[k], *state)
+            change = sensitivity(query, self._points[k], *state, self.joined.feature_of)
             changes.append(self._finite(change, trial.t, *state, self._fold_slopes(k, window)))
         return sum_of_squares_slope(np.concatenate(changes), self._share.numpy(), trial.errors.numpy())
 

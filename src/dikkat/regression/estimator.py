@@ -42,7 +42,8 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         bandwidth: σ in the units of X: a positive number, or (d,) numbers, one for each feature; "silverman" or
             "scott", rules of thumb from the features' spreads (Epanechnikov's kernel gets the radius with the same
             standard deviation); "auto", the bandwidths with the smallest leave-one-out squared error, with a penalty on
-            degrees of freedom; or "loo", without the penalty. Copies (rows equal in X and y) are left out together.
+            degrees of freedom (in a crossed design, unless it clearly raises the error); or "loo", without the
+            penalty. Copies (rows equal in X and y) are left out together.
             Both searches allow at most 0.8 degrees of freedom per row. The errors of several outputs are averaged.
         order: "constant" or "linear".
         ridge: ρ of the order "linear". The slope of the line is shrunk towards that of a plane through all rows, as by
@@ -85,8 +86,8 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         ridge_: ρ; 0 for the order "constant".
         kernel_: The `kernel` of `fit`.
         order_: The `order` of `fit`.
-        history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion, for
-            "loo" the leave-one-out mean squared error}; empty without a search.
+        history_: The accepted steps of a search, the start first: {"bandwidth": (d,) list, "error": the criterion,
+            which is the leave-one-out mean squared error without a penalty}; empty without a search.
         metric_: (numbers, k), the directions of a metric, by which numbers are multiplied; or None.
         columns_: A `dikkat.regression.columns.Column` for each feature; empty if all are numbers. Dates count in days.
         n_features_in_: d.

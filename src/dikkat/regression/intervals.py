@@ -6,12 +6,10 @@ $\tilde w_i / (1 + \sum_l \tilde w_l)$. Each end gets half of the remaining prob
 quantile closer to an end than the whole remaining probability is infinite: there are too few rows. c is 1 among the
 data and grows beyond them as the standard deviation does.
 
-**Jackknife+.** The ends are quantiles of $\hat y_{-i}(x) \mp |e_i|$. No model is fitted again: with $z_i$, θ and M as
-in `dikkat.regression.effects` and $u = M^{-1} e_1$,
+**Jackknife+.** The ends are quantiles of $\hat y_{-i}(x) \mp |e_i|$ (`dikkat.regression.jackknife`).
 
-$$ \hat y_{-i}(x) = \hat y(x) - \frac{w_i\, u^\top z_i\, (y_i - z_i^\top\theta)}{1 - w_i\, z_i^\top M^{-1} z_i} . $$
-
-Without row i the plane to which the ridge shrinks slopes changes too. That change is added.
+Of more than 10,000 errors a random sample of 10,000 is used, with all rows behind each estimate. The guarantees stay:
+exchangeable rows have exchangeable samples.
 
 Beyond the data $|e_i|$ is multiplied by c(x). In "split" errors are divided by c at their rows.
 
@@ -35,13 +33,15 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from dikkat.regression.columns import missing, refill_cells, without
-from dikkat.regression.effects import Local, locals_at
+from dikkat.regression.jackknife import estimates_without
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
 
+_MOST_ERRORS = 10_000  # errors behind an interval, at most
 _SAMPLE = 200  # rows on which the effect of missing cells is measured, at most
 _FREEDOM = 5  # Student's degrees of freedom for a variance among few categories
 
@@ -61,10 +61,12 @@ def interval(
     lower, upper = np.full((2, len(x)), np.inf) * [[-1], [1]]
     if rows.left_out_count.sum() > 1:
         growth, new_weight = growth_at(model, x, weight), model._smoother.design_effect
-        for chunk, centers in _estimates_without(model, rows, x):
-            distances = _scale_errors(growth[chunk], np.abs(errors))
-            upper[chunk] = _quantile(centers + distances, rows.weight, coverage, new_weight)
-            lower[chunk] = -_quantile(distances - centers, rows.weight, coverage, new_weight)
+        chosen = _sampled(errors)
+        weights = rows.weight[chosen]
+        for chunk, centers in _estimates_without(model, rows, x, chosen):
+            distances = _scale_errors(growth[chunk], np.abs(errors[chosen]))
+            upper[chunk] = _quantile(centers + distances, weights, coverage, new_weight)
+            lower[chunk] = -_quantile(distances - centers, weights, coverage, new_weight)
     return widen(model, x, coverage, lower, upper)
 
 
@@ -160,10 +162,13 @@ def _distribution(
     mean, growth = np.asarray(model._estimate(x), np.float64).ravel(), growth_at(model, x, weight)
     if rows.left_out_count.sum() == 1:
         errors = np.full(1, np.inf)
-    count = np.bincount(rows.unique, rows.weight, len(smoother.joined.x)).astype(np.float64)
-    weight_share = rows.weight / count[rows.unique]
-    for chunk, share in smoother.errors_near(model._coordinates(x), count):
-        yield chunk, mean[chunk], growth[chunk], errors, share[:, rows.unique] * weight_share
+    chosen = _sampled(errors)
+    rows, errors = rows.take(chosen), errors[chosen]
+    unique, index = np.unique(rows.unique, return_inverse=True)
+    count = np.bincount(index, rows.weight).astype(np.float64)
+    weight_share = rows.weight / count[index]
+    for chunk, share in smoother.errors_near(model._coordinates(x), unique, count):
+        yield chunk, mean[chunk], growth[chunk], errors, share[:, index] * weight_share
 
 
 def left_out_errors(model: Any) -> tuple[Repeats, Array]:
@@ -181,49 +186,20 @@ def left_out_errors(model: Any) -> tuple[Repeats, Array]:
     return rows, errors
 
 
-def _estimates_without(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[slice, Array]]:
-    """Yield for some queries at a time the estimates without each of the rows, (n, m)."""
-    smoother, joined, query = model._smoother, model._smoother.joined, model._coordinates(x)
-    if smoother.tested is not None:
-        for chunk in parts(len(query), len(rows.unique)):
-            yield chunk, smoother.tested.without(query[chunk]) + joined.origin[0]
+def _estimates_without(model: Any, rows: Repeats, x: Array, chosen: NDArray[np.intp]) -> Iterator[tuple[slice, Array]]:
+    """Yield for some queries at a time the estimates without each of the `chosen` rows, (n, m)."""
+    smoother, query = model._smoother, model._coordinates(x)
+    if smoother.tested is None:
+        yield from estimates_without(model, rows.take(chosen), x)
         return
-    weight_share, y = rows.left_out_weight / joined.weight[rows.unique], rows.y[:, 0]
-    other_weight = joined.weight.sum() - rows.left_out_weight
-    other_total = joined.weight @ joined.y[:, 0] - rows.left_out_weight * y
-    other_mean = other_total / np.where(other_weight > 0, other_weight, 1)
-    estimates = np.asarray(model._estimate(x), np.float64).ravel()
-    for chunk, local in locals_at(smoother, query):
-        design, inverse, theta, share = (tensor.numpy() for tensor in _solve(local))
-        design, share = design[:, rows.unique], share[:, rows.unique] * weight_share
-        across = design.transpose(0, 2, 1)
-        inverse_z = inverse @ across
-        residual = y - (theta[:, None] @ across)[:, 0]
-        remaining = 1 - share * (inverse_z * across).sum(1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            without = theta[:, :1] - share * inverse_z[:, 0] * residual / remaining
-            if smoother.shrinks:  # the ridge shrinks to the plane without the row
-                plane = smoother.trend.without[rows.unique, :, 0] - smoother.trend.slope[:, 0]
-                slope_change = (local.bandwidth / smoother.trend.spread)[:, :, None].numpy() * plane.numpy().T
-                # With M = A + H, M⁻¹ H = 1 − M⁻¹ A. The ridge H may be 10³⁰, so that rounding of M⁻¹ would matter.
-                moments = (local.design.mT * local.share[:, None]) @ local.design
-                ridge_part = (across - moments.numpy() @ inverse_z)[:, 1:]
-                without -= ((inverse @ moments.numpy())[:, 0, 1:, None] * slope_change).sum(1)
-                without += share * inverse_z[:, 0] / remaining * (ridge_part * slope_change).sum(1)
-        if (dominates := remaining <= 1e-9).any():  # a row with all of the weight is left out as in a search
-            query_of, row_of = np.nonzero(dominates)
-            without[dominates] = smoother.without(query[chunk][query_of], rows.unique[row_of], other_mean[row_of])
-        shifted = without + joined.origin[0]
-        yield chunk, np.where(local.reached.numpy()[:, None], shifted, estimates[chunk, None])
+    for chunk in parts(len(query), len(rows.unique)):
+        yield chunk, smoother.tested.without(query[chunk])[:, chosen] + smoother.joined.origin[0]
 
 
-def _solve(local: Local) -> tuple[torch.Tensor, ...]:
-    """Return z (n, m, k), M⁻¹ (n, k, k), θ (n, k) and w (n, m)."""
-    toward = local.target[..., 0]
-    residual = local.value[:, 0] - (local.delta @ toward[..., None])[..., 0]
-    theta = (local.inverse @ (local.design.mT @ (local.share * residual)[..., None]))[..., 0]
-    theta[:, 1:] += toward[:, : theta.shape[1] - 1]
-    return local.design, local.inverse, theta, local.share
+def _sampled(errors: Array) -> NDArray[np.intp]:
+    """Return the indices of at most `_MOST_ERRORS` errors, at random."""
+    count = len(errors)
+    return np.sort(np.random.default_rng(0).choice(count, min(count, _MOST_ERRORS), replace=False))
 
 
 def _scale_errors(growth: Array, errors: Array) -> Array:

@@ -184,6 +184,11 @@ class Repeats(NamedTuple):
     # one row if y is discrete, or X a table of cells (`_ROWS_PER_CELL`): there equal rows are separate observations.
     left_out_weight: Array
 
+    def take(self, chosen: NDArray[np.intp]) -> "Repeats":
+        """Return the entries at these indices."""
+        fields: list[Any] = [field[chosen] for field in self]
+        return Repeats(*fields)
+
     @property
     def left_out_count(self) -> Array:
         """(k,), the number of rows of each entry that leave-one-out removes separately."""

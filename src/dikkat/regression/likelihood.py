@@ -54,7 +54,7 @@ class _Likelihood(Criterion):
         """Return the derivatives by log σ of the v estimates and, in the last place, of the lse, (n, d, v + 1)."""
         points, theta = self._with_zeros, torch.cat([trial.theta, -trial.row[..., None]], -1)
         state = self.window(trial.t), trial.lse, trial.row, theta
-        change = sensitivity(points.key, points, *state, exclude=self.row_index, ordered=True)
+        change = sensitivity(points.key, points, *state, self.joined.feature_of, exclude=self.row_index, ordered=True)
         return torch.from_numpy(self._finite(change, trial.t, *state, None))
 
     def _free_share(self, trial: Trial) -> float:

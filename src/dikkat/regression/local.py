@@ -58,6 +58,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -102,6 +103,12 @@ class Points:
         return values + size + size * size + size * values
 
 
+def pick_points(points: Points, chosen: NDArray[np.intp]) -> Points:
+    """Return the points at ascending indices."""
+    index = torch.from_numpy(chosen)
+    return Points(points.key[index], points.value[index], points.weight[index])
+
+
 def points_of(joined: Joined, dtype: torch.dtype) -> Points:
     """Return the unique rows as points."""
     return Points(*(torch.tensor(array, dtype=dtype) for array in (joined.x, joined.y, joined.weight)))
@@ -114,8 +121,8 @@ class Moments(NamedTuple):
         lse: (n,), log Σ_j W_j K(δ_j).
         value: (n, v), the mean of y.
         offset: (n, d), the mean of δ.
-        spread: (n, d, d), the mean of δδᵀ.
-        cross: (n, d, v), the mean of δy.
+        spread: (n, p, d), the mean of δδᵀ for the first p coordinates.
+        cross: (n, p, v), the mean of δy for the first p coordinates.
     """
 
     lse: Tensor
@@ -132,21 +139,23 @@ def parts(count: int, columns: int) -> list[slice]:
 
 
 def moments(
-    query: Tensor, points: Points, window: Window, *, degree: int = 0, exclude: Tensor | None = None,
-    ordered: bool = False,
+    query: Tensor, points: Points, window: Window, *, degree: int = 0, slopes: int | None = None,
+    exclude: Tensor | None = None, ordered: bool = False,
 ) -> Moments:  # fmt: skip
     """Return the moments at each query (n, d); `exclude` (n,) is the index of a key that a query must not see, or −1.
 
-    `ordered` means that the queries are in `spatial_order`, as the rows of `Joined` are.
+    `slopes` is p, the number of coordinates with products; None for all. `ordered` means that the queries are in
+    `spatial_order`, as the rows of `Joined` are.
     """
-    if points.tiles is not None:
-        by_query, inputs = {"exclude": exclude}, {"points": points, "tiles": points.tiles, "degree": degree}
-        mean, lse = _in_order(_averages, query, by_query, ordered, window=window, **inputs)
-    else:
-        mean, lse = _plain_averages(query, points, window, degree, exclude)
     size, values = degree * query.shape[1], points.value.shape[1]
-    value, offset, spread, cross = mean.split([values, size, size * size, size * values], 1)
-    return Moments(lse, value, offset, spread.unflatten(1, (size, size)), cross.unflatten(1, (size, values)))
+    rows = size if slopes is None else min(slopes, size)
+    if points.tiles is not None:
+        inputs = {"points": points, "tiles": points.tiles, "degree": degree, "slopes": rows}
+        mean, lse = _in_order(_averages, query, {"exclude": exclude}, ordered, window=window, **inputs)
+    else:
+        mean, lse = _plain_averages(query, points, window, degree, rows, exclude)
+    value, offset, spread, cross = mean.split([values, size, rows * size, rows * values], 1)
+    return Moments(lse, value, offset, spread.unflatten(1, (rows, size)), cross.unflatten(1, (rows, values)))
 
 
 def fit_queries(
@@ -155,41 +164,46 @@ def fit_queries(
 ) -> tuple[Tensor, "LocalFit"]:  # fmt: skip
     """Return the lse (n,) and the local fits at each query (n, d); one kernel computes both if it can run."""
     if ridge is not None and points.tiles is not None and points.line is None:
-        ridge = widen_ridge(ridge, target)
         row_slopes = None if target is None else target.expand(len(query), -1, -1)
         by_query = {"exclude": exclude, "ridge": ridge.expand(len(query), -1), "target": row_slopes}
         lse, *fit = _in_order(_lines, query, by_query, ordered, tiles=points.tiles, window=window)
         return lse, LocalFit(*fit)
-    state = moments(query, points, window, degree=0 if ridge is None else 1, exclude=exclude, ordered=ordered)
+    degree, slopes = (0, 0) if ridge is None else (1, ridge.shape[-1])
+    state = moments(query, points, window, degree=degree, slopes=slopes, exclude=exclude, ordered=ordered)
     return state.lse, local_fit(state, ridge, target)
 
 
 def sensitivity(
-    query: Tensor, points: Points, window: Window, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None = None,
-    ordered: bool = False,
+    query: Tensor, points: Points, window: Window, lse: Tensor, row: Tensor, fit: Tensor, feature_of: NDArray[np.intp],
+    exclude: Tensor | None = None, ordered: bool = False,
 ) -> Tensor:  # fmt: skip
-    r"""Return the derivatives of the local estimates with respect to each log σ_c, (n, d, v), for the Gaussian kernel.
+    r"""Return the derivatives of the local estimates by the log σ of each feature, (n, features, v).
 
-    They are Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), because ∂ log K/∂ log σ_c = δ_c².
+    They are Σ_j w_j δ_j² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), because ∂ log K/∂ log σ = δ² for the Gaussian kernel.
+    `feature_of` (d,) is the feature of each coordinate.
     """
+    feature = torch.from_numpy(feature_of)
     if points.tiles is not None:
         by_query = {"lse": lse, "row": row, "fit": fit, "exclude": exclude}
-        (result,) = _in_order(_sensitivity, query, by_query, ordered, points=points, tiles=points.tiles, window=window)
+        inputs = {"points": points, "tiles": points.tiles, "feature": feature}
+        (result,) = _in_order(_sensitivity, query, by_query, ordered, window=window, **inputs)
         return result
     pieces = []
     for rows in parts(len(query), points.key.numel() + points.value.numel()):
-        delta, score = _scores(query, points, window, rows, exclude)
+        delta, score = scores(query, points, window, rows, exclude)
         share = (score - lse[rows, None].nan_to_num(neginf=0.0)).exp()
-        u, slopes = row[rows], delta[..., : row.shape[1] - 1]
-        lever = u[:, :1] + torch.einsum("nc,nmc->nm", u[:, 1:], slopes)
-        residual = points.value - fit[rows, :1] - torch.einsum("ncv,nmc->nmv", fit[rows, 1:], slopes)
-        pieces.append(torch.einsum("nm,nmc,nmv->ncv", share * lever, delta.square(), residual))
+        u, theta = row[rows], fit[rows]
+        lever = u[:, :1] + torch.einsum("nc,nmc->nm", u[:, 1:], delta[..., : u.shape[1] - 1])
+        residual = points.value - theta[:, :1]
+        residual = residual - torch.einsum("ncv,nmc->nmv", theta[:, 1:], delta[..., : theta.shape[1] - 1])
+        square = delta.new_zeros(*share.shape, int(feature[-1]) + 1).index_add_(2, feature, delta.square())
+        pieces.append(torch.einsum("nm,nmc,nmv->ncv", share * lever, square, residual))
     return torch.cat(pieces)
 
 
 def weights(query: Tensor, points: Points, window: Window) -> Tensor:
     """Return the (n, m) attention weights of the points; all 0 for a query that no key reaches."""
-    return softmax(_scores(query, points, window, slice(None), None)[1], None)[0]
+    return softmax(scores(query, points, window, slice(None), None)[1], None)[0]
 
 
 # --- compiled
@@ -209,15 +223,16 @@ def _in_order(
 
 
 def _averages(
-    query: Tensor, *, exclude: Tensor | None, points: Points, tiles: launch.Tiles, window: Window, degree: int
-) -> tuple[Tensor, Tensor]:
+    query: Tensor, *, exclude: Tensor | None, points: Points, tiles: launch.Tiles, window: Window, degree: int,
+    slopes: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return means and lse of sorted queries, from sorted sums if they are faster, else from all pairs."""
 
     def by_pairs(chosen: Any) -> tuple[Tensor, Tensor]:
         excluded = None if exclude is None else exclude[chosen]
-        return launch.moments(query[chosen], tiles, window.of(chosen), degree, excluded)
+        return launch.moments(query[chosen], tiles, window.of(chosen), degree, slopes, excluded)
 
-    result = _by_sorted_sums(query, points, window, 2 * degree, degree, exclude)
+    result = _by_sorted_sums(query, points, window, degree + slopes, slopes, exclude)
     if result is None:
         return by_pairs(slice(None))
     lse, mass, value = result
@@ -237,13 +252,13 @@ def _lines(
 
 def _sensitivity(
     query: Tensor, *, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None, points: Points,
-    tiles: launch.Tiles, window: Window,
+    tiles: launch.Tiles, window: Window, feature: Tensor,
 ) -> tuple[Tensor]:  # fmt: skip
     """Return the sensitivities of sorted queries, from sorted sums if they are faster, else from all pairs."""
 
     def by_pairs(chosen: Any) -> Tensor:
         terms, excluded = (lse[chosen], row[chosen], fit[chosen]), None if exclude is None else exclude[chosen]
-        return launch.sensitivity(query[chosen], tiles, window.of(chosen), *terms, excluded)
+        return launch.sensitivity(query[chosen], tiles, window.of(chosen), *terms, feature, excluded)
 
     degree = row.shape[1] - 1
     sums = _by_sorted_sums(query, points, window, 2 + 2 * degree, 2 + degree, exclude)
@@ -276,29 +291,28 @@ def _by_sorted_sums(
 
 
 def _plain_averages(
-    query: Tensor, points: Points, window: Window, degree: int, exclude: Tensor | None
+    query: Tensor, points: Points, window: Window, degree: int, slopes: int, exclude: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return for each query a row of the means of y and, for degree 1, of δ, δδᵀ and δy; and the lse."""
-    means, totals = [query.new_zeros(0, points.columns(degree))], [query.new_zeros(0)]
+    size, values = degree * query.shape[1], points.value.shape[1]
+    means, totals = [query.new_zeros(0, values + size + slopes * (size + values))], [query.new_zeros(0)]
     for rows in parts(len(query), points.key.numel() + points.value.numel()):
-        delta, score = _scores(query, points, window, rows, exclude)
+        delta, score = scores(query, points, window, rows, exclude)
         share, *_ = softmax(score, None)
         columns = [share @ points.value]
         if degree:
             weighted = share[..., None] * delta
             columns += [
                 weighted.sum(1),
-                torch.einsum("nmc,nme->nce", weighted, delta).flatten(1),
-                torch.einsum("nmc,mv->ncv", weighted, points.value).flatten(1),
+                torch.einsum("nmc,nme->nce", weighted[..., :slopes], delta).flatten(1),
+                torch.einsum("nmc,mv->ncv", weighted[..., :slopes], points.value).flatten(1),
             ]
         means.append(torch.cat(columns, 1))
         totals.append(score.logsumexp(1))
     return torch.cat(means), torch.cat(totals)
 
 
-def _scores(
-    query: Tensor, points: Points, window: Window, rows: slice, exclude: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def scores(query: Tensor, points: Points, window: Window, rows: slice, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return δ and the logarithm of the unnormalised weights, of some queries with all keys."""
     scale = 1 / window.of(rows).bandwidth  # multiplied, as in the compiled kernels
     delta = (points.key - query[rows, None]) * (scale if scale.ndim == 1 else scale[:, None])
@@ -313,11 +327,11 @@ def _scores(
 
 
 class LocalFit(NamedTuple):
-    """The local fits at n queries, with k = 1 for the constant order and 1 + d for the linear one.
+    """The local fits at n queries, with p slopes and q − p more slopes that equal those of the plane.
 
     Attributes:
-        row: (n, k), u: the estimate is Σ_j w_j (u·z_j) y_j.
-        theta: (n, k, v), θ; the first is the estimate.
+        row: (n, 1 + p), u: the estimate is Σ_j w_j (u·z_j) y_j.
+        theta: (n, 1 + q, v), θ; the first is the estimate.
     """
 
     row: Tensor
@@ -350,13 +364,19 @@ class _Centred(NamedTuple):
 def local_fit(state: Moments, ridge: Tensor | None, target: Tensor | None = None) -> LocalFit:
     """Return the local constants, or with a ridge Λ S_0, (p,) or (n, p), the local lines over the first p coordinates.
 
-    The ridge shrinks the slopes to `target`, (p, v) or (n, p, v); None for 0. Coordinates of `target` beyond the ridge
-    get exactly these slopes.
+    The ridge shrinks the slopes to `target`, (q, v) or (n, q, v) with q ≥ p; None for 0. Coordinates of `target`
+    beyond the ridge get exactly these slopes.
     """
     if ridge is None:
         return LocalFit(torch.ones_like(state.lse)[:, None], state.value[:, None])
-    ridge = widen_ridge(ridge, target)
     slopes = ridge.shape[-1]
+    held = state.value.new_zeros(len(state.lse), 0, state.value.shape[1])
+    if target is not None and target.shape[-2] > slopes:
+        size = target.shape[-2]
+        held = target[..., slopes:, :].expand(len(state.lse), -1, -1)
+        value = state.value - (held * state.offset[:, slopes:size, None]).sum(1)
+        cross = state.cross[:, :slopes] - state.spread[:, :slopes, slopes:size] @ held
+        state, target = state._replace(value=value, cross=cross), target[..., :slopes, :]
     centred = _centred(state, slopes)
     offset = centred.offset[..., None]
     cross = centred.cross if target is None else centred.cross - centred.spread @ target
@@ -365,9 +385,7 @@ def local_fit(state: Moments, ridge: Tensor | None, target: Tensor | None = None
     slope = slope if target is None else slope + target
     height = state.value - (slope * offset).sum(1)
     first = 1 + (centred.offset * lean).sum(1, keepdim=True)
-    without_slope = state.spread.shape[1] - slopes
-    row, theta = torch.cat([first, -lean], 1), torch.cat([height[:, None], slope], 1)
-    return LocalFit(pad(row, (0, without_slope)), pad(theta, (0, 0, 0, without_slope)))
+    return LocalFit(torch.cat([first, -lean], 1), torch.cat([height[:, None], slope, held], 1))
 
 
 def without_unseen(state: Moments, joined: Joined, query: Tensor, bandwidth: Tensor, squared: bool = False) -> Moments:

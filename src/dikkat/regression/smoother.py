@@ -54,6 +54,7 @@ from dikkat.regression.local import (
     moments,
     noise_share,
     parts,
+    pick_points,
     points_of,
     ridge_at,
     ridge_of,
@@ -69,7 +70,6 @@ _ERROR_WIDTH = 2.0  # the bandwidth for errors over that for values
 _ENOUGH_ROWS, _MAX_WIDENINGS = 50.0, 20  # rows for a distribution of errors; steps to widen their window
 _MIN_DEGREES_OF_FREEDOM = 1e-5  # minimum residual degrees of freedom a row; with fewer the fit interpolates
 _MIN_FREEDOM = 0.5  # degrees of freedom below which a 95 % quantile exceeds 600 standard errors and has no use
-_UNTESTED_WEIGHT = 1e-300  # the weight, among errors, of a row that no fold tests
 _NO_SLOPE = -60.0  # log S_0 below which the ridge removes every slope
 
 
@@ -117,7 +117,7 @@ class Smoother:
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
-            state = moments(chunk, self._points, window, degree=self.degree)
+            state = moments(chunk, self._points, window, degree=self.degree, slopes=self.joined.num_numeric)
             state = without_unseen(state, self.joined, chunk, window.bandwidth)
             return local_fit(state, *self._ridge_and_slopes(window)).estimate, state.lse
 
@@ -135,7 +135,8 @@ class Smoother:
             window = self._window(queries)
             ridge = self._ridge_and_slopes(window)[0]
             target = self.trend.over(window.bandwidth, self.trend.without[excluded]) if self.shrinks else None
-            state = moments(queries, self._double, window, degree=self.degree, exclude=excluded)
+            numbers = self.joined.num_numeric
+            state = moments(queries, self._double, window, degree=self.degree, slopes=numbers, exclude=excluded)
             state = without_unseen(state, self.joined, queries, window.bandwidth)
             return local_fit(state, ridge, target).estimate[:, 0], state.lse
 
@@ -204,22 +205,25 @@ class Smoother:
 
         return self._in_chunks(np.hstack([query, self.nearest(query) @ self.joined.x]), self._double, work)
 
-    def errors_near(self, query: Array, count: Array) -> Iterator[tuple[slice, Array]]:
-        """Yield slices of queries, and the probability (n, m) of each unique row's error for a new value.
+    def errors_near(self, query: Array, unique: NDArray[np.intp], count: Array) -> Iterator[tuple[slice, Array]]:
+        """Yield slices of queries, and the probability (n, m) of the errors of m unique rows for a new value.
+
+        `unique` (m,) are the indices of these rows, and `count` (m,) their weights.
 
         The probabilities add up to less than 1: an unknown error has the rest.
         """
 
         def find_mean_point(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
-            state = moments(chunk, self._double, window, degree=1)
+            state = moments(chunk, self._double, window, degree=1, slopes=0)
             return chunk + state.offset * window.bandwidth, state.lse
 
         mean_points, lse = self._in_chunks(query, self._double, find_mean_point)
         if (isolated := ~np.isfinite(lse)).any():
             mean_points[isolated] = self.nearest(query[isolated]) @ self.joined.x
-        error_points = Points(self._double.key, self._double.value, torch.tensor(count).clamp(min=_UNTESTED_WEIGHT))
-        for rows in parts(len(mean_points), self.joined.x.size):
+        error_points = pick_points(self._double, unique)
+        error_points = Points(error_points.key, error_points.value, torch.tensor(count))
+        for rows in parts(len(mean_points), error_points.key.numel()):
             chunk = torch.tensor(mean_points[rows])
             window = self._window(chunk, _ERROR_WIDTH)
             window = replace(window, bandwidth=window.bandwidth.expand(len(chunk), -1).contiguous())
@@ -287,7 +291,7 @@ class Smoother:
         """Return z − Σ_j l_j z_j, (n, p): the derivative of an estimate by each slope of the plane."""
         numbers, size = slice(self.joined.num_numeric), len(self.trend.spread)
         offset = state.offset[:, :size, None]
-        spread = state.spread[:, :size, numbers] - offset @ state.offset[:, None, numbers]
+        spread = state.spread[:, numbers, :size].mT - offset @ state.offset[:, None, numbers]
         rest = offset + spread @ fit.row[:, 1 : 1 + self.joined.num_numeric, None]  # Σ_j l_j δ_j
         return -rest[..., 0] * window.bandwidth[..., :size] / self.trend.spread
 
@@ -299,7 +303,7 @@ class Smoother:
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
-            state = moments(chunk, self._double, window, degree=1)
+            state = moments(chunk, self._double, window, degree=1, slopes=0)
             return self._errors(chunk + state.offset * window.bandwidth)[1:]
 
         return self._in_chunks(query, self._double, work)
@@ -335,7 +339,8 @@ class Smoother:
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk)
-            state = moments(chunk, self._double, window, degree=1 if self.shrinks else self.degree)
+            degree = 1 if self.shrinks else self.degree
+            state = moments(chunk, self._double, window, degree=degree, slopes=self.joined.num_numeric)
             fit = local_fit(state, *self._ridge_and_slopes(window))
             slope_share = self._slope_shares(state, fit, window) if self.shrinks else fit.row[:, :0]
             return state.lse, fit.row[:, 0], slope_share
@@ -398,7 +403,7 @@ class Smoother:
 
     def _line_moments(self, chunk: Tensor, window: Window) -> Moments:
         """Return the moments of degree 1 in float64, with log S_0 as without unseen categories."""
-        state = moments(chunk, self._double, window, degree=1)
+        state = moments(chunk, self._double, window, degree=1, slopes=self.joined.num_numeric)
         return without_unseen(state, self.joined, chunk, window.bandwidth, window.squared)
 
     def _deviation(self, points: Tensor, open_variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -263,48 +263,57 @@ def _add_means(
 def _add_lines(
     call: Call, row: Pointer, value: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer, zero: Any
 ) -> None:
-    """Add, by feature, to the columns Σ w δ, Σ w δ δᵀ on and above the diagonal, and Σ w δ y, after the means."""
-    lanes, size, values = lanes_of(zero), call.features, call.values
+    """Add, after the means, Σ w δ, Σ w δ δᵀ on and above the diagonal, and Σ w δ y for each of the first `slopes`.
+
+    The columns of the coordinates from `slopes` to `held` are Σ w δ.
+    """
+    lanes, held, values = lanes_of(zero), call.held, call.values
     tile_keys = TILE * lanes
     column = 1 + values
-    for c in range(size):
+    for c in range(call.slopes):
         delta_c = at(delta, c * tile_keys)
         _times(weights, delta_c, weighted, zero)
         tile = (load(weighted, 0) + load(weighted, lanes)) + (load(weighted, 2 * lanes) + load(weighted, 3 * lanes))
         store(row, column * lanes, load(row, column * lanes) + tile)
         column += 1
-        for e in range(c, size):
+        for e in range(c, held):
             _add(row, column, weighted, at(delta, e * tile_keys), zero)
             column += 1
         for k in range(values):
             _add(row, column, weighted, at(value, k * tile_keys), zero)
             column += 1
+    for c in range(call.slopes, held):
+        _add(row, column, weights, at(delta, c * tile_keys), zero)
+        column += 1
 
 
 @inlined
 def _add_sensitivity(
     call: Call, i: int, row: Pointer, value: Pointer, delta: Pointer, weights: Pointer, weighted: Pointer, zero: Any
 ) -> None:
-    """Add to the columns Σ w δ_c² (u·z)(y − zᵀθ), by feature."""
-    lanes, size, values = lanes_of(zero), call.features, call.values
-    tile_keys = TILE * lanes
-    terms = 1 + size if call.degree != 0 else 1
-    lever, fit = at(pointer(call.row, zero), i * terms), at(pointer(call.fit, zero), i * terms * values)
+    """Add to the columns Σ w δ² (u·z)(y − zᵀθ), with δ² the sum over the coordinates of a feature."""
+    lanes, size, values, slopes, held = lanes_of(zero), call.features, call.values, call.slopes, call.held
+    tile_keys, feature = TILE * lanes, pointer(call.feature, np.int64(0))
+    lever, fit = at(pointer(call.row, zero), i * (1 + slopes)), at(pointer(call.fit, zero), i * (1 + held) * values)
     for offset in range(0, tile_keys, lanes):
         u = spread(lever, 0)
-        for c in range(terms - 1):
+        for c in range(slopes):
             u += spread(lever, 1 + c) * load(delta, c * tile_keys + offset)
         u = u * load(weights, offset)
         for k in range(values):
             residual = load(value, k * tile_keys + offset) - spread(fit, k)
-            for c in range(terms - 1):
+            for c in range(held):
                 residual = residual - spread(fit, (1 + c) * values + k) * load(delta, c * tile_keys + offset)
             store(weighted, k * tile_keys + offset, u * residual)
     for c in range(size):
         delta_c = at(delta, c * tile_keys)
         _times(delta_c, delta_c, delta_c, zero)
-        for k in range(values):
-            _add(row, c * values + k, delta_c, at(weighted, k * tile_keys), zero)
+        if c > 0 and feature[c] == feature[c - 1]:
+            for offset in range(0, tile_keys, lanes):
+                store(delta_c, offset, load(delta_c, offset) + load(delta, (c - 1) * tile_keys + offset))
+        if c == size - 1 or feature[c] != feature[c + 1]:
+            for k in range(values):
+                _add(row, feature[c] * values + k, delta_c, at(weighted, k * tile_keys), zero)
 
 
 # --- tasks
@@ -422,8 +431,9 @@ def _finish(call: Call, out: Pointer, peak: float, row: Pointer, fixed: bool, ze
 
 @inlined
 def _column(call: Call, c: int) -> int:
-    """Return the index of the first mean of feature `c` in a row of moments."""
-    return 1 + call.values + c * (1 + call.values + call.features) - c * (c - 1) // 2
+    """Return the index of the first mean of coordinate `c` in a row of moments."""
+    full = min(c, call.slopes)
+    return 1 + call.values + full * (1 + call.values + call.held) - full * (full - 1) // 2 + c - full
 
 
 @inlined
@@ -437,17 +447,17 @@ def _is_flat(call: Call, means: Pointer, c: int) -> bool:
 @inlined
 def _fit(call: Call, work: Work, i: int, zero: Any) -> None:
     """Write the log-sum-exp, u and θ of a row's local line (`dikkat.regression.local`), from its means."""
-    means, right, values, slopes = work.means, work.right, call.values, call.slopes
-    terms, width = 1 + call.features, 1 + call.values
-    out = at(pointer(call.moments, zero), i * (1 + terms * width))
-    for c in range(1 + terms * width):
+    means, right, values, slopes, held = work.means, work.right, call.values, call.slopes, call.held
+    width, outputs = 1 + call.values, 2 + call.slopes + (1 + call.held) * call.values
+    out = at(pointer(call.moments, zero), i * outputs)
+    for c in range(outputs):
         out[c] = zero
     lse = means[0] * math.log(2.0)
-    row, theta = at(out, 1), at(out, 1 + terms)
+    row, theta = at(out, 1), at(out, 2 + slopes)
     out[0], row[0] = lse, 1
     for k in range(values):
         theta[k] = means[1 + k]
-    is_far, target = lse < call.far_lse, at(pointer(call.target, zero), i * slopes * values)
+    is_far, target = lse < call.far_lse, at(pointer(call.target, zero), i * held * values)
     if is_far and call.target == 0:
         return
     if not is_far:
@@ -464,20 +474,24 @@ def _fit(call: Call, work: Work, i: int, zero: Any) -> None:
         lean = zero if is_far else right[c * width + values] * scaling
         row[1 + c] = -lean
         row[0] += lean * offset
+    for c in range(slopes, held):
+        for k in range(values):
+            theta[(1 + c) * values + k] = target[c * values + k]
+            theta[k] -= target[c * values + k] * (means[_column(call, c)] / call.unit)
 
 
 @inlined
 def _centre(call: Call, work: Work, i: int, inverse_mass: float, zero: Any) -> None:
     """Write the system of a line about its mean offset, in units of second moment 1, and its right sides."""
     means, system, right, scaling, unit = work.means, work.system, work.right, work.scaling, call.unit
-    values, slopes, width = call.values, call.slopes, 1 + call.values
-    ridge, target = at(pointer(call.ridge, zero), i * slopes), at(pointer(call.target, zero), i * slopes * values)
+    values, slopes, held, width = call.values, call.slopes, call.held, 1 + call.values
+    ridge, target = at(pointer(call.ridge, zero), i * slopes), at(pointer(call.target, zero), i * held * values)
     for c in range(slopes):
         column = _column(call, c)
         offset, second = means[column] / unit, means[column + 1] / unit**2
         flat = _is_flat(call, means, c)
         scaling[c] = zero if second == 0 or (flat and ridge[c] == 0) else 1 / math.sqrt(second)
-        cross = column + 1 + call.features - c
+        cross = column + 1 + held - c
         for k in range(values):
             right[c * width + k] = zero if flat else (means[cross + k] / unit - offset * means[1 + k]) * scaling[c]
         right[c * width + values] = offset * scaling[c]
@@ -491,6 +505,10 @@ def _centre(call: Call, work: Work, i: int, inverse_mass: float, zero: Any) -> N
                     right[c * width + k] -= spread * target[e * values + k] * scaling[c]
                     if e < c:
                         right[e * width + k] -= spread * target[c * values + k] * scaling[e]
+        for e in range(slopes, held):  # their slopes are the target
+            spread = means[column + 1 + e - c] / unit**2 - offset * (means[_column(call, e)] / unit)
+            for k in range(values):
+                right[c * width + k] -= zero if flat else spread * target[e * values + k] * scaling[c]
         system[c * slopes + c] += call.second_ridge + min(ridge[c] * inverse_mass * scaling[c] * scaling[c], LARGEST)
 
 

@@ -150,20 +150,26 @@ def line(key: Tensor, value: Tensor, weight: Tensor) -> Line | None:
     return Line(key[:, 0].contiguous(), value.mT.contiguous(), weight.contiguous(), float(weight.sum()))
 
 
-def moments(query: Tensor, points: Tiles, window: Window, degree: int, exclude: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return for each query a row of the means of y and, for degree 1, of δ, δδᵀ and δy; and the lse (n,)."""
+def moments(
+    query: Tensor, points: Tiles, window: Window, degree: int, slopes: int, exclude: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return for each query a row of the means of y and, for degree 1, of δ, δδᵀ and δy; and the lse (n,).
+
+    The means of δδᵀ and δy are of the first `slopes` rows.
+    """
     size, values = points.key.shape[1], points.value.shape[1]
-    columns = 1 + values + degree * (size + size * (size + 1) // 2 + size * values)
-    result = _average(query, points, window, exclude, columns, degree=degree)
+    columns = 1 + values + degree * (size + _products(slopes, size, values))
+    result = _average(query, points, window, exclude, columns, degree=degree, slopes=slopes, held=size)
     lse, means = result[:, 0] * math.log(2), result[:, 1:]
     if not degree:
         return means, lse
     # Undo the kernel's order by feature, and its unit.
-    value, *cols = means.split([values, *(wide for c in range(size) for wide in (1, size - c, values))], 1)
-    offset, cross, spread = torch.cat(cols[::3], 1), torch.cat(cols[2::3], 1), query.new_empty(len(query), size, size)
+    blocks = [wide for c in range(slopes) for wide in (1, size - c, values)]
+    value, *cols, rest = means.split([values, *blocks, size - slopes], 1)
+    offset, cross = torch.cat([*cols[::3], rest], 1), torch.cat([value[:, :0], *cols[2::3]], 1)
+    spread, unit = query.new_empty(len(query), slopes, size), _unit(window)
     for c, upper in enumerate(cols[1::3]):
-        spread[:, c, c:], spread[:, c:, c] = upper, upper
-    unit = _unit(window)
+        spread[:, c, c:], spread[:, c:, c] = upper, upper[:, : slopes - c]
     return torch.cat([value, offset / unit, spread.flatten(1) / unit**2, cross / unit], 1), lse
 
 
@@ -179,36 +185,48 @@ def fit_lines(
         window: The kernel and its bandwidth.
         exclude: (n,), the key that each query does not see, or −1.
         ridge: (n, p), Λ S_0, which shrinks the first p slopes to `target`.
-        target: (n, p, v), or None for 0.
+        target: (n, q, v) with q ≥ p, or None for 0. Slopes from p to q equal the target.
         second_ridge: ε.
 
     Returns:
-        lse (n,), log S_0; u (n, k), with k = 1 + d: the estimate is Σ_j w_j (u·z_j) y_j; θ (n, k, v), the height and
-        slopes of the line of each output.
+        lse (n,), log S_0; u (n, 1 + p): the estimate is Σ_j w_j (u·z_j) y_j; θ (n, 1 + q, v), the height and slopes of
+        the line of each output.
     """
-    size, values, limits = points.key.shape[1], points.value.shape[1], torch.finfo(query.dtype)
-    terms, columns = 1 + size, 1 + values + size + size * (size + 1) // 2 + size * values
+    slopes, values, limits = ridge.shape[1], points.value.shape[1], torch.finfo(query.dtype)
+    held = slopes if target is None else target.shape[1]
+    columns = 1 + values + held + _products(slopes, held, values)
     operands = {"ridge": ridge} | ({} if target is None else {"target": target})
     result = _average(
-        query, points, window, exclude, columns, 1 + terms * (1 + values), operands, degree=1, lines=True,
-        slopes=ridge.shape[1], second_ridge=second_ridge, rounding=32 * limits.eps, far_lse=math.log(limits.tiny),
+        query, points, window, exclude, columns, 2 + slopes + (1 + held) * values, operands, degree=1, lines=True,
+        slopes=slopes, held=held, second_ridge=second_ridge, rounding=32 * limits.eps, far_lse=math.log(limits.tiny),
     )  # fmt: skip
-    lse, row, theta = result.split([1, terms, terms * values], 1)
-    return lse[:, 0], row, theta.unflatten(1, (terms, values))
+    lse, row, theta = result.split([1, 1 + slopes, (1 + held) * values], 1)
+    return lse[:, 0], row, theta.unflatten(1, (1 + held, values))
+
+
+def _products(slopes: int, held: int, values: int) -> int:
+    """Return the number of products δδᵀ, on and above the diagonal, and δy of the first `slopes` coordinates."""
+    return slopes * held - slopes * (slopes - 1) // 2 + slopes * values
 
 
 def sensitivity(
-    query: Tensor, points: Tiles, window: Window, lse: Tensor, row: Tensor, fit: Tensor, exclude: Tensor | None
-) -> Tensor:
-    """Return Σ_j w_j δ_jc² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, d, v): u is `row`, θ is `fit`."""
-    size, values = points.key.shape[1], points.value.shape[1]
-    unit, operands = _unit(window), {"lse": lse / math.log(2)}
+    query: Tensor, points: Tiles, window: Window, lse: Tensor, row: Tensor, fit: Tensor, feature: Tensor,
+    exclude: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Return Σ_j w_j δ_j² (u·z_j)(y_j − z_jᵀθ) with z = (1, δ), (n, features, v): u is `row`, θ is `fit`.
+
+    `feature` (d,) ascends from 0: δ² is the sum over the coordinates of a feature.
+    """
+    values, features = points.value.shape[1], int(feature[-1]) + 1
+    unit, operands = _unit(window), {"lse": lse / math.log(2), "feature": feature}
     for name, terms in (("row", row.clone()), ("fit", fit.clone())):
         terms[:, 1:] /= unit  # the kernel's δ is larger by the unit, so that u·z and zᵀθ stay equal
         operands[name] = terms
-    degree = int(row.shape[1] > 1)
-    result = _average(query, points, window, exclude, size * values, operands=operands, degree=degree)
-    return result.reshape(len(query), size, values) / unit**2
+    slopes, held = row.shape[1] - 1, fit.shape[1] - 1
+    result = _average(
+        query, points, window, exclude, features * values, operands=operands, degree=1, slopes=slopes, held=held
+    )
+    return result.reshape(len(query), features, values) / unit**2
 
 
 def _run(call: CallRecord, kernel: Any, tasks: int, first: int, keys: int, **regions: int) -> None:

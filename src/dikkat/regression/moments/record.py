@@ -13,8 +13,8 @@ LARGEST = 1e30
 
 CALL = Record(
     numbers="query key value weight scale low high group_low group_high mass lse row fit ridge target moments",
-    integers="exclude",
-    whole="rows queries features values tiles boxes groups columns degree gaussian squared stride lines slopes",
+    integers="exclude feature",
+    whole="rows queries features values tiles boxes groups columns degree gaussian squared stride lines slopes held",
     real="tolerance unit second_ridge rounding far_lse",  # the tolerance's logarithm, of base 2
     regions="sums weights weighted delta distances tails prices peaks spent row_distances transposed scales means"
     " system right scaling",

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -52,6 +53,17 @@ def test_only_the_named_heads_change(model, x):
         model(x)
     cut = [[float(trace[layer, head].weights[..., 3, 1]) == 0 for head in range(HEADS)] for layer in range(3)]
     assert cut == [[False, False], [True, False], [False, True]]
+
+
+@pytest.mark.parametrize("heads", [np.array([[1, 0]]), torch.tensor([[1, 0]]), [[1, 0]], [(np.int64(1), np.int32(0))]])
+def test_heads_may_be_numbers_of_numpy_and_pytorch(model, x, heads):
+    with dikkat.change(model, heads=heads, cut=True):
+        changed = model(x)
+    with dikkat.change(model, layers=np.int64(1), heads=torch.tensor(0), cut=True):
+        assert torch.equal(changed, model(x))
+    with dikkat.record(model, heads=[np.int64(1)], layers=[np.int64(2)], weights=True) as trace:
+        model(x)
+    assert trace[np.int64(2)].heads.tolist() == [1]
 
 
 def test_queries_without_a_span_keep_their_output_and_are_counted(model, x):

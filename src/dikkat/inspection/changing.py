@@ -17,6 +17,7 @@ from dikkat.inspection.observation import NotSeenError, Watcher, check_model, no
 from dikkat.inspection.origins import Streams
 from dikkat.inspection.request import Span, range_of, span_positions
 from dikkat.inspection.trace import Trace
+from dikkat.inspection.whole_numbers import as_python
 
 Position = int | str | slice
 Pair = tuple[Position, Position]
@@ -193,6 +194,7 @@ class _Changer(Watcher):
 
 def _split_heads(layers: Layers | None, heads: Any) -> list[tuple[Layers | None, tuple[int, ...] | None]]:
     """Return layers and their changed heads."""
+    heads = as_python(heads)
     if heads is None or type(heads) is int:
         return [(layers, None if heads is None else (heads,))]
     if not isinstance(heads, Sequence) or isinstance(heads, str) or not heads:
@@ -203,7 +205,7 @@ def _split_heads(layers: Layers | None, heads: Any) -> list[tuple[Layers | None,
         raise ValueError(f"heads: got pairs (layer, head) and layers={layers!r}; expected only the pairs")
     by_layer: dict[Layers | None, tuple[int, ...]] = {}
     for pair in heads:
-        if not isinstance(pair, tuple) or len(pair) != 2 or any(type(number) is not int for number in pair):
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or any(type(number) is not int for number in pair):
             raise TypeError(f"heads: got {pair!r}; expected a pair (layer, head) of whole numbers")
         by_layer[pair[0]] = (*by_layer.get(pair[0], ()), pair[1])
     return [*by_layer.items()]

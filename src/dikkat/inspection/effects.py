@@ -20,6 +20,7 @@ from dikkat.inspection.origins import Streams
 from dikkat.inspection.recording import record
 from dikkat.inspection.tables import make_frame, scores_columns
 from dikkat.inspection.trace import Trace
+from dikkat.inspection.whole_numbers import as_python
 from dikkat.show.positions import Tokens
 
 # A call: the name of its module, and how many calls the module made before.
@@ -84,6 +85,7 @@ def effects(
         >>> len(table["effect"]), len(table["estimate"])  # two layers of four heads
         (8, 8)
     """
+    target = as_python(target)
     if not callable(target) and type(target) is not int:
         raise TypeError(f"target: got {type(target).__name__}; expected a function of the output, or a logit's index")
     if is_transformed() or torch.is_inference_mode_enabled():

@@ -28,7 +28,7 @@ _PIECE = 2**20
 def fits(problem: Problem) -> bool:
     """Return whether a call is a causal dot product of all queries, without other restrictions than numbers of keys."""
     restrictions = problem.restrictions
-    others = (restrictions.lens, restrictions.starts, restrictions.mask, restrictions.bias, restrictions.exclude)
+    hiding = (restrictions.lens, restrictions.starts, restrictions.mask, restrictions.bias, restrictions.exclude)
     return (
         problem.pair == "inner"
         and not (problem.softcap or problem.dropout or problem.sink is not None)
@@ -37,7 +37,7 @@ def fits(problem: Problem) -> bool:
         and on_cpu(problem.query)
         and restrictions.causal
         and restrictions.queries == restrictions.keys > 0
-        and all(tensor is None for tensor in others)
+        and all(tensor is None for tensor in hiding)
         and (restrictions.key_bias is None or bool(restrictions.key_bias.isfinite().all()))
         and are_finite(problem.query, problem.key, problem.value)
     )
@@ -116,10 +116,10 @@ def _with_feature(problem: Problem) -> Tensor:
 def _mean_of_span(problem: Problem, span: slice) -> Tensor:
     """Return the mean values (..., n − start, d_v) of a span of keys, for the queries from its start on."""
     after = slice(span.stop, problem.restrictions.queries)
-    parts = [_part(problem, span, span, causal=True)]
+    means = [_part(problem, span, span, causal=True)]
     if after.start < after.stop:
-        parts.append(_part(problem, after, span, causal=False))
-    return torch.cat(parts, -2)
+        means.append(_part(problem, after, span, causal=False))
+    return torch.cat(means, -2)
 
 
 def _part(problem: Problem, queries: slice, keys: slice, *, causal: bool) -> Tensor:
@@ -129,8 +129,8 @@ def _part(problem: Problem, queries: slice, keys: slice, *, causal: bool) -> Ten
     restrictions = Restrictions(
         **sizes, device=problem.query.device, causal=causal, key_bias=None if bias is None else bias[..., keys]
     )
-    part = problem.unchecked_copy(
+    restricted = problem.unchecked_copy(
         query=problem.query[..., queries, :], key=problem.key[..., keys, :], value=problem.value[..., keys, :],
         restrictions=restrictions, kept=None, packed=None, wants_weights=False,
     )  # fmt: skip
-    return _with_feature(part)
+    return _with_feature(restricted)

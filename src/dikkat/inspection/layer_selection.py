@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from dikkat.inspection.whole_numbers import as_python
+
 Layers = int | str | Sequence[int | str]
 
 
@@ -43,6 +45,7 @@ def select_layers(model: nn.Module, layers: Layers | None) -> dict[int | str | N
     modules = {uncompiled_name(path): module for path, module in model.named_modules()}
     if layers is None:
         return {None: LayerChoice(None, modules)}
+    layers = as_python(layers)
     entries = [layers] if isinstance(layers, int | str) else list(layers) if isinstance(layers, Sequence) else [layers]
     if not entries:
         raise ValueError("layers: got none; expected a name, a number or a pattern, or several in a list")

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dikkat._core.summary import Asked
+from dikkat.inspection.whole_numbers import as_python
 from dikkat.scores import check_size
 from dikkat.show.blocks import find_groups, matching_tokens, positions_outside, recorded_side
 from dikkat.show.positions import TokenList, Tokens, tokens_of
@@ -383,7 +384,7 @@ class Spans:
 
 
 def _indices(name: str, value: object) -> list[int]:
-    indices = value.tolist() if isinstance(value, Tensor) else value
+    indices: Any = as_python(value)
     indices = [indices] if type(indices) is int and name != "rows" else () if indices is None else indices
     if name == "queries" and isinstance(indices, slice):
         return []

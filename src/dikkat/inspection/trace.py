@@ -22,6 +22,7 @@ from dikkat.inspection.page_layers import content_of_page
 from dikkat.inspection.relevance import rolled_out
 from dikkat.inspection.request import Inspection
 from dikkat.inspection.trace_files import describe_tokens, is_call, parse_spans, parse_tokens
+from dikkat.inspection.whole_numbers import as_python
 from dikkat.show.positions import Grid, Times, TokenList, Tokens, describe_counts, of_only_element, tokens_of
 from dikkat.show.views import views_of
 from dikkat.storage.files import parse_json, read_regular, write_whole
@@ -176,6 +177,7 @@ class Trace:
             IndexError: There are fewer calls, layers or heads.
             ValueError: A module or layer has several calls, and no index was passed.
         """
+        key = as_python(key)
         if isinstance(key, int):
             return self._layer(key)[1]
         if isinstance(key, tuple):

@@ -260,15 +260,15 @@ class _Cubic(NamedTuple):
             system = design.mT @ (local.share[..., None] * design)
             second = system.diagonal(dim1=1, dim2=2)
             ridge = ridge + torch.where(second > 0, least_ridge(torch.float64) * second, 1.0)
-            wanted = torch.zeros(len(z), design.shape[2], 2, dtype=torch.float64)
-            wanted[:, 0, 0], wanted[:, 1 + c, 1] = 1, 1 / (size[:, c] * local.bandwidth[:, c])
+            conditions = torch.zeros(len(z), design.shape[2], 2, dtype=torch.float64)
+            conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, 1 / (size[:, c] * local.bandwidth[:, c])
             scale = (second + ridge).sqrt()[..., None]  # a ridge may be 10³⁰
             system = (system + torch.diag_embed(ridge)) / scale / scale.mT
             system[~local.reached] = torch.eye(system.shape[1]).double()
-            solved = torch.linalg.solve(system, wanted / scale) / scale
+            solved = torch.linalg.solve(system, conditions / scale) / scale
             rows = (local.share[..., None] * (design @ solved)).mT  # (k, 2, m), NaN if no row is in reach
-            place = (torch.tensor(query[chunk, : len(unit)]) - origin) / unit
-            target = torch.stack([place, (torch.arange(len(unit)) == c).expand_as(place) / unit], 1)
+            position = (torch.tensor(query[chunk, : len(unit)]) - origin) / unit
+            target = torch.stack([position, (torch.arange(len(unit)) == c).expand_as(position) / unit], 1)
             masses.append(local.lse.exp().numpy())
             pieces.append((rows + smoother.shrinks * (target - rows @ scaled_x) @ trend.row.mT).numpy())
         row = np.concatenate(pieces)
@@ -291,11 +291,11 @@ def _minimum(at: Array, curve: _Cubic, level: float) -> tuple[float, float, floa
     draws *= np.sqrt(freedom / random.chisquare(freedom, _DRAWS))
     outside, step = (1 - level) / 2, (at[1] - at[0]) / 2
     ends = np.quantile(at[(height[:, None] + draws).argmin(0)], [outside, 1 - outside], method="inverted_cdf")
-    left, right = max(float(ends[0] - step), float(at[0])), min(float(ends[1] + step), float(at[-1]))
+    lower, upper = max(float(ends[0] - step), float(at[0])), min(float(ends[1] + step), float(at[-1]))
     k = best if slope[best] >= 0 else best + 1  # the slope crosses 0 between k − 1 and k
     crosses = 0 < k < len(at) and slope[k - 1] < 0 <= slope[k]
     value = at[k - 1] - 2 * step * slope[k - 1] / (slope[k] - slope[k - 1]) if crosses else at[best]
-    return min(max(float(value), left), right), left, right
+    return min(max(float(value), lower), upper), lower, upper
 
 
 def _difference_band(curves: list[_Cubic], level: float) -> tuple[Array, Array]:

@@ -261,6 +261,12 @@ export class Places {
     return { full: this.signed ? full : Math.max(full, FLAT / values.length), gamma: 2 ** Number(this.contrast.input.value), signed: this.signed };
   }
 
+  /** The smallest weight with an outline, of sorted sizes. The page's codes make nearly equal weights equal: those have none. */
+  private outlinedFrom(sizes: Float32Array, least: number): number {
+    const [from, next] = [1, 2].map((times) => sizes.at(-Math.ceil(times * OUTLINED * sizes.length)) ?? 0) as [number, number];
+    return Math.max(from > next ? from : sizes.find((size) => size > from) ?? Infinity, least);
+  }
+
   // --- showing
 
   /** Draws the weights of a spot in some heads, and returns them in words. */
@@ -283,7 +289,7 @@ export class Places {
     const inside = this.sizesOf(shown, shownSide, true, null);
     const look: Omit<Look, "values" | "mark"> = {
       scale, opacity: Number(this.opacity.input.value), hidden: this.hide.input.checked && shownSide === 1, sinks: shownSide === 1 ? sinks : null,
-      outlined: this.outline.input.checked && inside.at(-1) ? Math.max(inside.at(-Math.ceil(OUTLINED * inside.length))!, this.signed || shownSide === 0 ? Number.MIN_VALUE : 1 / shown.length) : Infinity,
+      outlined: this.outline.input.checked ? this.outlinedFrom(inside, this.signed || shownSide === 0 ? Number.MIN_VALUE : 1 / shown.length) : Infinity,
     };
     for (const { sides, picture } of this.pictures) {
       picture.show({ ...look, values: sides.includes(shownSide) ? shown : null, mark: spot && sides.includes(spot[0]) ? spot[1] : null });
@@ -344,8 +350,9 @@ export class Places {
 
   private said(values: Float32Array, side: Side, spot: Spot | null): string {
     const sizes = values.map(Math.abs);
-    const least = sizes.slice().sort().at(-SAID) ?? 0;
-    const most = [...values.keys()].filter((position) => sizes[position] && sizes[position] >= least).sort((one, other) => sizes[other]! - sizes[one]!).slice(0, SAID)
+    const [least, largest] = [-SAID, -1].map((rank) => sizes.slice().sort().at(rank) ?? 0) as [number, number];
+    const even = largest ? sizes.filter((size) => size === largest).length : 0;
+    const most = even > SAID ? t("place-even", even, this.percent(largest)) : [...values.keys()].filter((position) => sizes[position] && sizes[position] >= least).sort((one, other) => sizes[other]! - sizes[one]!).slice(0, SAID)
       .map((position) => `${this.name([side, position])} (${this.percent(values[position]!)})`).join(" · ") || "—";
     return spot ? t(spot[0] ? "place-said-by" : "place-said", this.name(spot), most) : t("place-said-mean", most);
   }

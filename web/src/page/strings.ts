@@ -316,6 +316,7 @@ const TABLE = {
   "place-pooled": ["Each weight is the mean of a block of {} × {0} patches.", "Her ağırlık {} × {0} yamalık bir öbeğin ortalamasıdır.", "每个权重是 {} × {0} 个图块的平均。"],
   "place-legend": ["Colours from {} (dark) to {} (bright)", "Renkler: {} (koyu) – {} (parlak)", "颜色：{}（暗）到 {}（亮）"],
   "place-uniform": ["Uniform weight: {}", "Eşit ağırlık: {}", "均匀权重：{}"],
+  "place-even": ["{} positions with nearly the same weight ({})", "neredeyse eşit ağırlıklı {} konum ({})", "{} 个位置的权重几乎相同（{}）"],
   "place-said": ["{} looks at: {}", "{} şuralara bakıyor: {}", "{}看向：{}"],
   "place-said-by": ["Looking at {}: {}", "{} için bakanlar: {}", "看向{}的：{}"],
   "place-said-mean": ["The queries look, on average, at: {}", "Sorguların ortalamada baktığı yerler: {}", "各查询平均看向：{}"],

@@ -66,6 +66,15 @@ def test_heads_may_be_numbers_of_numpy_and_pytorch(model, x, heads):
     assert trace[np.int64(2)].heads.tolist() == [1]
 
 
+def test_a_factor_of_a_single_span_may_be_a_number(model, x):
+    with dikkat.change(model, spans={"a": np.arange(2, 4)}, scale=0.5):
+        changed = model(x)
+    with dikkat.change(model, spans={"a": slice(2, 4)}, scale={"a": 0.5}):
+        assert torch.equal(changed, model(x))
+    with pytest.raises(ValueError, match="scale: got 2.0 for 2 spans; expected a dictionary of numbers by span"):
+        dikkat.change(model, spans={"a": slice(2), "b": slice(2, 4)}, scale=2.0).__enter__()
+
+
 def test_queries_without_a_span_keep_their_output_and_are_counted(model, x):
     with dikkat.change(model, layers=0, spans={"last": slice(3, 5)}, mass=0.9) as changed:
         y = model.layers[0](x)

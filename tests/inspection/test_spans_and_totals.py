@@ -196,7 +196,7 @@ def test_spans_are_saved(tmp_path):
     [
         ({"spans": {"a": slice(0, 12)}}, "spans: got 'a' up to position 11; expected at most 10"),
         ({"spans": {"a": slice(3, 3)}}, "spans: got slice"),
-        ({"spans": {"a": [-1]}}, "expected a slice, or a list of positions from 0"),
+        ({"spans": {"a": [-1]}}, "expected a slice, or a list of token positions from 0"),
         ({"spans": {}}, "expected keys by name"),
         ({"max_score": 1}, "max_score: got int; expected True or False"),
         ({"sums": True, "sum_over": "queries"}, "sum_over: got 'queries'; expected 'calls'"),

@@ -62,7 +62,7 @@ def change(
     edges: Pair | Sequence[Pair] | Tensor | None = None,
     spans: Mapping[str, Span] | None = None,
     mass: float | Mapping[str, float] | None = None,
-    scale: Mapping[str, float] | None = None,
+    scale: float | Mapping[str, float] | None = None,
     weights: Trace | Tensor | None = None,
     tokens: Sequence[str] | None = None,
 ) -> Iterator[Changed]:
@@ -96,7 +96,7 @@ def change(
         spans: Keys by name: a slice of positions, or a list of positions.
         mass: The weight that each query gives to the span, 0 to 1; with several spans, a dictionary. A query that sees
             no key of a span, or no key outside, keeps its weights.
-        scale: The factor of the odds of each span, 0 or more.
+        scale: The factor of the odds of each span, 0 or more; a number for a single span.
         weights: The weights to use: a trace of `record(model, weights=True)`, whose modules make the same calls, or a
             tensor that broadcasts to (..., n, m) with rows that sum to 1.
         tokens: The tokens of the text, if `edges` names some. A token stands for all its positions.
@@ -266,9 +266,11 @@ def _positions(position: Any, tokens: Sequence[str] | None) -> Tensor:
 def _make_spans(heads: tuple[int, ...] | None, spans: Any, mass: Any, scale: Any) -> Edit:
     positions = span_positions(spans)
     argument, numbers = ("mass", mass) if scale is None else ("scale", scale)
-    if argument == "mass" and isinstance(numbers, int | float):
+    if isinstance(numbers, int | float):
         if len(positions) > 1:
-            raise ValueError(f"mass: got {mass} for {len(positions)} spans; expected a dictionary of numbers by span")
+            raise ValueError(
+                f"{argument}: got {numbers} for {len(positions)} spans; expected a dictionary of numbers by span"
+            )
         numbers = dict.fromkeys(positions, numbers)
     if not isinstance(numbers, Mapping) or numbers.keys() != positions.keys():
         raise ValueError(f"{argument}: got {numbers!r}; expected a number for each of {', '.join(map(repr, spans))}")

@@ -6,7 +6,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -36,7 +36,7 @@ _USUAL = {"assistant_model": None, "prompt_lookup_num_tokens": None, "prefill_ch
           "num_return_sequences": 1, "decoder_input_ids": None}  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Generation:
     """The weights that written tokens gave to passages of a prompt, made by `dikkat.show.generation`.
 
@@ -50,6 +50,8 @@ class Generation:
         heads: (heads,), the number of each head in its layer.
         prompt: The pieces of the prompt, with the index of their passage; −1 between passages.
         title: The heading of the page.
+        positions: The positions of each passage's tokens in the prompt, as `spans` of `dikkat.record` and
+            `dikkat.change`. The first token is a passage.
     """
 
     text: str
@@ -61,6 +63,12 @@ class Generation:
     heads: NDArray[np.int64]
     prompt: list[tuple[str, int]]
     title: str
+    positions: dict[str, list[int]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        means = self.masses.mean((0, 1))
+        weights = ", ".join(f"{self.spans[k]!r} {means[k]:.0%}" for k in means.argsort()[::-1][:3])
+        return f"Generation({self.text!r}, {len(self.tokens)} tokens; largest weights: {weights})"
 
     def frame(self, *, mean: bool = False) -> Any:
         """Return a table with a row for each token, head and span.
@@ -188,7 +196,7 @@ def generation(
     ids, pieces = ids[: len(rows)], _cut_text(text, passages, names)
     tokens = [token.text for token in make_tokens(tokenizer, {"input_ids": ids[None]})]
     answer = tokenizer.decode(ids, skip_special_tokens=True)
-    result = Generation(answer, tokens, names, masses, even, head_layers, numbers, pieces, title)
+    result = Generation(answer, tokens, names, masses, even, head_layers, numbers, pieces, title, positions)
     if path is not None:
         write_whole(path, result._page())
     return result

@@ -329,12 +329,13 @@ def span_positions(spans: Mapping[str, Span]) -> dict[str, Tensor]:
         raise TypeError(f"spans: got {spans!r}; expected keys by name, such as {{'question': slice(0, 12)}}")
     positions = dict[str, Tensor]()
     for name, span in spans.items():
+        span = as_python(span)
         if isinstance(span, slice):
             positions[name] = range_of("spans", span)
         elif isinstance(span, Sequence) and span and all(type(index) is int and index >= 0 for index in span):
             positions[name] = torch.tensor(sorted(set(span)))
         else:
-            raise ValueError(f"spans: got {span!r} for {name!r}; expected a slice, or a list of positions from 0")
+            raise ValueError(f"spans: got {span!r} for {name!r}; expected a slice, or a list of token positions from 0")
     return positions
 
 
@@ -379,7 +380,7 @@ class Spans:
         if self._last > last:
             name = self.names[int(self._numbers[self._positions.argmax()])]
             raise ValueError(
-                f"spans: got {name!r} up to position {self._last}; expected at most {last}, the text's last position"
+                f"spans: got {name!r} up to position {self._last}; expected at most {last}, the text's last token"
             )
 
 

@@ -48,7 +48,9 @@ class ImageInputs:
             raise ValueError(f"text: got a text for {name}, which reads only images; expected an image without a text")
         is_empty = text is None or not text.strip()
         if is_empty and getattr(model, "main_input_name", "") == "input_ids" and "input_ids" in names:
-            raise ValueError(f"text: got none for {name}, which reads a text too; expected (image, text)")
+            tower = next((child for child, _ in model.named_children() if child.startswith("vis")), None)
+            hint = f". For the image alone, pass model.{tower}" if tower else ""
+            raise ValueError(f"text: got none for {name}, which reads a text too; expected (image, text){hint}")
         if text is not None and not hasattr(processor, "tokenizer"):
             raise TypeError(f"processor: got {type(processor).__name__}, which reads only images; expected the "
                             f"processor of {name} with a tokenizer, such as AutoProcessor loads")  # fmt: skip

@@ -53,7 +53,7 @@ class Layer(NamedTuple):
 def views_of(
     layers: Sequence[Layer], tokens: Mapping[str, TokenList], element: int | None, images: list[Any], elements: int
 ) -> list[dict[str, Any]]:
-    """Return a view for each kind and size of attention, in the format of `web/src/page/views.ts`.
+    """Return a view for each kind and size of attention, in the format of `web/src/page/views.ts`; images are first.
 
     Adds a grid for each different image to `images`. The page has views of as many `elements`.
     """
@@ -80,7 +80,7 @@ def views_of(
             **({"parts": [_layout_data(axis, images) for axis in layouts]} if any(layouts) else {}),
             "layers": [_layer_data(call, max_keys, side, has_rows) for call in calls],
         }
-        for (kind, queries, keys, chosen, _), calls in groups.items()
+        for (kind, queries, keys, chosen, _), calls in sorted(groups.items(), key=lambda group: not any(group[0][-1]))
         for layouts in [calls[0].layouts]
         for orders in [[reading_order(*axis).tolist() for axis in zip(layouts, (queries, keys), strict=True)]]
         for shown in [(orders[0] if chosen is None else [*chosen], orders[1])]

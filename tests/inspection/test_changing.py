@@ -71,7 +71,7 @@ def test_a_factor_of_a_single_span_may_be_a_number(model, x):
         changed = model(x)
     with dikkat.change(model, spans={"a": slice(2, 4)}, scale={"a": 0.5}):
         assert torch.equal(changed, model(x))
-    with pytest.raises(ValueError, match="scale: got 2.0 for 2 spans; expected a dictionary of numbers by span"):
+    with pytest.raises(ValueError, match=r"scale: got 2\.0 for 2 spans; expected a dictionary of numbers by span"):
         dikkat.change(model, spans={"a": slice(2), "b": slice(2, 4)}, scale=2.0).__enter__()
 
 

@@ -98,6 +98,23 @@ def test_odds(dtype: torch.dtype) -> None:
     compare(result, odds / odds.sum(-1, keepdim=True) @ tensors[2].double(), tensors, dtype)
 
 
+@pytest.mark.usefixtures("_only_fused")
+def test_odds_and_then_a_mass() -> None:
+    tensors, factors = operands(torch.float64), torch.ones(TOKENS, dtype=torch.float64)
+    factors[11:31] = 7.0
+    model, spans = Causal(), {"a": slice(5, 17)}
+    odds = weights_of(*tensors[:2]) * factors
+    edited, _ = set_masses(odds / odds.sum(-1, keepdim=True), spans, {"a": 0.4})
+    with (
+        dikkat.change(model, spans={"b": slice(11, 31)}, scale=7.0),
+        dikkat.change(model, spans=spans, mass=0.4),
+        dikkat.record(model, weights=True) as trace,
+    ):
+        result = model(*tensors)
+    compare(result, edited @ tensors[2], tensors, torch.float64)
+    torch.testing.assert_close(trace[""].weights, edited.detach(), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("arguments", [{"mass": 0.4}, {"scale": {"a": 3.0}}])
 def test_a_hidden_value_that_is_not_finite_has_no_effect(arguments: dict[str, Any]) -> None:
     query, key, value = (tensor.detach() for tensor in operands(torch.float32))

@@ -166,3 +166,33 @@ def test_gaps_and_borders():
         assert (upper >= [0, 5, 10]).all()
         assert np.isinf(upper - lower).tolist() == [False, True, False]
     assert not hasattr(KernelClassifier, "derivative")
+
+
+def gapped(groups=("a",), kernel="gaussian", bandwidth=0.2):
+    """Rows in 0 … 2 and 8 … 10, with a bandwidth that reaches none of the positions between them."""
+    x = np.tile(np.r_[np.linspace(0, 2, 31), np.linspace(8, 10, 31)], len(groups))
+    group = np.repeat(groups, 62)
+    y = (x - 1) ** 2 + (group == "b") + 0.01 * np.cos(99 * x)
+    table = pd.DataFrame({"x": x, "group": group}) if len(groups) > 1 else x[:, None]
+    return KernelRegressor(kernel=kernel, bandwidth=[bandwidth, 1.0][: table.shape[1]]).fit(table, y)
+
+
+@pytest.mark.parametrize(("kernel", "bandwidth"), [("gaussian", 0.2), ("epanechnikov", 0.5)])
+def test_the_minimum_of_a_curve_with_a_gap(kernel, bandwidth):
+    minimum = gapped(kernel=kernel, bandwidth=bandwidth).argmin()
+    assert minimum.value == pytest.approx(1, abs=0.1)
+    assert 0 < minimum.lower < 1 < minimum.upper < 8  # just beyond the rows, the curve may be lower
+
+
+def test_a_band_with_a_gap():
+    band = gapped(("a", "b")).difference("group")
+    inside = (band.x > 0.2) & (band.x < 1.8)
+    assert np.isfinite(band.lower[inside]).all()
+    assert np.isinf(band.upper[(band.x > 4) & (band.x < 6)]).all()
+
+
+def test_the_other_features_of_a_minimum_are_one_row():
+    model = KernelRegressor(bandwidth=[1.0, 4.0]).fit(X, Y)
+    with pytest.raises(ValueError, match="X: got 2 rows; expected one, with the values of the other features"):
+        model.argmin("x0", X=X[:2])
+    assert model.argmin(np.int64(0), X=X[:1]).value == model.argmin("x0", X=X[:1]).value

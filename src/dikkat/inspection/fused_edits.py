@@ -58,13 +58,15 @@ def outputs_of_masses(problem: Problem, spans: Sequence[tuple[slice, float]], re
     if rest_mass > 0:
         first = max(first, int(rest[0]) if len(rest) else len(inside))
     largest = [float(tensor.detach().norm(dim=-1).max()) for tensor in (problem.query, problem.key)]
-    hiding = 2 * problem.scale * math.prod(largest) + 200  # e^−200 is below the precision of the other weights
-    key_bias = torch.where(inside, -hiding, 0.0).to(problem.dtype).reshape(*(1,) * len(problem.lead), -1)
+    bias = problem.restrictions.key_bias
+    range_of_scores = 2 * (problem.scale * math.prod(largest) + (0.0 if bias is None else float(bias.abs().max())))
+    hiding = range_of_scores + 200  # e^−200 is below the precision of the other weights
+    hiding_bias = torch.where(inside, -hiding, 0.0).to(problem.dtype).reshape(*(1,) * len(problem.lead), -1)
 
     def edited(piece: Problem) -> Tensor:
         outputs = piece.value.new_zeros(())
         if rest_mass > 0:
-            outputs = rest_mass * _with_feature(_with_key_bias(piece, key_bias))[..., first:, :]
+            outputs = rest_mass * _with_feature(_with_key_bias(piece, hiding_bias))[..., first:, :]
         for span, mass in spans if first < len(inside) else ():
             if mass:
                 outputs = outputs + mass * _mean_of_span(piece, span)[..., first - span.start :, :]
@@ -94,6 +96,9 @@ def head_pieces(problem: Problem) -> Iterator[Problem]:
 
 
 def _with_key_bias(problem: Problem, bias: Tensor) -> Problem:
+    """Add numbers to the logits of keys."""
+    old = problem.restrictions.key_bias
+    bias = bias if old is None else old + bias
     return problem.unchecked_copy(restrictions=replace(problem.restrictions, key_bias=bias), kept=None, packed=None)
 
 

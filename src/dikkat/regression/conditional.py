@@ -44,6 +44,8 @@ def interval(
     if not columns:
         raise ValueError("groups: got no category; expected names or positions of categories")
     rows, errors = intervals.left_out_errors(model)
+    if rows.left_out_count.sum() == 1:
+        return intervals.widen(model, x, coverage, *np.full((2, len(x)), np.inf) * [[-1], [1]])
     index = model._smoother.joined.unique_index
     first = np.zeros(index.max() + 1, np.intp)
     first[index[index >= 0]] = np.flatnonzero(index >= 0)

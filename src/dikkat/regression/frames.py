@@ -30,12 +30,14 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
     names, name = columns_of_frame(X), getattr(y, "name", None)
     if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(f"X: got {names.count(repeated[0])} columns {repeated[0]!r}; expected different names")
-    if isinstance(name, str) and name in names and np.array_equal(np.asarray(X[name]), np.asarray(y)):
+    if isinstance(name, str) and name in names and _is_equal(np.asarray(X[name]), np.asarray(y)):
         raise ValueError(
             f"X: got the column {name!r}, which is y; expected the other columns, X.drop(columns={name!r})"
         )
     for argument, values in {"y": y, **by_row}.items():
         if not (hasattr(values, "iloc") and hasattr(X, "iloc")) or values.index.equals(X.index):
+            continue
+        if values.index.nlevels != X.index.nlevels:
             continue
         if len(values) == len(X) and values.index.is_unique and values.index.isin(X.index).all():
             raise ValueError(
@@ -43,6 +45,11 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
                 f"{argument}.loc[X.index], or {argument}.to_numpy() if the rows match by position"
             )
     return X
+
+
+def _is_equal(column: NDArray[Any], y: NDArray[Any]) -> bool:
+    """Return whether two columns are equal, missing values included."""
+    return column.shape == y.shape and all(a == b or (a != a and b != b) for a, b in zip(column, y, strict=True))
 
 
 def select_columns(X: Any, names: Sequence[str] | None) -> Any:

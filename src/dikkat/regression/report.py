@@ -152,8 +152,8 @@ def _similar(model: KernelRegressor, queries: Array, k: int) -> Iterator[Similar
     periods = np.array([float(column.levels[0]) if column.kind == "periodic" else np.inf for column in columns])
 
     def differences(rows: Array, query: Array) -> Array:
-        gap = np.nan_to_num(rows - query)  # 0 if a cell is missing
-        return np.asarray(np.where(is_category, gap != 0, np.minimum(np.abs(gap), np.abs(periods - np.abs(gap)))))
+        gap = np.mod(np.abs(np.nan_to_num(rows - query)), periods)  # 0 if a cell is missing
+        return np.asarray(np.where(is_category, gap != 0, np.minimum(gap, periods - gap)))
 
     size = np.sqrt((differences(x[model.sample_weight_ > 0], middles(model)) ** 2).mean(0))
     scale = np.divide(influence(model), size, out=np.zeros_like(size), where=size > 0)

@@ -23,6 +23,7 @@ confidence bands for linear regression and smoothing (the tube formula).
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -210,7 +211,8 @@ class Shapes:
         j = _number(model, feature, is_needed=False)
         groups = [np.flatnonzero((model.X_train_[:, by_column] == code) & (model.sample_weight_ > 0)) for code in codes]
         if empty := [code for code, group in zip(codes, groups, strict=True) if len(group) < 2]:
-            raise ValueError(f"levels: got fewer than two rows of level {empty[0]} with weight; expected at least two")
+            level_name = columns_of(model)[by_column].levels[int(empty[0])]
+            raise ValueError(f"levels: got fewer than two rows of {level_name!r} with weight; expected at least two")
         low, high = (end([pick(model.X_train_[rows, j]) for rows in groups]) for end, pick in ((max, min), (min, max)))
         if not low < high:
             raise ValueError(
@@ -283,17 +285,21 @@ class _Cubic(NamedTuple):
 
 def _minimum(at: Array, curve: _Cubic, level: float) -> tuple[float, float, float]:
     """Return the position of the minimum among ascending positions, and the ends of its interval."""
-    height, slope = curve.height.center[:, 0], curve.slope.center[:, 0]
-    best, freedom = int(height.argmin()), max(float(curve.height.freedom.mean()), 1.0)
-    values, basis = np.linalg.eigh(curve.row @ curve.row.T)
+    step, is_near = (at[1] - at[0]) / 2, np.isfinite(curve.height.error[:, 0])
+    if not is_near.any():
+        raise ValueError("feature: got no position with rows in reach; expected a larger bandwidth")
+    at, row = at[is_near], curve.row[is_near]
+    height, slope = curve.height.center[is_near, 0], curve.slope.center[is_near, 0]
+    best, freedom = int(height.argmin()), max(float(curve.height.freedom[is_near].mean()), 1.0)
+    values, basis = np.linalg.eigh(row @ row.T)
     random = np.random.default_rng(0)
     draws = (basis * np.sqrt(values.clip(0))) @ random.normal(size=(len(at), _DRAWS))
     draws *= np.sqrt(freedom / random.chisquare(freedom, _DRAWS))
-    outside, step = (1 - level) / 2, (at[1] - at[0]) / 2
+    outside = (1 - level) / 2
     ends = np.quantile(at[(height[:, None] + draws).argmin(0)], [outside, 1 - outside], method="inverted_cdf")
     lower, upper = max(float(ends[0] - step), float(at[0])), min(float(ends[1] + step), float(at[-1]))
     k = best if slope[best] >= 0 else best + 1  # the slope crosses 0 between k − 1 and k
-    crosses = 0 < k < len(at) and slope[k - 1] < 0 <= slope[k]
+    crosses = 0 < k < len(at) and slope[k - 1] < 0 <= slope[k] and at[k] - at[k - 1] < 3 * step
     value = at[k - 1] - 2 * step * slope[k - 1] / (slope[k] - slope[k - 1]) if crosses else at[best]
     return min(max(float(value), lower), upper), lower, upper
 
@@ -304,8 +310,11 @@ def _difference_band(curves: list[_Cubic], level: float) -> tuple[Array, Array]:
     squares = [(curve.row**2).sum(1) for curve in curves]
     error = np.sqrt(sum(squares))
     shares = [square**2 / curve.height.freedom[:, 0] for square, curve in zip(squares, curves, strict=True)]
-    freedom = float(np.mean(error**4 / sum(shares)))  # Welch and Satterthwaite
-    normal = rows / error[:, None]
+    is_near = np.logical_and(*(np.isfinite(curve.height.error[:, 0]) for curve in curves))
+    if not is_near.any():
+        return (curves[1].height.center - curves[0].height.center)[:, 0], np.full(len(error), np.inf)
+    freedom = float(np.mean((error**4 / sum(shares))[is_near]))  # Welch and Satterthwaite
+    normal = rows[is_near] / error[is_near, None]
     length = np.linalg.norm(np.diff(normal, axis=0), axis=1).sum()
 
     def excess(width: float) -> float:
@@ -313,13 +322,15 @@ def _difference_band(curves: list[_Cubic], level: float) -> tuple[Array, Array]:
         return float(tube + 2 * student.sf(width, freedom) - (1 - level))
 
     width = brentq(excess, 0, 1e6) if np.isfinite(length) and excess(1e6) < 0 else np.inf
-    is_near = np.isfinite([curve.height.error[:, 0] for curve in curves]).all(0)
     return (curves[1].height.center - curves[0].height.center)[:, 0], np.where(is_near, width * error, np.inf)
 
 
 def _along(row: Array, feature: int, at: Array) -> Array:
     """Return a row of the form of `X_train_` with each of the values of one feature, (k, d)."""
-    points = np.tile(np.asarray(row, np.float64).reshape(-1)[: np.shape(row)[-1]], (len(at), 1))
+    rows = np.atleast_2d(np.asarray(row, np.float64))
+    if len(rows) != 1:
+        raise ValueError(f"X: got {len(rows)} rows; expected one, with the values of the other features")
+    points = np.tile(rows, (len(at), 1))
     points[:, feature] = at
     return points
 
@@ -329,8 +340,8 @@ def feature_index(model: Any, argument: str, feature: str | int) -> int:
     names = names_of(model)[: model.n_features_in_]
     if feature in names:
         return names.index(str(feature))
-    if isinstance(feature, int) and not isinstance(feature, bool) and -len(names) <= feature < len(names):
-        return feature % len(names)
+    if isinstance(feature, numbers.Integral) and not isinstance(feature, bool) and -len(names) <= feature < len(names):
+        return int(feature) % len(names)
     raise ValueError(f"{argument}: got {feature!r}; expected a name or position of {list_some(names)}")
 
 

@@ -12,20 +12,23 @@ type Pairs = readonly (readonly [source: string, target: string])[];
 type Kind = "corrections" | "terms";
 type Kept = Readonly<Record<Kind, Pairs>>;
 
-/** The lists of this page, for a browser that keeps none. */
-const KEPT = new WeakMap<Translator, Kept>();
+/** Lists that the browser does not store, because it may not or cannot. */
+const UNSTORED = new WeakMap<Translator, Kept>();
+/** The number of times that corrections were applied: older runs stop. */
+const RUNS = new WeakMap<Translator, number>();
 const isPairs = (value: unknown): value is Pairs => Array.isArray(value) && value.every((pair) => Array.isArray(pair) && pair.length === 2 && pair.every((text) => typeof text === "string"));
 const without = (pairs: Pairs, source: string): Pairs => pairs.filter(([other]) => other !== source);
 
-/** What a generator returns; it pauses for the browser's event loop. */
-async function paused<T>(going: Generator<unknown, T>): Promise<T> {
-  for (let since = performance.now(); ;) {
+/** Runs a generator with pauses for the browser's event loop, and returns its result; null if it stopped. */
+async function paused<T>(going: Generator<unknown, T>, stops = (): boolean => false): Promise<T | null> {
+  for (let since = performance.now(); !stops();) {
     const { done, value } = going.next();
     if (done) return value;
     if (performance.now() - since < SLICE) continue;
     await new Promise((resolve) => setTimeout(resolve));
     since = performance.now();
   }
+  return null;
 }
 
 export interface NotesListeners {
@@ -47,7 +50,7 @@ export class Notes {
   private readonly refused = h("p", { class: "trouble", role: "alert" });
   private readonly corrections = h("details", { class: "notes", hidden: true });
   private readonly termList = h("details", { class: "notes" });
-  private readonly done = new Set<string>(); // of the listed corrections
+  private readonly refusals = new Set<string>(); // listed corrections that this model cannot store
   private corrected: readonly [string, string] = ["", ""];
 
   /** @param name of what the browser keeps; null: it keeps nothing */
@@ -70,7 +73,7 @@ export class Notes {
     this.lists = translator.network.attends ? [this.termList, this.corrections] : [this.corrections];
     this.kept = this.read();
     this.show();
-    if (name !== null) addEventListener("storage", (event) => event.key === name && this.form.isConnected && this.follow()); // another page's
+    if (name !== null) addEventListener("storage", (event) => (event.key === name || event.key === null) && this.form.isConnected && this.follow()); // another page's
   }
 
   get terms(): Terms {
@@ -88,22 +91,27 @@ export class Notes {
   // --- keeping
 
   private read(): Kept {
+    const unstored = UNSTORED.get(this.translator);
+    if (unstored) return unstored;
     try {
       const { corrections, terms } = JSON.parse(localStorage.getItem(this.name!)!) as Partial<Kept>;
       if (this.name !== null && isPairs(corrections) && isPairs(terms)) return { corrections, terms };
     } catch {
-      // No storage, or nothing in it: the lists are this page's.
+      // No storage, or nothing in it.
     }
-    return KEPT.get(this.translator) ?? { corrections: [], terms: [] };
+    return { corrections: [], terms: [] };
   }
 
   /** Changes a list; the changes of other pages with this model stay. */
   private change(kind: Kind, change: (pairs: Pairs) => Pairs): void {
     const before = this.read();
     this.kept = { ...before, [kind]: change(before[kind]) };
-    KEPT.set(this.translator, this.kept);
+    UNSTORED.set(this.translator, this.kept);
     try {
-      if (this.name !== null) localStorage.setItem(this.name, JSON.stringify(this.kept));
+      if (this.name !== null) {
+        localStorage.setItem(this.name, JSON.stringify(this.kept));
+        UNSTORED.delete(this.translator);
+      }
     } catch {
       // Full, or forbidden.
     }
@@ -113,25 +121,29 @@ export class Notes {
   private follow(again = true): void {
     if (again) this.kept = this.read();
     this.show();
-    void this.apply();
+    void this.apply(true);
   }
 
-  /** Stores the listed corrections in the translator's memory, and removes the reader's others; then reports a change. */
-  async apply(): Promise<void> {
+  /** Stores the listed corrections in the translator's memory, and removes the reader's other ones. Reports changes. */
+  async apply(hasChanged = false): Promise<void> {
+    const run = (RUNS.get(this.translator) ?? 0) + 1;
+    RUNS.set(this.translator, run);
+    const stops = (): boolean => RUNS.get(this.translator) !== run;
     const listed = new Set(this.kept.corrections.map((pair) => pair.join("\0")));
     this.translator.memory.retain(({ source, target }) => listed.has(`${source}\0${target}`));
-    for (const name of this.done) if (!listed.has(name)) this.done.delete(name);
     for (const [source, target] of this.kept.corrections) {
-      const known = this.translator.memory.find(source);
-      if (this.done.has(`${source}\0${target}`) || (known?.source === source && known.target === target)) continue;
-      this.done.add(`${source}\0${target}`);
+      const [known, name] = [this.translator.memory.find(source), `${source}\0${target}`];
+      if (this.refusals.has(name) || (known?.source === source && known.target === target)) continue;
+      hasChanged = true;
       try {
-        await paused(this.translator.correcting(source, target));
+        await paused(this.translator.correcting(source, target), stops);
       } catch (error) {
         if (!(error instanceof Refusal)) throw error;
+        this.refusals.add(name);
       }
+      if (stops()) return;
     }
-    this.listeners.changed();
+    if (hasChanged) this.listeners.changed();
   }
 
   // --- correcting
@@ -158,7 +170,7 @@ export class Notes {
   private async save(): Promise<void> {
     const [source, target] = [this.corrected[0], this.field.value.trim()];
     try {
-      const { unknown, target: written } = await paused(this.translator.correcting(source, target));
+      const { unknown, target: written } = (await paused(this.translator.correcting(source, target)))!;
       this.said.textContent = unknown.length ? t("cannot-write", unknown.join(", ")) : written === target ? t("corrected") : t("writes-as", isolated(written));
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
@@ -183,7 +195,7 @@ export class Notes {
       },
     }, "×");
     this.corrections.hidden = !corrections.length;
-    this.corrections.replaceChildren(h("summary", {}, t("corrections", corrections.length)), h("p", { class: "help" }, t(this.name === null ? "corrections-help" : "corrections-kept")),
+    this.corrections.replaceChildren(h("summary", {}, t("corrections", corrections.length)), h("p", { class: "help" }, t(this.name === null || UNSTORED.has(this.translator) ? "corrections-help" : "corrections-kept")),
       h("ul", { class: "pairs-list" }, ...corrections.map(([source, target]) => h("li", {}, h("span", { dir: "auto", class: "quiet" }, source), h("span", { dir: "auto" }, target), removal("corrections", source)))),
       h("div", { class: "tools" }, h("button", { type: "button", class: "plain", click: () => {
         const rows = corrections.map((pair) => pair.map((text) => text.replace(/\s+/gu, " ").trim()).join("\t"));

@@ -144,6 +144,7 @@ export class Room {
       const room = this.pictures.clientWidth;
       if (room && room !== this.room) this.draw();
     }).observe(this.pictures);
+    void this.run();
     void this.notes.apply();
   }
 

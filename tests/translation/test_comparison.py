@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from dikkat.cli import main
-from dikkat.translation import Search, TrainingFolderError
+from dikkat.translation import Search, TrainingFolderError, Translator
 from dikkat.translation.formats.origin import Origin
 from dikkat.translation.training.epochs import load_epochs
 from dikkat.translation.training.train import train
 from translation.taught import PAIRS, TINY
 
-SETTINGS = dataclasses.replace(TINY, epochs=3, batch_size=3, keep_epochs=True, length_penalty=1.0)
+SETTINGS = dataclasses.replace(TINY, epochs=3, batch_size=3, keep_epochs=True)
 LINES = ["Go.", "The man is calm."]
 
 
@@ -88,9 +88,10 @@ def test_the_page_has_the_translations_of_all_epochs(folder, tmp_path, capsys, m
     assert compared["sides"] == [{"name": "model", "epochs": [1, 2, 3]}, {"name": "model", "epochs": []}]
     assert compared["languages"] == ["en", "fr"]
     assert [each["source"] for each in compared["sentences"]] == LINES
+    penalty = Translator.load(folder / "model").settings.length_penalty  # fitted after the training
     for number, model in load_epochs(folder / "model.training"):
         for line, sentence in zip(LINES, compared["sentences"], strict=True):
-            expected = model.translate(line, search=Search())
+            expected = model.translate(line, search=Search(length_penalty=penalty))
             source, target, weights, text = sentence["versions"][0][number - 1]
             assert (source, target, text) == (expected.source_tokens, expected.target_tokens, expected.target)
             rows = [int(code, 36) / 1000 if code != "-" else 0 for code in re.findall("-|..", weights)]

@@ -1,5 +1,6 @@
 """`dikkat compare`."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +46,7 @@ def compare(
     from dikkat.show.comparison import Side, comparison_page
     from dikkat.storage.files import write_whole
     from dikkat.translation import Translator
+    from dikkat.translation.memory.pair_memory import PairMemory
     from dikkat.translation.training.epochs import load_epochs
 
     if line and file is not None:
@@ -54,6 +56,10 @@ def compare(
     first = last if second is None else Translator.load(model)
     languages = _languages(first, last, model, second)
     lines = _lines(line, file, [last, first], model)
+    if second is None:  # the slider shows the training: the epochs have no corrections and no fitted length penalty
+        last = dataclasses.replace(last, memory=PairMemory())
+        if search.length_penalty is None:
+            search = dataclasses.replace(search, length_penalty=last.settings.length_penalty)
     title = model.name if second is None else f"{model.name} · {second.name}"
     sides = [Side((second or model).name, [], [last.translate(lines, search=search)])]
     with naming_options():

@@ -51,6 +51,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import brentq
+from torch.nn.functional import pad
 
 from dikkat.regression.joined import NARROWEST, Array, Joined, Repeats, Rows
 from dikkat.regression.local import (
@@ -223,7 +224,7 @@ class Criterion:
         window, points, theta = self.window(trial.t), self.points, trial.theta
         if len(self.unique) or self.kind == "auto":
             # The change of log 1/a is that of an additional output whose values are 0 and whose fit is −u.
-            minus_row = -torch.nn.functional.pad(trial.row, (0, theta.shape[1] - trial.row.shape[1]))
+            minus_row = -pad(trial.row, (0, theta.shape[1] - trial.row.shape[1]))
             points, theta = self._with_zeros, torch.cat([theta, minus_row[..., None]], -1)
         state = window, trial.lse, trial.row, theta
         by_feature = sensitivity(
@@ -402,6 +403,8 @@ class HeldOut(Criterion):
     def __call__(self, t: Array) -> Trial:
         """Return the trial at t."""
         fits = [self._fit(t, k, query) for k, query in enumerate(self._query)]
+        width = max(theta.shape[1] for _, _, theta in fits)  # few learned rows have a plane with fewer slopes
+        fits = [(lse, row, pad(theta, (0, 0, 0, width - theta.shape[1]))) for lse, row, theta in fits]
         lse, row, theta = (torch.cat(piece) for piece in zip(*fits, strict=True))
         errors = theta[:, 0] - torch.cat(self._value)
         error = float((self._share * errors.square()).sum())

@@ -130,7 +130,7 @@ export class PairMemory {
   }
 
   static from(bytes: Uint8Array): PairMemory {
-    const [tensors, { nearest, bias }] = [readTensors(bytes), metadataOf(bytes)];
+    const [tensors, { nearest }] = [readTensors(bytes), metadataOf(bytes)];
     const numbersOf = (name: string) => {
       const found = tensors.get(name);
       if (!found) throw new Refusal("damaged", name);
@@ -147,7 +147,7 @@ export class PairMemory {
     const pairs = texts.map(([source, target, hasSlots], k) => ({
       key: normalised(source), source, target, hasSlots, sourceIds: sources[k]!, targetIds: targets[k]!, bias: biases[k]!, keys: keys.subarray(at, (at += size * (targets[k]!.length + 1))),
     }));
-    return new PairMemory(pairs, numbersOf("projection") as Float32Array, size, Number(nearest), Number(bias));
+    return new PairMemory(pairs, numbersOf("projection") as Float32Array, size, Number(nearest), numbersOf("bias")[0]!);
   }
 
   /** The pair of a sentence. */

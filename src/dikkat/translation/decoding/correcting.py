@@ -81,7 +81,7 @@ def pack_memory(memory: PairMemory, model: TranslationModel) -> bytes:
     packed = deepcopy(memory)
     packed.projection(lambda: _make_projection(model))
     tensors, metadata = packed.to_tensors()
-    return dump_tensors(tensors, metadata=metadata | {"bias": str(BIAS)})
+    return dump_tensors(tensors | {"bias": torch.tensor([BIAS])}, metadata=metadata)
 
 
 def _make_projection(model: TranslationModel) -> Tensor:

@@ -153,7 +153,8 @@ def test_help_needs_no_extra():
     pages = re.split(r"^status (\w+ \w+)\n", python(code, *_COMMANDS).stdout, flags=re.MULTILINE)
     assert pages[1::2] == [f"{command} 0" for command in _COMMANDS]
     for command, page in zip(_COMMANDS, pages[::2], strict=False):
-        if command in ("train", "translate", "evaluate", "show", "compare"):  # their options follow from classes of the extra
+        # The options of these commands follow from classes of the extra.
+        if command in ("train", "translate", "evaluate", "show", "compare"):
             assert _COMMANDS[command] in " ".join(page.split())
             assert "is not installed. Run: pip install" in page
         else:

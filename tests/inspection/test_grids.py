@@ -425,7 +425,7 @@ def test_selected_queries_as_many_as_patches(tmp_path):
         trace.add(record, Call(kind, 0, 0, kind))
     trace.tokens = {"self": ["<s>", "a", "red", "big", "dog"], "encoder": dikkat.Grid(2, 2)}
     trace.to_html(tmp_path / "page.html")
-    text, cross = content_of(tmp_path / "page.html")["views"]
+    cross, text = content_of(tmp_path / "page.html")["views"]
     for view in (text, cross):
         assert [label for label, *_ in view["queries"]] == ["a", "red", "big", "dog"]
     assert [label for label, *_ in cross["keys"]][1] == "row 1, column 2"

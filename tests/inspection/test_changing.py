@@ -308,7 +308,7 @@ ERRORS = {
     "spans: got spans without": {"spans": {"a": slice(0, 1)}, "cut": True},
     "up to position 8; expected at most 4": {"spans": {"a": slice(2, 9)}, "mass": 0.5},
     "0 <= start < stop": {"spans": {"a": slice(3, 3)}, "mass": 0.5},
-    "a list of positions": {"spans": {"a": []}, "mass": 0.5},
+    "a list of token positions": {"spans": {"a": []}, "mass": 0.5},
     "spans that overlap": {"spans": {"a": slice(0, 2), "b": slice(1, 3)}, "mass": {"a": 0.5, "b": 0.2}},
     "a sum of 1.1": {"spans": {"a": slice(0, 1), "b": slice(1, 3)}, "mass": {"a": 0.5, "b": 0.6}},
     "expected a number 0 to 1": {"spans": {"a": slice(0, 1)}, "mass": 1.5},

@@ -8,9 +8,8 @@ of an unchanged one; dikkat's kernel takes 4.6 to 4.9.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,7 +58,9 @@ def outputs_of_masses(problem: Problem, spans: Sequence[tuple[slice, float]], re
         first = max(first, int(rest[0]) if len(rest) else len(inside))
     largest = [float(tensor.detach().norm(dim=-1).max()) for tensor in (problem.query, problem.key)]
     bias = problem.restrictions.key_bias
-    range_of_scores = 2 * (problem.scale * math.prod(largest) + (0.0 if bias is None else float(bias.abs().max())))
+    range_of_scores = 2 * (
+        problem.scale * math.prod(largest) + (0.0 if bias is None else float(bias.detach().abs().max()))
+    )
     hiding = range_of_scores + 200  # e^−200 is below the precision of the other weights
     hiding_bias = torch.where(inside, -hiding, 0.0).to(problem.dtype).reshape(*(1,) * len(problem.lead), -1)
 
@@ -76,7 +77,7 @@ def outputs_of_masses(problem: Problem, spans: Sequence[tuple[slice, float]], re
     return _by_pieces(problem, edited), first
 
 
-def _by_pieces(problem: Problem, compute: Any) -> Tensor:
+def _by_pieces(problem: Problem, compute: Callable[[Problem], Tensor]) -> Tensor:
     """Return the outputs of a call, computed for some heads at a time."""
     pieces = [compute(piece) for piece in head_pieces(problem)]
     return torch.cat(pieces, -3) if len(pieces) > 1 else pieces[0]

@@ -55,6 +55,9 @@ export async function opened(browser, address, options = {}) {
 /** The text of a place, without the marks that isolate the direction of words. */
 export const textOf = async (place) => (await place.textContent()).replace(/[\u2066-\u2069]/g, "");
 
+/** The address as the page knows it: `page.url()` learns of a new fragment later. */
+export const addressOf = (page) => page.evaluate(() => location.href);
+
 /** Until a place has a text, as `textOf` has it. */
 export async function says(place, text) {
   await place.page().waitForFunction(([each, wanted]) => each.textContent.replace(/[\u2066-\u2069]/g, "") === wanted, [await place.elementHandle(), text]);

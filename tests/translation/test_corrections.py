@@ -297,9 +297,19 @@ def test_an_ensemble_follows_the_first_of_different_corrections(translator):
     first, second = (corrected_copy(translator, [("Go.", target)]) for target in ("Elle voit Marie.", "Il a perdu."))
     second.correct("I lost.", "Va !")
     for members, expected in (((first, second), "Elle voit Marie."), ((second, first), "Il a perdu.")):
-        ensemble = Translator.ensemble(members)
+        unused = members[1].memory.pairs[0]
+        message = f"1 corrections of later models are not used, .*: {unused[1]!r} of {unused[0]!r}$"
+        with pytest.warns(UserWarning, match=message):
+            ensemble = Translator.ensemble(members)
         assert [t.target for t in ensemble.translate([" Go. ", "I lost."])] == [expected, "Va !"]
     assert second.memory.pairs == [("Go.", "Il a perdu."), ("I lost.", "Va !")]
+
+
+def test_an_ensemble_has_a_copy_of_the_corrections(translator):
+    corrected = corrected_copy(translator, NEW[:1])
+    ensemble = Translator.ensemble([corrected, translator])
+    corrected.correct(*NEW[1])
+    assert [memory.pairs for memory in ensemble.memories] == [NEW[:1]] * 2
 
 
 def test_a_removed_correction_has_no_effect(translator):

@@ -390,6 +390,7 @@ def test_threads_correct_and_translate_at_once(translator):
     ("pair", "message"),
     [
         (("", "Va !"), "source: got an empty text"),
+        (("Go.", "Va\0"), r"target: got 'Va\\x00'; expected text without NUL characters"),
         (("Go.", " \t"), "target: got an empty text"),
         (("12", "13"), "expected letters"),
         (("a" * 10_001, "Va !"), "source: got 10,001 characters"),
@@ -635,7 +636,7 @@ def test_the_command_line_corrects(translator, tmp_path, capsys, monkeypatch):
 
 def test_the_command_line_lists_and_removes_corrections(translator, tmp_path, capsys, monkeypatch):
     model, lines = tmp_path / "model", tmp_path / "lines.txt"
-    corrected_copy(translator, [*NEW[:2], ("I  lost.", "Va\t!")]).save(model)
+    corrected_copy(translator, [*NEW[:2], ("I  lost.", "Va !")]).save(model)
     status, out, err = run(capsys, monkeypatch, "correct", model, "--list")
     assert (status, out, err) == (0, f"Go.\t{NEW[0][1]}\nHe's calm.\t{NEW[1][1]}\nI  lost.\tVa !\n", "")
     lines.write_text(out, encoding="utf-8")
@@ -651,6 +652,34 @@ def test_the_command_line_lists_and_removes_corrections(translator, tmp_path, ca
     status, _, err = run(capsys, monkeypatch, "correct", model, "--remove")
     assert (status, err) == (0, f"{model}: 1 corrections removed, 0 stored\n")
     assert run(capsys, monkeypatch, "correct", model, "--list")[1] == ""
+
+
+@pytest.mark.filterwarnings("default:.*skipped the column names")
+def test_listed_corrections_can_be_removed_and_stored_again(translator, tmp_path, capsys, monkeypatch):
+    model, table = tmp_path / "model", tmp_path / "corrections.tsv"
+    pairs = [
+        ("source", "text"), ('"Go!"', "Va !"), ('He says "go".', "Va\t!"), ("I'm\tcalm\x1b[31m.", 'L\x9b"homme"'),
+        ("\ufeffI lost.\x0c", "Va."),
+    ]  # fmt: skip
+    corrected_copy(translator, pairs).save(model)
+    out = run(capsys, monkeypatch, "correct", model, "--list")[1]
+    for lines in (out, *out.split("\n")[2:-1]):
+        corrected_copy(translator, pairs).save(model)
+        table.write_text(lines, encoding="utf-8")
+        count = 1 if lines != out else len(pairs)
+        status, _, err = run(capsys, monkeypatch, "correct", model, table, "--remove")
+        assert (status, f"{count} corrections removed, {len(pairs) - count} stored" in err) == (0, True), err
+    table.write_text(out, encoding="utf-8")
+    assert run(capsys, monkeypatch, "correct", model, table)[0] == 0
+    stored = Translator.load(model).memory.pairs
+    assert stored == [*pairs[:-1], ("I lost.", "Va.")]
+
+
+def test_a_terminal_gets_no_control_characters(translator, tmp_path, capsys, monkeypatch):
+    corrected_copy(translator, [("Go\x1b[31m.", "Va\t!")]).save(tmp_path / "model")
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
+    out = run(capsys, monkeypatch, "correct", tmp_path / "model", "--list")[1]
+    assert out == "Go⟨1B⟩[31m.\tVa !\n"
 
 
 @pytest.mark.parametrize(

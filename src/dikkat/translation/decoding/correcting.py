@@ -51,6 +51,9 @@ def _store(
     if not source.strip() or not target.strip():
         side = "target" if source.strip() else "source"
         raise InputError(f"{side}: got an empty text; expected a sentence and its translation. Leave the pair out")
+    for side, text in (("source", source), ("target", target)):
+        if "\0" in text:  # no table can have it
+            raise InputError(f"{side}: got {text!r:.120}; expected text without NUL characters")
     snapshot, pair = memory.snapshot, StoredPair(source, target, (), (), torch.empty(0, device="cpu"), BIAS)
     pair = _tokenize(pair, tokenizers, slots)
     old = None if snapshot is None else snapshot.find_ids(pair.source_ids)

@@ -1,5 +1,7 @@
 """Slopes, minima and differences of curves: by weighted least squares of polynomials, and where they are known."""
 
+import tracemalloc
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -52,6 +54,18 @@ def test_the_ridge_shrinks_the_slopes_of_other_features_to_the_plane():
     plane = 3 + X @ [2.0, 0.7]
     exact = KernelRegressor(bandwidth=[0.2, 0.3], ridge=50.0).fit(X, plane)
     np.testing.assert_allclose(exact.derivative(AT, 0).value, 2, atol=1e-4)
+
+
+def test_slopes_at_many_queries_need_little_memory():
+    x = np.linspace(0, 5, 1009)[:, None]
+    model = KernelRegressor(bandwidth=0.3).fit(x, np.sin(x[:, 0]))
+    model.derivative(x[:3])  # loads and compiles
+    tracemalloc.start()
+    slope = model.derivative(x).value
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_allclose(slope[100:-100], np.cos(x[100:-100, 0]), atol=0.01)
+    assert peak < 8 * len(x) ** 2  # a float64 for each pair
 
 
 def test_a_cubic_has_no_bias():

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dikkat.regression import KernelRegressor, smooth
-from dikkat.regression.conditional import _threshold
+from dikkat.regression import KernelRegressor, intervals, smooth
+from dikkat.regression.conditional import _sampled, _threshold
 from dikkat.regression.diagnostics import curve_along, leave_out
 
 ROWS = 60
@@ -87,7 +87,7 @@ def table_of(seed, rows=90):
 def test_one_category_has_the_quantiles_of_its_levels(coverage):
     table, y = table_of(0)
     model = KernelRegressor(bandwidth=[0.8, 0.6, 0.5]).fit(table, y)
-    lower, upper = model.predict_interval(table, coverage, groups="town")
+    lower, upper = model.predict_interval(table, coverage, by="town")
     errors = np.abs(y - leave_out(model).predicted)
     for town in ("Bonn", "Lyon", "Ulm"):
         own = np.sort(errors[table["town"] == town])
@@ -95,6 +95,28 @@ def test_one_category_has_the_quantiles_of_its_levels(coverage):
         here = (table["town"] == town).to_numpy()
         np.testing.assert_allclose(upper[here] - model.predict(table)[here], reach, rtol=5e-3)  # growth is nearly 1
         np.testing.assert_allclose((lower + upper)[here] / 2, model.predict(table)[here], atol=1e-6)
+
+
+def test_of_many_errors_each_level_keeps_a_sample(monkeypatch):
+    """A rare level keeps all its errors, and the levels of many rows keep the same number of errors."""
+    monkeypatch.setattr(intervals, "MOST_ERRORS", 45)
+    table, y = table_of(3, 270)
+    rare = np.flatnonzero(table["town"] == "Ulm")[:80]
+    table, y = table.drop(index=rare).reset_index(drop=True), np.delete(y, rare)
+    model = KernelRegressor(bandwidth=[0.8, 0.6, 0.5]).fit(table, y)
+    _, upper = model.predict_interval(table, 0.8, by="town")
+    errors, reach = np.abs(y - leave_out(model).predicted), upper - model.predict(table)
+    few = (table["town"] == "Ulm").to_numpy()
+    assert few.sum() == 10
+    np.testing.assert_allclose(reach[few], np.sort(errors[few])[8], rtol=5e-3)  # the ninth of ten, with one more
+    for town in ("Bonn", "Lyon"):
+        here = (table["town"] == town).to_numpy()
+        nearest = np.abs(errors[here] / reach[here].mean() - 1).min()
+        assert nearest < 5e-3
+        assert 0.6 < (errors[here] < reach[here]).mean() < 0.97
+    chosen, scale = _sampled(np.repeat([0, 1, 2], [90, 90, 9]))
+    assert np.bincount(chosen // 90).tolist() == [15, 15, 9]
+    assert scale.tolist() == [6, 6, 1]
 
 
 def test_levels_that_overlap_by_the_definition():
@@ -123,19 +145,19 @@ def test_levels_with_few_rows_and_bad_groups():
     table, y = table_of(2)
     table.loc[[0, 1], "town"] = "Oslo"
     model = KernelRegressor(bandwidth=[0.8, 0.6, 0.5]).fit(table, y)
-    lower, upper = model.predict_interval(table, groups=["town", "kind"])
+    lower, upper = model.predict_interval(table, by=["town", "kind"])
     few = table["town"] == "Oslo"
     assert np.isinf(upper - lower)[few].all()
     assert np.isfinite(upper - lower)[~few].all()
     with pytest.warns(UserWarning, match="a category in column 'town' that was not in fit"):
-        ends = model.predict_interval(table[:3].assign(town="Rome"), groups="town")
+        ends = model.predict_interval(table[:3].assign(town="Rome"), by="town")
     assert np.isinf(ends).all()
-    for groups, message in (
-        ("x", "groups: got 'x', which is number; expected categories"),
-        ("size", "groups: got 'size'; expected a name or position of 'x', 'town', 'kind'"),
-        ([], "groups: got no category"),
+    for by, message in (
+        ("x", "by: got 'x', which is number; expected categories"),
+        ("size", "by: got 'size'; expected a name or position of 'x', 'town', 'kind'"),
+        ([], "by: got no category"),
     ):
         with pytest.raises(ValueError, match=message):
-            model.predict_interval(table, groups=groups)
-    with pytest.raises(ValueError, match=r"method: got 'local' with groups; expected 'jackknife\+'"):
-        model.predict_interval(table, method="local", groups="town")
+            model.predict_interval(table, by=by)
+    with pytest.raises(ValueError, match=r"method: got 'local' with by; expected 'jackknife\+'"):
+        model.predict_interval(table, method="local", by="town")

@@ -302,7 +302,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
 
     def predict_interval(
         self, X: ArrayLike, coverage: float = 0.9, method: intervals.Method = "jackknife+", random_state: object = 0,
-        sample_weight: ArrayLike | None = None, groups: ArrayLike | str | None = None,
+        sample_weight: ArrayLike | None = None, by: ArrayLike | str | None = None,
     ) -> tuple[Array, Array]:  # fmt: skip
         r"""Return prediction intervals for single new values, from the errors of rows predicted without themselves.
 
@@ -326,7 +326,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
             random_state: Seed of the halves of "split", as in scikit-learn.
             sample_weight: (n,) or a number: with weights="precision" the precisions of the new values, in the unit of
                 `fit`; None for their mean.
-            groups: With "jackknife+": names or positions of categories. The intervals then contain about `coverage` of
+            by: With "jackknife+": names or positions of categories. The intervals then contain about `coverage` of
                 the new values in each of their levels, if rows are exchangeable, and not only on average.
 
         Returns:
@@ -354,10 +354,10 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         share = validation.check_share("coverage", coverage)
         x = self._query_cells(X, warns=True)
         weight = validation.check_precisions(self, sample_weight, x)
-        if groups is None:
+        if by is None:
             lower, upper = intervals.interval(self, x, share, method, random_state, weight)
         else:
-            lower, upper = conditional.interval(self, x, share, method, groups, weight)
+            lower, upper = conditional.interval(self, x, share, method, by, weight)
         if self.support is None:
             validation.suggest_support(self.y_train_, lower, upper)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)

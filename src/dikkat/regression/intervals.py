@@ -41,7 +41,8 @@ from dikkat.regression.jackknife import estimates_without
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
 
-_MOST_ERRORS = 10_000  # errors behind an interval, at most
+MOST_ERRORS = 10_000
+"""The largest number of errors behind an interval."""
 _SAMPLE = 200  # rows on which the effect of missing cells is measured, at most
 _FREEDOM = 5  # Student's degrees of freedom for a variance among few categories
 
@@ -197,9 +198,9 @@ def _estimates_without(model: Any, rows: Repeats, x: Array, chosen: NDArray[np.i
 
 
 def _sampled(errors: Array) -> NDArray[np.intp]:
-    """Return the indices of at most `_MOST_ERRORS` errors, at random."""
+    """Return the indices of at most `MOST_ERRORS` errors, at random."""
     count = len(errors)
-    return np.sort(np.random.default_rng(0).choice(count, min(count, _MOST_ERRORS), replace=False))
+    return np.sort(np.random.default_rng(0).choice(count, min(count, MOST_ERRORS), replace=False))
 
 
 def _scale_errors(growth: Array, errors: Array) -> Array:

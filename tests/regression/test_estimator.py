@@ -9,6 +9,7 @@ from sklearn.neighbors import KernelDensity
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from crossings.slow_regression import Slow
+from dikkat.errors import InputError
 from dikkat.regression import KernelRegressor, NadarayaWatson
 
 ROWS, QUERIES, SIZE = 37, 11, 3
@@ -229,9 +230,13 @@ def test_places_as_near_share_the_answer():
 
 @pytest.mark.parametrize(
     ("fitted", "changed"),
-    [({"kernel": "epanechnikov"}, {"kernel": "gaussian"}), ({"order": "constant"}, {"order": "linear"})],
+    [
+        ({"kernel": "epanechnikov"}, {"kernel": "gaussian"}),
+        ({"order": "constant"}, {"order": "linear"}),
+        ({"support": None}, {"support": (-4, 4)}),
+    ],
 )
-def test_kernel_and_order_are_the_fitted_ones(fitted, changed, tmp_path):
+def test_settings_of_answers_are_the_fitted_ones(fitted, changed, tmp_path):
     """A change takes effect with the next fit, and is in no file before."""
     x, y, query, _ = _data()
     query[0] = 99
@@ -257,3 +262,6 @@ def test_pickles_hold_no_torch_and_answer_the_same():
     again = pickle.loads(data)
     np.testing.assert_array_equal(again.predict(query), model.predict(query))
     pickle.loads(pickle.dumps(NadarayaWatson(bandwidth="loo"))).fit(x, y)
+    old = model.__getstate__() | {"_version": 5}
+    with pytest.raises(InputError, match=r"pickle: got a NadarayaWatson of another version .*: fit again"):
+        NadarayaWatson().__setstate__(old)

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dikkat.regression import KernelRegressor, intervals, smooth
+from dikkat.regression import KernelRegressor, intervals, smooth, validation
 from dikkat.regression.conditional import _sampled, _threshold
-from dikkat.regression.diagnostics import curve_along, leave_out
+from dikkat.regression.diagnostics import curve_along, hold_out, leave_out
 
 ROWS = 60
 RANDOM = np.random.default_rng(0)
@@ -31,7 +31,10 @@ def test_answers_are_clipped_to_the_support():
         np.testing.assert_array_equal(answer(bounded), np.clip(answer(plain), 0, 9.5))
         changed += (np.asarray(answer(plain)) < 0).any()
     assert changed >= 5
-    np.testing.assert_array_equal(leave_out(bounded).predicted, leave_out(plain).predicted)
+    for accuracy in (leave_out, hold_out):
+        clipped = np.clip(accuracy(plain).predicted, 0, 9.5)
+        np.testing.assert_array_equal(accuracy(bounded).predicted, clipped)
+        assert accuracy(bounded).error == pytest.approx(np.mean((Y - clipped) ** 2))
     assert smooth(X[:, 0], Y, support=(0, None), bandwidth=0.4, at=[-1.0, 2.0]).lower.min() == 0
 
 
@@ -43,14 +46,20 @@ def test_a_support_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize(("y", "message"), [
-    (Y, r"y: got rows within \(0, None\), and \d+ of 60 intervals beyond; .* expected support=\(0, None\)\.$"),
-    (np.where(np.arange(ROWS) == 3, 0, Y), r"expected support=\(0, None\)\.$"),
+    (Y, r"y: got rows within \(0, None\), and \d+ of 60 intervals beyond; .* expected support=\(0, None\)\. This"),
+    (np.where(np.arange(ROWS) == 3, 0, Y), r"expected support=\(0, None\)\. This"),
     ((Y > 1) * 1.0, r"expected support=\(0, 1\)\. A KernelClassifier returns probabilities of y = 1\."),
-    (Y / Y.max(), r"expected support=\(0, 1\)\.$"),
+    (Y / Y.max(), r"expected support=\(0, 1\)\. This message is not repeated$"),
+    (Y / Y.max() / 10, r"expected support=\(0, None\)\. This"),  # small numbers are not shares
 ])  # fmt: skip
-def test_a_support_is_suggested(y, message):
+def test_a_support_is_suggested(y, message, monkeypatch):
+    monkeypatch.setattr(validation, "_SUGGESTED", set())
+    model = KernelRegressor(bandwidth=0.4).fit(X, y)
     with pytest.warns(UserWarning, match=message):
-        KernelRegressor(bandwidth=0.4).fit(X, y).predict_interval(X)
+        model.predict_interval(X)
+    model.predict_interval(X[:40])  # the message is not repeated
+    with pytest.warns(UserWarning, match="got rows within"):
+        KernelRegressor(bandwidth=0.4).fit(X, pd.Series(y, name="dose")).predict_interval(X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         KernelRegressor(bandwidth=0.4, support=(0, None)).fit(X, y).predict_interval(X)
@@ -67,6 +76,10 @@ def test_supports_that_are_none(support):
 def test_a_row_outside_the_support():
     with pytest.raises(ValueError, match=r"y: got -1.0; expected numbers within support=\(0, None\)"):
         KernelRegressor(support=(0, None)).fit(X, np.where(np.arange(ROWS) == 3, -1, Y))
+    counts = pd.Series(np.where(np.arange(ROWS) == 3, -1, 5)).astype("Int64")
+    for y in (counts, counts.astype("Float64"), counts.tolist()):
+        with pytest.raises(ValueError, match=r"y: got -1.0; expected numbers within support=\(0, None\)"):
+            KernelRegressor(support=(0, None)).fit(X, y)
 
 
 # --- groups

@@ -8,14 +8,13 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin, clone
+from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from dikkat.regression import frames
 from dikkat.regression.bandwidth import Rule
 from dikkat.regression.base import KernelModel
-from dikkat.regression.columns import refill_cells
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import LogLoss, classes_of
 from dikkat.regression.logistic import Plane, plane
@@ -149,7 +148,8 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         return attributes | {"prior_": prior, "class_prior_": _class_prior(rows), "_plane": plane_of_all}
 
     def _saved_attributes(self) -> dict[str, Any]:
-        return {"classes": self.classes_.tolist(), "prior": float(self.prior_)}
+        labels = self.classes_.astype(str) if self.classes_.dtype.kind == "M" else self.classes_
+        return {"classes": labels.tolist(), "label_type": self.classes_.dtype.str, "prior": float(self.prior_)}
 
     def _loaded_attributes(self, rows: Rows, saved: dict[str, Any]) -> dict[str, Any]:
         classes: Any = saved.get("classes")
@@ -159,16 +159,12 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
             raise ValueError(f"classes: got {classes!r}; expected a text or number for each column of y_train_")
         if not isinstance(prior, float) or not 0 <= prior < np.inf:
             raise ValueError(f"prior: got {prior!r}; expected a number of at least 0")
-        self.classes_ = np.array(classes)
+        try:
+            self.classes_ = np.array(classes).astype(saved["label_type"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"label_type: got {saved.get('label_type')!r}; expected a dtype of the classes") from error
         plane_of_all = _plane(rows.joined())[0] if self.order == "linear" and len(classes) > 1 else None
         return {"prior_": prior, "class_prior_": _class_prior(rows), "_plane": plane_of_all}
-
-    def _refit(self, rows: Rows) -> Self:
-        """Return a classifier of the same classes, with everything else learned from `rows`."""
-        x, columns = refill_cells(rows.x, rows.columns, rows.weight)
-        model: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        model.classes_ = self.classes_
-        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None))
 
     def _estimate(self, x: Array) -> Array:
         """Return the probabilities (n, C) at rows like `X_train_`."""
@@ -176,6 +172,19 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         prior = self.class_prior_[None] if self._plane is None else self._plane.shares(query)
         shares = self._smoother.shares(query, self.prior_, prior).clip(0)
         return np.asarray((shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype))
+
+    def _left_out_shares(self) -> Array:
+        """Return the probability of each training row's class by the other rows, (n,); NaN for a row of weight 0."""
+        joined = self._smoother.joined
+        criterion = LogLoss(joined, self.prior_, None if self._plane is None else _plane(joined)[1])
+        criterion.profile = self.kernel_
+        first = np.searchsorted(joined.feature_of, range(joined.features))
+        shares, rows = criterion.left_out(np.log(self._smoother.bandwidth)[first]), joined.rows()
+        single, by_unique = len(rows.unique) - len(joined.repeats.unique), np.full(len(joined.x) + 1, np.nan)
+        by_unique[rows.unique[:single]] = shares[:single]
+        result, is_repeat = by_unique[joined.unique_index], joined.repeat_index >= 0
+        result[is_repeat] = shares[single:][joined.repeat_index[is_repeat]]
+        return np.asarray(result)
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """Return the probability of each class at each query.

@@ -8,14 +8,13 @@ from typing import Any, Literal, Self, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import RegressorMixin, clone
+from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import conditional, dask, diagnostics, effects, frames, intervals, validation
 from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths
 from dikkat.regression.base import KernelModel, make_history
-from dikkat.regression.columns import refill_cells
 from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.metric import Metric
@@ -173,7 +172,6 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
         names = frames.names_of_fit(X, original_y)
-        validation.check_within(y, self.support)
         return self._fit_in_place(X, y, sample_weight, groups, **names)
 
     @overload
@@ -358,8 +356,8 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
             lower, upper = intervals.interval(self, x, share, method, random_state, weight)
         else:
             lower, upper = conditional.interval(self, x, share, method, by, weight)
-        if self.support is None:
-            validation.suggest_support(self.y_train_, lower, upper)
+        if self.support_ is None:
+            validation.suggest_support(self, lower, upper)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> Array:
@@ -442,12 +440,6 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
             validation.warn_of_weights(self.sample_weight_)
         if self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
             diagnostics.warn_of_dependence(self)
-
-    def _refit(self, rows: Rows) -> Self:
-        """Return an estimator with the fitted kernel and order, and the rest learned from `rows`."""
-        x, columns = refill_cells(rows.x, rows.columns, rows.weight)
-        model: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None))
 
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         coding, setting = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns)

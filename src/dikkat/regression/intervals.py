@@ -78,7 +78,7 @@ def added_variance(model: Any, x: Array) -> Array:
     of training rows that have them. The others lack them too, so their errors already contain the effect.
     """
     result: Array = model._smoother.unseen(model._coordinates(x))
-    if model.missing != "indicator":
+    if model.missing_ != "indicator":
         return result
     rows, added = model._rows, model._smoother.added
     query_missing, train_missing = (missing(cells, model.columns_) for cells in (x, rows.x))
@@ -109,7 +109,7 @@ def widen(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> 
 
 def clip(model: Any, answer: Array) -> Array:
     """Return values of y, clipped to the model's support."""
-    return answer if model.support is None else np.clip(answer, *model.support)
+    return answer if model.support_ is None else np.clip(answer, *model.support_)
 
 
 def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Array:

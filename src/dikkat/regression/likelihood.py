@@ -100,6 +100,11 @@ class LogLoss(_Likelihood):
         loss, free = float((self.row_share * (denominator.log() - numerator.log())).sum()), self._free_share(trial)
         return replace(trial, error=loss / free if free > 0 and math.isfinite(loss) else math.inf)
 
+    def left_out(self, t: Array) -> Array:
+        """Return the probability of each row's class without the row, (n,), in the order of `Joined.rows`."""
+        numerator, denominator, _ = self._likelihood_terms(self(t))
+        return np.asarray(numerator / denominator)
+
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """Return the gradient with respect to t, and Fisher's approximation of the Hessian."""
         # In NumPy: for small tensors PyTorch waits longer for its threads than it computes.

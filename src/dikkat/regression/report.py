@@ -208,8 +208,9 @@ def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list
 
 def _class_examples(model: Any, summary: Summary) -> list[str]:
     """Return the HTML of the rows with the least probability of their class, each with similar rows."""
-    predicted = model._estimate(model.X_train_) if summary.held_out is None else summary.held_out.predicted
-    probability = np.where(model.sample_weight_ > 0, (predicted * model.y_train_).sum(1), 1.0)
+    held_out = summary.held_out
+    shares = model._left_out_shares() if held_out is None else (held_out.predicted * model.y_train_).sum(1)
+    probability = np.where(model.sample_weight_ > 0, shares, 1.0)
     rows = np.argsort(np.nan_to_num(probability, nan=1.0), kind="stable")[:_WORST_ROWS]
     sections = ["<h2>The worst predicted rows, and the rows most similar to them</h2>"]
     for row, similar in zip(rows, _similar(model, model.X_train_[rows], _SIMILAR_ROWS + 1), strict=True):

@@ -27,7 +27,8 @@ MISSING = "(missing)"
 """The level of a category's missing cells."""
 MOST_LEVELS = 50
 """The largest number of different texts that are categories without being declared."""
-_DATE = re.compile(r"\d{4}([-/.])\d\d?\1\d\d?(\D|$)|\d\d?([-/.])\d\d?\3\d{2,4}(\D|$)")
+_ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
+_OTHER_DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]|$)")  # of a four-digit year
 _NAMED = 5  # levels in a message, at most
 
 
@@ -151,12 +152,12 @@ def find_kinds(
             result.append(Column("periodic", (periods[j],)))
         elif in_order[j] or (is_typed and cells.ordered and _is_dtype(ordered)):
             result.append(Column("ordered", _ordered_levels(cells, label_of(j, names))))
+        elif not declared[j] and cells.levels is None and (dates := _text_dates(cells.values)) is not None:
+            result.append(_date_column(dates))
         elif unordered[j] or (_is_dtype(categorical) and (is_typed or _holds_text(cells, label_of(j, names)))):
             result.append(Column("category", _levels(cells.values, label_of(j, names))))
         elif cells.values.dtype.kind == "M":
-            dates = cells.values[~np.isnat(cells.values)]
-            first = dates.min() if len(dates) else np.datetime64("1970-01-01")
-            result.append(Column("date", origin=str(first.astype("datetime64[us]"))))
+            result.append(_date_column(cells.values))
         else:
             result.append(Column(origin="bool" if _holds_flags(cells.values) else ""))
     if has_gaps:
@@ -168,6 +169,24 @@ def find_kinds(
         if (raw := _cells(X, j).values).dtype.kind not in "biuf":
             _encode(raw, Column(), label_of(j, names))
     return ()
+
+
+def _date_column(dates: NDArray[Any]) -> Column:
+    known = dates[~np.isnat(dates)]
+    first = known.min() if len(known) else np.datetime64("1970-01-01")
+    return Column("date", origin=str(first.astype("datetime64[us]")))
+
+
+def _text_dates(values: NDArray[Any]) -> NDArray[np.datetime64] | None:
+    """Return a column of texts as dates if each is a full date in ISO 8601, such as 2020-01-31; else None."""
+    cells = [None if _is_missing(cell) else cell for cell in values.tolist()] if values.dtype.kind in "OU" else []
+    texts = [cell for cell in cells if cell is not None]
+    if not texts or not all(isinstance(cell, str) and _ISO_DATE.fullmatch(cell) for cell in texts):
+        return None
+    try:
+        return np.array(cells, "datetime64[us]")
+    except ValueError:  # such as 31 February
+        return None
 
 
 def _with_gaps(
@@ -233,9 +252,9 @@ def _holds_text(cells: _Cells, label: str) -> bool:
             "numbers (use pandas.to_numeric(column, errors='coerce') and missing='indicator'), or the column in "
             "categorical_features"
         )
-    if all(map(_DATE.match, filled)):
+    if all(map(_OTHER_DATE.match, filled)):
         raise ValueError(
-            f"X: got {filled[0]!r} in {label}, text that looks like a date; expected dates, by "
+            f"X: got {filled[0]!r} in {label}, text that looks like a date; expected dates such as 2020-01-31, or by "
             "pandas.to_datetime(column), or the column in categorical_features"
         )
     count = len(set(filled))
@@ -332,9 +351,10 @@ def _encode(values: NDArray[Any], column: Column, label: str) -> Array:
     if column.kind == "date":
         if values.dtype.kind != "M" and all(map(_is_missing, values.tolist())):
             return np.full(len(values), np.nan)
-        if values.dtype.kind != "M":
+        dates = values if values.dtype.kind == "M" else _text_dates(values)
+        if dates is None:
             raise ValueError(f"X: got {label} without dates; expected dates, as in fit")
-        days = (values - np.datetime64(column.origin, "us")).astype("timedelta64[us]")
+        days = (dates - np.datetime64(column.origin, "us")).astype("timedelta64[us]")
         return np.asarray(np.where(np.isnat(days), np.nan, days.astype(np.int64) / _DAY_US))
     if not column.is_category:
         try:

@@ -59,7 +59,7 @@ def _is_equal(column: NDArray[Any], y: NDArray[Any], any_values: bool) -> bool:
         is_equal = column.shape == y.shape and all(
             a is b or a == b or (a != a and b != b) for a, b in zip(column, y, strict=True)
         )
-    except TypeError:  # pandas.NA is neither equal nor different
+    except (TypeError, ValueError):  # pandas.NA is neither equal nor different, and cells may be arrays
         return False
     return is_equal and (any_values or len(set(y.tolist())) > _FEW_VALUES)
 

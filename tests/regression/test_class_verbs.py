@@ -81,6 +81,10 @@ def test_curves_of_the_probabilities(buyers):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["no", "yes"]
     with pytest.raises(ValueError, match="by: got 'town'; expected None"):
         model.plot(by="town")
+    with pytest.raises(ValueError, match=r"coverage: got 0.8; expected None, because curves of probabilities"):
+        model.plot(coverage=0.8)
+    with pytest.raises(ValueError, match=r"coverage: got 0.8; expected None"):
+        model.report("page.html", coverage=0.8)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])

@@ -40,6 +40,7 @@ from dikkat.regression.columns import missing, refill_cells, without
 from dikkat.regression.jackknife import estimates_without
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
+from dikkat.regression.validation import check_one_target
 
 MOST_ERRORS = 10_000
 """The largest number of errors behind an interval."""
@@ -174,8 +175,7 @@ def _distribution(
 
 def left_out_errors(model: Any) -> tuple[Repeats, Array]:
     """Return the rows left out in turn, and their errors (m,); with `weights="precision"` as at the mean precision."""
-    if model.n_outputs_ > 1:
-        raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one")
+    check_one_target(model)
     if (tested := model._smoother.tested) is not None:
         rows, errors = tested.rows, tested.errors[:, 0]
     else:

@@ -357,8 +357,7 @@ def feature_index(model: Any, argument: str, feature: str | int) -> int:
 
 def _number(model: Any, feature: str | int | None, is_needed: bool = True) -> int:
     """Return the position of a number or date; for None the only one, or the most influential one."""
-    if model.n_outputs_ > 1:
-        raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one")
+    validation.check_one_target(model)
     if model.metric_ is not None:
         raise ValueError("metric: got 'linear'; expected 'diagonal', because a local cubic follows one column")
     numbers = [j for j, column in enumerate(columns_of(model)) if column.kind in ("number", "date")]

@@ -223,6 +223,12 @@ def _check_weights(estimator: Any, weights: ArrayLike | None, x: Array) -> Array
     return weight
 
 
+def check_one_target(model: Any) -> None:
+    """Raise for a regressor of several targets."""
+    if model.n_outputs_ > 1:
+        raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one")
+
+
 def check_precisions(model: Any, sample_weight: ArrayLike | None, x: Array) -> Array | None:
     """Return the precisions (n,) of new values at rows x, or None."""
     if sample_weight is None:

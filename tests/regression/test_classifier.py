@@ -164,6 +164,7 @@ def test_categories_alone_are_told_by_single_rows():
     ("y", "settings", "expected"),
     [
         ([0.5, 1.5, 2.5], {}, "Unknown label type"),
+        (pd.Series(["a", "b", pd.NA], dtype="string"), {}, "y: got <NA> in row 2; expected a class for each row"),
         ([0, 1, 1], {"bandwidth": "loo"}, "expected a positive number.*'silverman', 'scott', 'auto'"),
         ([0, 1, 1], {"prior": 0}, "prior: got 0; expected 'auto' or a positive number"),
         ([0, 1, 1], {"prior": "much"}, "prior: got 'much'"),

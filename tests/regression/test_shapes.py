@@ -169,6 +169,8 @@ def test_a_panel_for_each_other_category():
     (lambda m: m.derivative(AT), "feature: got None; expected one of 'x0', 'x1'"),
     (lambda m: m.derivative(AT, "y"), "feature: got 'y'; expected a name or position of 'x0', 'x1'"),
     (lambda m: m.derivative(AT, 2), "feature: got 2"),
+    (lambda m: KernelRegressor().fit(X * [1, 0], Y).argmin(1), "feature: got 'x1', which is constant in fit; expected"),
+    (lambda m: KernelRegressor().fit(X[:, :1] * 0, Y).derivative([[0]]), "feature: got 'x', which is constant in fit"),
     (lambda m: m.argmin(0, level=2), "level: got 2"),
     (lambda m: m.difference("x0"), "by: got 'x0', which is number; expected a category"),
     (lambda m: m.plot(by="x0"), "by: got 'x0'; expected a category with at most 10 levels"),

@@ -15,6 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from dikkat.regression import frames
 from dikkat.regression.bandwidth import Rule
 from dikkat.regression.base import KernelModel
+from dikkat.regression.columns import is_missing
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.likelihood import LogLoss, classes_of
 from dikkat.regression.logistic import Plane, plane
@@ -113,8 +114,8 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         if y is None:
             return self._fit_in_place(X, None, sample_weight)
         labels = column_or_1d(y, warn=True)
-        if labels.dtype == object and (missing := [row for row, value in enumerate(labels.tolist()) if value is None]):
-            raise ValueError(f"y: got None in row {missing[0]}; expected a class for each row")
+        if labels.dtype == object and (gaps := [row for row, value in enumerate(labels.tolist()) if is_missing(value)]):
+            raise ValueError(f"y: got {labels[gaps[0]]} in row {gaps[0]}; expected a class for each row")
         assert_all_finite(labels, input_name="y", estimator_name=type(self).__name__)
         check_classification_targets(labels)
         classes, label = np.unique(labels, return_inverse=True)

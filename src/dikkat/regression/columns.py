@@ -179,7 +179,7 @@ def _date_column(dates: NDArray[Any]) -> Column:
 
 def _text_dates(values: NDArray[Any]) -> NDArray[np.datetime64] | None:
     """Return a column of texts as dates if each is a full date in ISO 8601, such as 2020-01-31; else None."""
-    cells = [None if _is_missing(cell) else cell for cell in values.tolist()] if values.dtype.kind in "OU" else []
+    cells = [None if is_missing(cell) else cell for cell in values.tolist()] if values.dtype.kind in "OU" else []
     texts = [cell for cell in cells if cell is not None]
     if not texts or not all(isinstance(cell, str) and _ISO_DATE.fullmatch(cell) for cell in texts):
         return None
@@ -239,7 +239,7 @@ def _holds_text(cells: _Cells, label: str) -> bool:
     """Return True for a column of few different texts; raise for many, such as names or identifiers."""
     if cells.levels is not None or cells.values.dtype.kind != "O":
         return False
-    filled = [cell for cell in cells.values.tolist() if not _is_missing(cell)]
+    filled = [cell for cell in cells.values.tolist() if not is_missing(cell)]
     if not any(isinstance(cell, str) and not is_number(cell) for cell in filled):
         return False
     if any(not isinstance(cell, str) for cell in filled):
@@ -268,7 +268,7 @@ def _holds_text(cells: _Cells, label: str) -> bool:
 
 def _holds_flags(values: NDArray[Any]) -> bool:
     cells = values.tolist() if values.dtype.kind == "O" else []
-    flags = [cell for cell in cells if not _is_missing(cell)]
+    flags = [cell for cell in cells if not is_missing(cell)]
     return values.dtype.kind == "b" or bool(flags and all(isinstance(cell, bool) for cell in flags))
 
 
@@ -349,7 +349,7 @@ def warn_of_unseen(query: Array, columns: Sequence[Column], names: Sequence[str]
 
 def _encode(values: NDArray[Any], column: Column, label: str) -> Array:
     if column.kind == "date":
-        if values.dtype.kind != "M" and all(map(_is_missing, values.tolist())):
+        if values.dtype.kind != "M" and all(map(is_missing, values.tolist())):
             return np.full(len(values), np.nan)
         dates = values if values.dtype.kind == "M" else _text_dates(values)
         if dates is None:
@@ -364,7 +364,7 @@ def _encode(values: NDArray[Any], column: Column, label: str) -> Array:
             raise ValueError(_no_number(unreadable, label)) from None
     index = _indices(column.levels)
     missing_level = column.levels.index(MISSING) if MISSING in column.levels else math.nan
-    result = np.array([missing_level if _is_missing(value) else index(value) for value in values.tolist()], np.float64)
+    result = np.array([missing_level if is_missing(value) else index(value) for value in values.tolist()], np.float64)
     unseen = np.flatnonzero(result == -1)
     if column.kind == "ordered" and len(unseen):
         if any(isinstance(level, str) for level in column.levels) or not all(map(is_number, values[unseen].tolist())):
@@ -403,7 +403,7 @@ def _as_number(level: Level) -> float | str:
 def _levels(values: NDArray[Any], label: str) -> tuple[Level, ...]:
     """Return the levels that occur, sorted: numbers, then texts."""
     cells = (value.item() if isinstance(value, np.generic) else value for value in values.tolist())
-    result = set(_checked([value for value in cells if not _is_missing(value)], label))
+    result = set(_checked([value for value in cells if not is_missing(value)], label))
     return tuple(sorted(result, key=lambda value: (isinstance(value, str), value)))
 
 
@@ -444,7 +444,7 @@ def _of_pandas(series: Any) -> _Cells:
         return _Cells(series.to_numpy(dtype="datetime64[us]"))
     if isinstance(kind, np.dtype) and kind.kind in "biuf":
         return _Cells(series.to_numpy())
-    cells = [None if is_missing else value for value, is_missing in zip(series.tolist(), series.isna(), strict=True)]
+    cells = [None if gap else value for value, gap in zip(series.tolist(), series.isna(), strict=True)]
     values, levels = _objects(cells), getattr(kind, "categories", None)
     return _Cells(values) if levels is None else _Cells(values, tuple(levels.tolist()), bool(kind.ordered))
 
@@ -508,8 +508,12 @@ def _is_dtype(setting: object) -> bool:
     return isinstance(setting, str) and setting == "from_dtype"
 
 
-def _is_missing(value: object) -> bool:
-    return value is None or (not isinstance(value, np.ndarray) and bool(value != value))
+def is_missing(value: object) -> bool:
+    """Return True for None, NaN, NaT and pandas.NA."""
+    try:
+        return value is None or (not isinstance(value, np.ndarray) and bool(value != value))
+    except TypeError:  # pandas.NA is neither equal nor different
+        return True
 
 
 def format_number(value: float) -> str:

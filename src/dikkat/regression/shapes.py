@@ -361,16 +361,16 @@ def _number(model: Any, feature: str | int | None, is_needed: bool = True) -> in
     if model.metric_ is not None:
         raise ValueError("metric: got 'linear'; expected 'diagonal', because a local cubic follows one column")
     numbers = [j for j, column in enumerate(columns_of(model)) if column.kind in ("number", "date")]
-    if feature is not None:
-        if (j := feature_index(model, "feature", feature)) not in numbers:
-            raise ValueError(
-                f"feature: got {feature!r}, which is {columns_of(model)[j].kind}; expected a number or a date"
-            )
-        return j
     names = [names_of(model)[j] for j in numbers]
-    if not numbers or (is_needed and len(numbers) > 1):
+    if feature is None and (not numbers or (is_needed and len(numbers) > 1)):
         raise ValueError(f"feature: got None; expected one of {list_some(names) or 'the numbers, but X has none'}")
-    return numbers[0] if len(numbers) == 1 else max(numbers, key=influence(model).__getitem__)
+    if feature is None:
+        j = numbers[0] if len(numbers) == 1 else max(numbers, key=influence(model).__getitem__)
+    elif (j := feature_index(model, "feature", feature)) not in numbers:
+        raise ValueError(f"feature: got {feature!r}, which is {columns_of(model)[j].kind}; expected a number or a date")
+    if np.ptp(model.X_train_[model.sample_weight_ > 0, j]) == 0:
+        raise ValueError(f"feature: got {names_of(model)[j]!r}, which is constant in fit; expected one that varies")
+    return j
 
 
 def _two_levels(column: Column, name: str, levels: ArrayLike | None) -> list[int]:

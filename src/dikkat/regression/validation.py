@@ -15,7 +15,17 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _get_feature_names, _num_samples, check_array, check_X_y, validate_data
 
 from dikkat.regression.bandwidth import Rule, Searched
-from dikkat.regression.columns import Column, columns_of, encode_cells, find_kinds, label_of, list_some, names_of
+from dikkat.regression.columns import (
+    Column,
+    columns_of,
+    encode_cells,
+    find_kinds,
+    is_missing,
+    is_number,
+    label_of,
+    list_some,
+    names_of,
+)  # fmt: skip
 from dikkat.regression.joined import Array, Rows, largest_rate
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
@@ -169,14 +179,17 @@ def fill_masked(array: Any) -> Any:
 
 
 def _numeric(y: Any) -> Any:
-    """Return y with NaN for masked cells; dates and durations raise `ValueError`."""
+    """Return y with NaN for masked cells; dates, durations and texts that are not numbers raise `ValueError`."""
     array = np.asarray(y)
     cells = array.ravel().tolist() if array.dtype == object else []
     times = (date, timedelta, np.datetime64, np.timedelta64)
     unusable = array.dtype if array.dtype.kind in "mM" else next((repr(c) for c in cells if isinstance(c, times)), None)
     if unusable is not None:
         raise ValueError(f"y: got {unusable}; expected numbers")
-    return fill_masked(y)
+    cells = array.ravel().tolist() if array.dtype.kind in "OU" else []
+    if others := [cell for cell in cells if not (is_number(cell) or is_missing(cell))]:
+        raise ValueError(f"y: got {others[0]!r}; expected numbers (for classes use KernelClassifier)")
+    return array if hasattr(y, "categories") else fill_masked(y)
 
 
 def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[Any, Any, Any, Any]:

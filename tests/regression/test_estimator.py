@@ -1,5 +1,6 @@
 import math
 import pickle
+import re
 import warnings
 
 import dense
@@ -10,7 +11,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from crossings.slow_regression import Slow
 from dikkat.errors import InputError
-from dikkat.regression import KernelRegressor, NadarayaWatson
+from dikkat.regression import KernelClassifier, KernelRegressor, NadarayaWatson, progress
 
 ROWS, QUERIES, SIZE = 37, 11, 3
 SIGMA = np.array([1.7, 2.3, 3.1])
@@ -252,6 +253,19 @@ def test_settings_of_answers_are_the_fitted_ones(fitted, changed, tmp_path):
                 np.testing.assert_array_equal(getattr(other, name)(query), answer)
         anew = model.fit(x, y).predict(query)
     np.testing.assert_array_equal(anew, NadarayaWatson(bandwidth=SIGMA, **changed).fit(x, y).predict(query))
+
+
+@pytest.mark.parametrize("kind", [KernelRegressor, KernelClassifier])
+def test_progress_is_shown_on_request(kind, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_EVERY", 0.0)
+    x, y, _, _ = _data()
+    kind().fit(x, y > y.mean())
+    assert capsys.readouterr().err == ""
+    kind(verbose=True).fit(x, y > y.mean())
+    line = r"finding the bandwidth: \d+\.\d passes over all pairs of rows, \d+ s"
+    shown = capsys.readouterr().err.splitlines()
+    assert shown
+    assert all(re.fullmatch(line, text) for text in shown)
 
 
 def test_pickles_hold_no_torch_and_answer_the_same():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +21,7 @@ from dikkat.regression.joined import Array, Coding, Joined, Rows, largest_rate
 from dikkat.regression.likelihood import search_likelihood
 from dikkat.regression.metric import Metric, directions, sample_rows
 from dikkat.regression.moments.launch import Profile
+from dikkat.regression.progress import working
 from dikkat.regression.smoother import Smoother
 
 # The attributes that make up `Rows`.
@@ -43,6 +45,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     weights: str = "repeats"
     support: tuple[float | None, float | None] | None = None
     cv: object = None
+    verbose: bool = False
     X_train_: Array
     y_train_: Array
     sample_weight_: Array
@@ -72,7 +75,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         rows = validation.check_rows(model, X, y, sample_weight)
         if self.cv is not None:
             rows = rows._replace(folds=membership(validation.split(self.cv, rows, groups), len(rows.x)))
-        fitted = model._fit_copy(rows)
+        with working("finding the bandwidth", None, len(rows.x) ** 2) if self.verbose else nullcontext():
+            fitted = model._fit_copy(rows)
         if warns:
             fitted._warn_of_rows(sample_weight is not None)
         self.__dict__ = fitted.__dict__

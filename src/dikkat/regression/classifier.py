@@ -49,6 +49,7 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         ordered_features: Columns of ordered categories, as in `KernelRegressor`.
         periodic_features: Columns of periodic numbers, as in `KernelRegressor`.
         missing: "refuse", or "indicator" for missing cells of X, as in `KernelRegressor`.
+        verbose: Whether `fit` shows its progress.
 
     Attributes:
         classes_: (C,), sorted.
@@ -81,6 +82,7 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         n_components: int | None = None, categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
+        verbose: bool = False,
     ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -92,6 +94,7 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         self.ordered_features = ordered_features
         self.periodic_features = periodic_features
         self.missing = missing
+        self.verbose = verbose
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Store the training rows, and find the bandwidth and the prior.

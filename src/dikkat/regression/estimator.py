@@ -75,6 +75,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
             value of weight w has the variance σ²/w.
         support: The least and the greatest possible y, such as (0, None) for positive numbers or (0, 1) for shares;
             None for no limit. Predictions, intervals, quantiles and samples are clipped to it.
+        verbose: Whether `fit` shows its progress: a bar in a terminal or Jupyter, else a line every 30 s.
 
     Attributes:
         bandwidth_: (d,), float64: σ of numbers and λ of categories. λ is 0 if only rows of the same category count;
@@ -118,7 +119,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None, weights: Literal["repeats", "precision"] = "repeats",
-        support: tuple[float | None, float | None] | None = None,
+        support: tuple[float | None, float | None] | None = None, verbose: bool = False,
     ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -133,6 +134,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         self.cv = cv
         self.weights = weights
         self.support = support
+        self.verbose = verbose
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
@@ -469,10 +471,11 @@ class NadarayaWatson(KernelRegressor):
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None, weights: Literal["repeats", "precision"] = "repeats",
-        support: tuple[float | None, float | None] | None = None,
+        support: tuple[float | None, float | None] | None = None, verbose: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, metric=metric, n_components=n_components,
             categorical_features=categorical_features, ordered_features=ordered_features,
             periodic_features=periodic_features, missing=missing, cv=cv, weights=weights, support=support,
+            verbose=verbose,
         )  # fmt: skip

@@ -128,7 +128,11 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """Hook: warn about data for which intervals are wrong."""
 
     def _choose_bandwidths(
-        self, rows: Rows, joined: Joined, make_criterion: Callable[[Joined], Criterion] | None, share: float = 1.0
+        self,
+        rows: Rows,
+        joined: Joined,
+        make_criterion: Callable[[Joined], Criterion] | None,
+        share: float | None = 1.0,
     ) -> tuple[dict[str, Any], float]:
         """Return the attributes of `_choose_attributes`, and the weight α of a classifier's prior.
 

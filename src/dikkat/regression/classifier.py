@@ -12,12 +12,13 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
-from dikkat.regression import frames
+from dikkat.regression import frames, validation
 from dikkat.regression.bandwidth import Rule
 from dikkat.regression.base import KernelModel
 from dikkat.regression.columns import is_missing
+from dikkat.regression.criterion import Criterion, folds_of
 from dikkat.regression.joined import Array, Joined, Rows
-from dikkat.regression.likelihood import LogLoss, classes_of
+from dikkat.regression.likelihood import FoldLogLoss, LogLoss, classes_of
 from dikkat.regression.logistic import Plane, plane
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
@@ -49,6 +50,7 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         ordered_features: Columns of ordered categories, as in `KernelRegressor`.
         periodic_features: Columns of periodic numbers, as in `KernelRegressor`.
         missing: "refuse", or "indicator" for missing cells of X, as in `KernelRegressor`.
+        cv: For rows that depend on each other, as in `KernelRegressor`: the search then predicts rows from other folds.
         verbose: Whether `fit` shows its progress.
 
     Attributes:
@@ -56,7 +58,9 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         bandwidth_: (d,), σ of numbers and λ of categories.
         prior_: α.
         class_prior_: (C,), π for the order "constant".
-        history_: The accepted steps of a search: {"bandwidth": (d,) list, "error": the penalised log-loss}.
+        history_: The accepted steps of a search: {"bandwidth": (d,) list, "error": the penalised log-loss, or with
+            `cv` the log-loss}.
+        folds_: (folds, n), int8, with `cv`, as in `KernelRegressor`.
         metric_: (numbers, k), the directions of a linear metric, else None.
         columns_: The kind of each column; empty if all are numbers.
         n_features_in_: d.
@@ -82,7 +86,7 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         n_components: int | None = None, categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
-        verbose: bool = False,
+        cv: object = None, verbose: bool = False,
     ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -94,9 +98,12 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         self.ordered_features = ordered_features
         self.periodic_features = periodic_features
         self.missing = missing
+        self.cv = cv
         self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> Self:
         """Store the training rows, and find the bandwidth and the prior.
 
         If this fails or is interrupted, the estimator is unchanged.
@@ -105,6 +112,7 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
             X: (n, d), finite numbers, or a frame.
             y: (n,), the class of each row.
             sample_weight: (n,), at least 0 and not all 0; None for 1 each.
+            groups: (n,), for a `cv` that splits by groups.
 
         Returns:
             The estimator itself.
@@ -113,7 +121,8 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
             ValueError: If a setting is not allowed, data do not fit, or y has no classes.
         """
         self._check_settings()
-        X = frames.as_table(X, y, sample_weight=sample_weight)
+        validation.check_groups(self.cv, groups)
+        X = frames.as_table(X, y, sample_weight=sample_weight, groups=groups)
         if y is None:
             return self._fit_in_place(X, None, sample_weight)
         labels = column_or_1d(y, warn=True)
@@ -123,7 +132,7 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         check_classification_targets(labels)
         classes, label = np.unique(labels, return_inverse=True)
         names = frames.names_of_fit(X, y)
-        return self._fit_in_place(X, np.eye(len(classes))[label], sample_weight, classes_=classes, **names)
+        return self._fit_in_place(X, np.eye(len(classes))[label], sample_weight, groups, classes_=classes, **names)
 
     def _check_settings(self) -> None:
         check_kernel(self.kernel, self.bandwidth, LIKELIHOOD)
@@ -140,13 +149,18 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         fixed_prior = None if self.prior == "auto" else float(self.prior)
         several_classes, fitted_plane = len(self.classes_) > 1, None
 
-        def make_criterion(sample: Joined) -> LogLoss:
+        folds = folds_of(rows, joined)
+
+        def make_criterion(sample: Joined) -> Criterion:
+            if folds is not None:
+                return FoldLogLoss(joined, folds, fixed_prior, self.order == "linear")
             known = None if fitted_plane is None else fitted_plane[1] if sample is joined else _plane(sample)[1]
             return LogLoss(sample, fixed_prior, known)
 
         if self.order == "linear" and several_classes:
             fitted_plane = _plane(joined)
-        attributes, alpha = self._choose_bandwidths(rows, joined, make_criterion if several_classes else None)
+        make, share = make_criterion if several_classes else None, 1.0 if folds is None else None
+        attributes, alpha = self._choose_bandwidths(rows, joined, make, share)
         plane_of_all = None if fitted_plane is None else fitted_plane[0]
         prior = alpha if fixed_prior is None else fixed_prior
         return attributes | {"prior_": prior, "class_prior_": _class_prior(rows), "_plane": plane_of_all}

@@ -167,8 +167,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
             array([3.5])
         """
         self._check_settings()
-        if self.cv is None and groups is not None:
-            raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
+        validation.check_groups(self.cv, groups)
         X = frames.as_table(X, y, sample_weight=sample_weight, groups=groups)
         original_y = y  # the next line may make an array of a named series
         if self.missing == "indicator":

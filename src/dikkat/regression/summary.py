@@ -203,5 +203,6 @@ def _describe_classes(model: Any, held_out: LeftOut | None) -> list[str]:
         right = np.average(p.argmax(1) == y.argmax(1), weights=weight)
         lines.append(f"held-out rows: accuracy {right:.3f}, log-loss {loss:.3f}")
     if model.history_:
-        lines.append(f"leave-one-out{_USED_IN_SEARCH}: penalised log-loss {model.history_[-1]['error']:.3f}")
+        name = "leave-one-out{}: penalised" if model.folds_ is None else "cross-validation{}:"
+        lines.append(f"{name.format(_USED_IN_SEARCH)} log-loss {model.history_[-1]['error']:.3f}")
     return lines

@@ -93,6 +93,12 @@ def split(cv: object, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, A
     return splits
 
 
+def check_groups(cv: object, groups: object) -> None:
+    """Raise for groups without a `cv`."""
+    if cv is None and groups is not None:
+        raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
+
+
 def check_count(name: str, value: object, minimum: int = 1, or_none: str = "") -> None:
     """Raise unless `value` is a whole number of at least `minimum`, or None if `or_none` describes None."""
     is_none = value is None and or_none

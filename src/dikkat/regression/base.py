@@ -252,7 +252,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         return density.astype(self.X_train_.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__() | {"_version": files.VERSION}
+        state: dict[str, Any] = super().__getstate__() | {"_version": files.VERSION}
         state.pop("_smoother", None)
         return state
 

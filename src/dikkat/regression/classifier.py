@@ -196,8 +196,7 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         joined = self._smoother.joined
         criterion = LogLoss(joined, self.prior_, None if self._plane is None else _plane(joined)[1])
         criterion.profile = self.kernel_
-        first = np.searchsorted(joined.feature_of, range(joined.features))
-        shares, rows = criterion.left_out(np.log(self._smoother.bandwidth)[first]), joined.rows()
+        shares, rows = criterion.left_out(self._smoother.log_bandwidth), joined.rows()
         single, by_unique = len(rows.unique) - len(joined.repeats.unique), np.full(len(joined.x) + 1, np.nan)
         by_unique[rows.unique[:single]] = shares[:single]
         result, is_repeat = by_unique[joined.unique_index], joined.repeat_index >= 0

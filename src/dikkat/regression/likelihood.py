@@ -177,8 +177,8 @@ class FoldLogLoss(HeldOut):
         for points, query, start, end in zip(self._points, self._query, starts, starts[1:], strict=False):
             lse, row, theta = (tensor[start:end] for tensor in (trial.lse, trial.row, trial.theta))
             state = self.window(trial.t), lse, row, torch.cat([theta, -row[..., None]], -1)
-            change = sensitivity(query, with_zeros(points), *state, self.joined.feature_of)
-            changes.append(self._finite(change, trial.t, *state, None))
+            by_feature = sensitivity(query, with_zeros(points), *state, self.joined.feature_of)
+            changes.append(self._finite(by_feature, trial.t, *state, None))
         (numerator, denominator, mass, share), change = self._terms(trial), np.concatenate(changes)
         mass_change = change[..., -1] * mass[:, None]
         label = np.concatenate(self._label)

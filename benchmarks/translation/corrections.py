@@ -4,7 +4,8 @@
 
 Next to a translator `NAME` are its training pairs `NAME.train.tsv`, the validation pairs of its training
 `NAME.dev.tsv`, held-out pairs `NAME.val.tsv`, and other pairs that it has not seen, `NAME.unrelated.tsv`. The first
-held-out pairs are the corrections. Each one is translated with the corrections before it, and then stored.
+held-out sentences are the corrections; other pairs of the same sentences are left out. Each one is translated with the
+corrections before it, and then stored.
 """
 
 import argparse
@@ -90,8 +91,12 @@ def main() -> None:
     parser.add_argument("--corrections", type=int, default=200)
     options = parser.parse_args()
     for folder in options.translators:
-        pairs, unrelated = list(TsvCorpus(f"{folder}.val.tsv")), list(TsvCorpus(f"{folder}.unrelated.tsv"))
-        corrected, held_out = pairs[: options.corrections], pairs[options.corrections :]
+        pairs = list(TsvCorpus(f"{folder}.val.tsv"))
+        by_source = dict(pairs)  # one translation of a sentence
+        corrected = list(by_source.items())[: options.corrections]
+        sources = {source for source, _ in corrected}
+        held_out = [pair for pair in pairs if pair[0] not in sources]
+        unrelated = [pair for pair in TsvCorpus(f"{folder}.unrelated.tsv") if pair[0] not in sources]
         results = {
             "memory": measure_memory(folder, corrected, unrelated),
             "train --from": measure_continuing(folder, corrected, held_out),

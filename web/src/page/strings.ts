@@ -40,7 +40,7 @@ const TABLE = {
   score: ["log-probability", "log-olasılık", "对数概率"],
   sure: ["confidence per word: {}", "sözcük başına güven: {}", "每词置信度：{}"],
   parts: ["parts of words", "sözcük parçaları", "词的片段"],
-  "not-learnt": ["not learnt:", "öğrenilmedi:", "没有学过："],
+  "unknown words": ["not learnt:", "öğrenilmedi:", "没有学过："],
   "a-guess": [
     "No training sentence contains this word, so its translation is a guess",
     "Eğitim cümlelerinin hiçbirinde bu sözcük yok; çevirisi bir tahmindir",
@@ -496,6 +496,7 @@ const TABLE = {
   corrected: ["Corrected. Similar sentences follow the correction.", "Düzeltildi. Benzer cümleler düzeltmeyi izler.", "已更正。相似的句子会参照这个更正。"],
   "cannot-write": ["Corrected, but the model cannot write: {}", "Düzeltildi, ama model şunları yazamaz: {}", "已更正，但模型写不出：{}"],
   "writes-as": ["Corrected. The model writes: {}", "Düzeltildi. Model şöyle yazar: {}", "已更正。模型写作：{}"],
+  replaces: ["It replaces this correction: “{}” → “{}”", "Şu düzeltmenin yerine geçti: “{}” → “{}”", "它取代了这个更正：“{}” → “{}”"],
   corrections: ["Your corrections ({})", "Düzeltmeleriniz ({})", "您的更正（{}）"],
   "corrections-help": ["They are lost when you close the page, so save them.", "Sayfa kapanınca silinirler; bu yüzden kaydedin.", "关闭页面后会丢失，请保存。"],
   "corrections-kept": [
@@ -513,16 +514,22 @@ const TABLE = {
   ],
   "term-source": ["Word or phrase", "Sözcük ya da öbek", "词或短语"],
   "term-target": ["Its translation", "Çevirisi", "译法"],
+  "term-invalid": [
+    "A term needs a letter or a digit, and at most {} characters.",
+    "Bir terimde harf ya da rakam bulunmalı; en çok {} karakter olabilir.",
+    "术语须含字母或数字，最多 {} 个字符。",
+  ],
+  "term-replaced": ["The new translation of “{}” replaces “{}”.", "“{}” teriminin yeni çevirisi “{}” çevirisinin yerine geçti.", "“{}”的新译法取代了“{}”。"],
   confidence: ["confidence: {}", "güven: {}", "置信度：{}"],
   "confidence-is": [
     "confidence = estimated probability that the translation is right (chrF of at least 80 with a human translation)",
     "güven = çevirinin doğru olma olasılığı tahmini (bir insan çevirisiyle chrF en az 80)",
     "置信度 = 译文正确的估计概率（与人工译文的 chrF 至少为 80）",
   ],
-  "flag-lost-numbers": ["lost numbers:", "kayıp sayılar:", "丢失的数字："],
-  "flag-lost-placeholders": ["lost placeholders:", "kayıp yer tutucular:", "丢失的占位符："],
-  "flag-invented-numbers": ["invented numbers:", "uydurulmuş sayılar:", "凭空出现的数字："],
-  "flag-unused-terms": ["unused terms:", "kullanılmayan terimler:", "未用的术语："],
+  "lost numbers": ["lost numbers:", "kayıp sayılar:", "丢失的数字："],
+  "lost placeholders": ["lost placeholders:", "kayıp yer tutucular:", "丢失的占位符："],
+  "invented numbers": ["invented numbers:", "uydurulmuş sayılar:", "凭空出现的数字："],
+  "unused terms": ["unused terms:", "kullanılmayan terimler:", "未用的术语："],
   "follows": ["from a correction: {}", "bir düzeltmeden: {}", "来自更正：{}"],
   "correction-empty": ["Write the right translation.", "Doğru çeviriyi yazın.", "请写出正确的译文。"],
   "correction-letters": [

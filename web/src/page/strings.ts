@@ -500,9 +500,9 @@ const TABLE = {
   corrections: ["Your corrections ({})", "Düzeltmeleriniz ({})", "您的更正（{}）"],
   "corrections-help": ["They are lost when you close the page, so save them.", "Sayfa kapanınca silinirler; bu yüzden kaydedin.", "关闭页面后会丢失，请保存。"],
   "corrections-kept": [
-    "This browser keeps them for this page. Save them to store them in the model:",
-    "Bu tarayıcı onları bu sayfa için saklar. Modelde saklamak için kaydedin:",
-    "浏览器会为本页面保留它们。要存入模型，请先保存：",
+    "This browser keeps them for this model. Save them to store them in the model folder:",
+    "Bu tarayıcı onları bu model için saklar. Model klasöründe saklamak için kaydedin:",
+    "浏览器会为这个模型保留它们。要存入模型文件夹，请先保存：",
   ],
   "save-tsv": ["Save as TSV", "TSV olarak kaydet", "存为 TSV"],
   terms: ["Terms", "Terimler", "术语"],

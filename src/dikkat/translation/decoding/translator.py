@@ -389,8 +389,9 @@ class Translator(BaseTranslator):
             translators: At least one translator. All have the same tokenizers and slots; other settings may differ.
 
         Returns:
-            An ensemble, with the methods of a translator and the corrections of all translators. If they have
-            different corrections of one sentence, the first translator's is used.
+            An ensemble, with the methods of a translator and copies of the corrections of all translators. Later
+            calls of `correct` of a translator do not change the ensemble. If translators have different corrections of
+            one sentence, the first translator's is used, and a warning has the number of unused corrections.
 
         Raises:
             InputError: Tokenizers or slots differ (the message says whose), or there is no translator.

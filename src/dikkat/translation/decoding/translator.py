@@ -528,7 +528,8 @@ class Translator(BaseTranslator):
     def widget(self, text: str = "", *, examples: Sequence[str] = ()) -> "TranslatorWidget":
         """Return the page of `export_html` as a widget for a notebook.
 
-        The int8 model is sent to the browser once and translates there, even without a running kernel.
+        The int8 model is sent to the browser once and translates there, even without a running kernel. The widget
+        contains the texts of the stored corrections. So does a notebook that is saved with its widget state.
 
         Args:
             text: The first text to translate.

@@ -404,11 +404,18 @@ def test_what_cannot_be_corrected_is_an_error(translator, pair, message):
     assert len(corrected.memory) == 0
 
 
-def test_words_that_cannot_be_written_are_reported(translator):
+@pytest.mark.parametrize("target", ["Va Zürich !", "Zürich", "Qwrtz zürich va Bjørk."])
+@pytest.mark.parametrize("search", [Search(), Search(beam=1)], ids=["beam", "greedy"])
+def test_unknown_words_of_a_correction_are_written(translator, target, search, tmp_path):
     corrected = corrected_copy(translator)
-    assert corrected.correct("Go.", "Va Zürich !") == ["words outside the target vocabulary cannot be written: Zürich"]
-    assert "Zürich" not in corrected.translate("Go.").target
+    assert corrected.correct("Go.", target) == []
     assert UNKNOWN in corrected.memory.snapshot.pairs[0].target_ids
+    corrected.save(tmp_path / "model")
+    for model in (corrected, Translator.load(tmp_path / "model"), Translator.ensemble([corrected, corrected])):
+        best = model.translate("Go.", search=search)
+        assert best.target == target
+        assert "<unk>" not in best.target_tokens
+    assert "Zürich" not in corrected.translate("She won.").target
 
 
 def test_a_long_source_is_corrected(translator):
@@ -598,7 +605,7 @@ def test_a_score_of_corrected_lines_is_a_warning(translator, tmp_path, run):
     [
         ("a.tsv", "source\ttarget\n\nGo. \t Elle voit Marie. \n", "line 1: skipped the column names"),
         ("a.csv", 'Go.,"Elle voit Marie."\n', ""),
-        ("a.tsv", "Go.\tElle voit Marie.\n \nI lost.\tZürich\n", "line 3: words outside the target vocabulary"),
+        ("a.tsv", "Go.\tElle voit Marie.\n \nI lost.\tMarie  !\n", "line 3: will be written as 'Marie !'"),
     ],
 )
 def test_tables_of_corrections_are_read_as_corpora(translator, tmp_path, name, text, notes, run):
@@ -613,12 +620,12 @@ def test_the_command_line_corrects(translator, tmp_path, run):
     model, corrections = tmp_path / "model", tmp_path / "corrections.tsv"
     translator.save(model, int8=True)
     before = {path.name: path.read_bytes() for path in model.iterdir() if path.name != SUMS}
-    lines = ["Go.\tVa !", "Go.\tElle voit Marie.", "I lost.\tJ'ai perdu Zürich."]
+    lines = ["Go.\tVa !", "Go.\tElle voit Marie.", "I lost.\tJ'ai  perdu Zürich."]
     corrections.write_text("\n".join(lines) + "\n", encoding="utf-8")
     status, out, err = run("correct", model, corrections)
     assert (status, out) == (0, "")
     assert f"{corrections}, line 2: replaces the earlier correction 'Va !' of 'Go.'" in err
-    assert f"{corrections}, line 3: words outside the target vocabulary cannot be written: Zürich" in err
+    assert f'{corrections}, line 3: will be written as "J\'ai perdu Zürich."' in err
     assert f"{model}: 3 corrections read, 2 stored" in err
     assert {name: (model / name).read_bytes() for name in before} == before
     status, out, _ = run("translate", model, "Go.", "--json")

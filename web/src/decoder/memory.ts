@@ -2,7 +2,7 @@
 import type { Arithmetic } from "./arithmetic";
 import { Refusal } from "./refusal";
 import { metadataOf, readTensors } from "./tensors";
-import { END, oneSpaced } from "./tokenizer";
+import { END, oneSpaced, UNKNOWN } from "./tokenizer";
 
 /** States whose log-weight is below this have no effect. */
 const NEGLIGIBLE = -16;
@@ -53,6 +53,11 @@ function half(bits: number): number {
 export class States {
   /** @param projection from readouts to queries, row by row, in units of the bandwidth */
   constructor(readonly pairs: readonly StoredPair[], private readonly projection: Float32Array, private readonly size: number, private readonly count: number) {}
+
+  /** Whether the stored translation of a source has words outside the vocabulary. */
+  hasUnknown(source: readonly number[]): boolean {
+    return this.pairs.some((pair) => pair.targetIds.includes(UNKNOWN) && hasIds(pair, source));
+  }
 
   query(readout: Float32Array): Float32Array {
     return Float32Array.from({ length: this.size }, (_, row) => {

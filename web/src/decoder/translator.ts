@@ -45,12 +45,13 @@ interface EncodedSource extends Encoded {
   /** The translation of a text without letters; null: the model translates it. */
   readonly copy: string | null;
   readonly unknown: string[];
+  /** Words outside the vocabulary of its stored translation; null: it has none. */
+  readonly storedWords: readonly string[] | null;
 }
 
-/** A correction as it can be stored, the words that the model cannot write, and the text that it writes. */
+/** A correction as it can be stored, and the text that the model writes. */
 export interface Correction {
   readonly pair: StoredPair;
-  readonly unknown: string[];
   readonly target: string;
 }
 
@@ -108,12 +109,17 @@ export class Translator {
     const [source, target] = stored ? this.masked({ ...stored, source: sentence }) : this.slots.mask(sentence);
     const { ids, pieces, spans } = this.source.encode(source);
     const copy = this.slots.copies(source.text) ? restored(source.text, target.parts) : null;
-    return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, copy, unknown: this.source.unknown(source) };
+    return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, copy, unknown: this.source.unknown(source), storedWords: stored ? unknownWords(this.target.encode(target)) : null };
   }
 
   /** Both texts of a pair, with the slots that both have. */
   private masked({ source, target, hasSlots }: Pick<StoredPair, "source" | "target" | "hasSlots">): [Masked, Masked] {
     return (hasSlots ? this.slots : NO_SLOTS).mask(source, target);
+  }
+
+  /** The text of the tokens of a stored translation. */
+  private storedText(ids: readonly number[], target: Masked): string {
+    return writtenOut(this.target.decode(ids, filled(ids, unknownWords(this.target.encode(target)))), target.parts);
   }
 
   /**
@@ -140,8 +146,7 @@ export class Translator {
     }
     return {
       pair: { key, source, target, sourceIds, targetIds, keys: Float32Array.from(keys), bias: this.memory.bias, hasSlots },
-      unknown: targetIds.includes(UNKNOWN) ? this.target.unknown(written) : [],
-      target: writtenOut(this.target.decode(targetIds), written.parts),
+      target: this.storedText(targetIds, written),
     };
   }
 
@@ -204,7 +209,7 @@ export class Translator {
       const { source, target } = each;
       const stored = this.memory.find(source);
       const mask = stored && this.masked({ ...stored, source })[1];
-      const line = new Line(terms, source, target, this.target, !!mask && writtenOut(this.target.decode(stored.targetIds), mask.parts) === target);
+      const line = new Line(terms, source, target, this.target, !!mask && this.storedText(stored.targetIds, mask) === target);
       while (!line.isDone) {
         const now = line.target;
         const both = [yield* this.weighing(source, now, false), yield* this.weighing(source, now, false, true)];
@@ -242,7 +247,7 @@ export class Translator {
   /** A translation with another target, without the shares of stored pairs. */
   private *rewritten(source: string, target: string, { pins }: Chosen, { ids: before, finished, repeated, unknown }: Translation): Generator<() => string, Translation> {
     const { read, masks: [{ parts }, { parts: slots }], ids, pieces, steps, total } = yield* this.written(source, target, pins, before);
-    const encoded = { ...read, slots, copy: null, unknown, pieces: read.pieces.map((piece) => restored(piece, parts)) };
+    const encoded = { ...read, slots, copy: null, unknown, storedWords: null, pieces: read.pieces.map((piece) => restored(piece, parts)) };
     const translation = this.translation(source, encoded, { ids, total, finished, repeated, steps });
     const withoutSources = translation.steps.map((step) => Object.create(step, { sources: { value: [] } }) as Opened);
     return { ...translation, steps: withoutSources, target, targetTokens: pieces.map((piece) => restored(piece, slots)), texts: [source, target] };
@@ -321,7 +326,9 @@ export class Translator {
     const written = [...found.steps.keys()].filter((step) => step >= found.ids.length || target.slot(found.ids[step]!) < encoded.slots.length);
     const taken = written.map((step) => found.steps[step]!);
     const ids = written.flatMap((step) => found.ids[step] ?? []);
-    const copied = ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, taken[index]!.weights) : null));
+    const copied = encoded.storedWords
+      ? filled(ids, encoded.storedWords)
+      : ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, taken[index]!.weights) : null));
     const whole = writtenOut(target.decode(ids, copied), encoded.slots);
     let openedSteps: Opened[] | undefined;
     return {
@@ -395,6 +402,14 @@ function* showing<P, T>(going: Generator<P, T>, text: (pause: P) => () => string
   let found = going.next();
   for (; !found.done; found = going.next()) yield text(found.value);
   return found.value;
+}
+
+const unknownWords = ({ ids, pieces }: Encoded): string[] => pieces.filter((_, k) => ids[k] === UNKNOWN);
+
+/** The words for the unknown tokens among these, in order; null for other tokens. */
+function filled(ids: readonly number[], words: readonly string[]): (string | null)[] {
+  let next = 0;
+  return ids.map((id) => (id === UNKNOWN ? words[next++] ?? null : null));
 }
 
 /** The unknown source word with the largest weight. */

@@ -79,9 +79,9 @@ export class PairEditor {
     const [source, target] = [this.texts[0], this.field.value.trim()];
     let replaced: readonly StoredPair[];
     try {
-      const { unknown, target: written, ...correction } = await this.pairs.correct(source, target);
+      const { target: written, ...correction } = await this.pairs.correct(source, target);
       replaced = correction.replaced;
-      const result = unknown.length ? t("cannot-write", unknown.join(", ")) : written === target ? t("corrected") : t("writes-as", isolated(written));
+      const result = written === target ? t("corrected") : t("writes-as", isolated(written));
       this.status.textContent = [result, ...replaced.map((pair) => t("replaces", isolated(pair.source), isolated(pair.target)))].join(" ");
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;

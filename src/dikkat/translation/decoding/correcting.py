@@ -10,12 +10,12 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from dikkat.errors import InputError
+from dikkat.translation.decoding.hypothesis import write_stored
 from dikkat.translation.decoding.options import length_limit
 from dikkat.translation.memory.pair_memory import PairMemory, StoredPair
 from dikkat.translation.memory.states import score_projection
 from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.text.slots import Slots
-from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.text.tokenizer import Tokenizer
 
 BANDWIDTH = 0.1
@@ -120,10 +120,7 @@ def _faults(pair: StoredPair, tokenizer: Tokenizer, slots: Slots) -> list[str]:
     """Return messages about parts of a correction that the model cannot write."""
     _, target = pair.mask(slots)
     messages, limit = [], length_limit(len(pair.source_ids))
-    words = [target.text[start:end] for start, end in tokenizer.unknown(target.text)]
-    if UNKNOWN in pair.target_ids and words:
-        messages.append(f"words outside the target vocabulary cannot be written: {', '.join(words)}")
-    elif (written := target.write(tokenizer.decode(pair.target_ids))) != pair.target:
+    if (written := write_stored(tokenizer, target, pair.target_ids)) != pair.target:
         messages.append(f"will be written as {written!r}")
     if len(pair.target_ids) > limit:
         messages.append(f"has {len(pair.target_ids)} tokens, more than the limit of {limit}, and will be cut")

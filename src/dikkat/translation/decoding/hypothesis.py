@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from dikkat.translation.memory.states import Nearest
+from dikkat.translation.text.slots import Masked
 from dikkat.translation.text.special_tokens import UNKNOWN
-from dikkat.translation.text.tokenizer import Encoded
+from dikkat.translation.text.tokenizer import Encoded, Tokenizer
 
 _LONGEST = 30  # the most tokens of a sequence whose repetition is counted
 
@@ -18,7 +19,8 @@ _LONGEST = 30  # the most tokens of a sequence whose repetition is counted
 class Sentence(NamedTuple):
     """A sentence to translate: its token numbers, at least one, and the limits of its translations.
 
-    If `copies`, `<unk>` may be written, for a copied word. `slots` is a bit set of the slots to write, once each.
+    If `copies`, `<unk>` may be written, for a word of the source or of a stored translation. `slots` is a bit set of
+    the slots to write, once each.
     """
 
     tokens: Sequence[int]
@@ -86,3 +88,15 @@ def find_copies(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[s
         if token == UNKNOWN:
             words[index] = encoded.pieces[int(weights[index].masked_fill(is_known, -1.0).argmax())]
     return words
+
+
+def find_stored_words(tokenizer: Tokenizer, stored: str, ids: Sequence[int]) -> list[str | None]:
+    """Return for each unknown target token the next unknown word of a stored translation; None for other tokens."""
+    (numbers,), (spans,) = tokenizer.numbers([stored]), tokenizer.offsets([stored])
+    words = iter([stored[start:end] for number, (start, end) in zip(numbers, spans, strict=True) if number == UNKNOWN])
+    return [next(words, None) if token == UNKNOWN else None for token in ids]
+
+
+def write_stored(tokenizer: Tokenizer, target: Masked, ids: Sequence[int]) -> str:
+    """Return the text of the tokens of a stored translation."""
+    return target.write(tokenizer.decode(ids, replace=find_stored_words(tokenizer, target.text, ids)))

@@ -116,11 +116,12 @@ def beam_search(
         slot_bits[token] = 1 << slot
     # Without a word in the vocabulary, the translation of a source without slots must be empty.
     only_slots = len(target_slots.keys() - range(SPECIAL)) == vocabulary - SPECIAL
+    unknown_sources = frozenset[Sequence[int]]().union(*(memory.unknown_sources for memory in memories if memory))
     sentences = []
     for source in sources:
         min_length, max_length = limits(search, len(source))
         slot_set = reduce(or_, (bits_of_source.get(token, 0) for token in source), 0) if bits_of_source else 0
-        may_copy = attends and UNKNOWN in source
+        may_copy = (attends and UNKNOWN in source) or tuple(source) in unknown_sources
         sentences.append(Sentence(source, may_copy, 0 if only_slots else min_length, max_length, slot_set))
     states = [None if snapshot is None else snapshot.states for snapshot in memories] or [None] * len(model_list)
     if panels := find_panels(model_list, search):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.alignment import forced_weights, posteriors
+from dikkat.translation.decoding.hypothesis import write_stored
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.decoding.pairs import PairScorer, batches
 from dikkat.translation.decoding.search import forced_scores
@@ -117,7 +118,7 @@ def _is_stored(translation: Translation, pair: StoredPair | None, scorer: PairSc
     if pair is None:
         return False
     target = pair.mask(scorer.slots, translation.source)[1]
-    return translation.target == target.write(scorer.target_tokenizer.decode(pair.target_ids))
+    return translation.target == write_stored(scorer.target_tokenizer, target, pair.target_ids)
 
 
 def link_terms(weights: Tensor, terms: Terms, translation: Translation, units: Sequence[Units], forms: Forms) -> None:

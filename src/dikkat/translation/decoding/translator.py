@@ -16,7 +16,7 @@ from dikkat.storage.files import write_whole
 from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.decoding.correcting import correct, pack_memory, share_corrections
-from dikkat.translation.decoding.hypothesis import Hypothesis, find_copies, repetition
+from dikkat.translation.decoding.hypothesis import Hypothesis, find_copies, find_stored_words, repetition
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence, read_windows
 from dikkat.translation.decoding.search import beam_search
@@ -278,8 +278,9 @@ class BaseTranslator(PairScorer):
         for batch in batches(lengths, batch_size):
             groups = self._search([encoded[index].ids for index in batch], search, memories)
             for index, group in zip(batch, groups, strict=True):
+                has_pair = stored[index] is not None
                 results[index] = [
-                    self._make_translation(sentences[index], *masked[index], encoded[index], best, memories)
+                    self._make_translation(sentences[index], *masked[index], encoded[index], best, memories, has_pair)
                     for best in group
                 ]
         return use_terms(self, terms, results, stored, batch_size, search) if terms.targets else results
@@ -315,16 +316,16 @@ class BaseTranslator(PairScorer):
 
     def _make_translation(
         self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis,
-        memories: Sequence[Snapshot | None],
+        memories: Sequence[Snapshot | None], has_pair: bool,
     ) -> Translation:  # fmt: skip
         cut = self._find_end(hypothesis.ids, encoded.ids)
-        slots, count = self.target_tokenizer.slots, len(target.parts)
-        indices = [index for index, token in enumerate(hypothesis.ids[:cut]) if slots.get(token, -1) < count]
+        tokenizer, count = self.target_tokenizer, len(target.parts)
+        indices = [index for index, token in enumerate(hypothesis.ids[:cut]) if tokenizer.slots.get(token, -1) < count]
         ids = [hypothesis.ids[index] for index in indices]
         weights = hypothesis.weights if len(ids) == len(hypothesis.ids) else hypothesis.weights[indices]
-        copies = find_copies(encoded, ids, weights)
+        words = find_stored_words(tokenizer, target.text, ids) if has_pair else find_copies(encoded, ids, weights)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
-        text, labels = self.target_tokenizer.text_and_labels(ids, copies)
+        text, labels = tokenizer.text_and_labels(ids, words)
         return Translation(
             source=sentence,
             target=target.write(text),
@@ -439,7 +440,7 @@ class Translator(BaseTranslator):
             target: Its right translation.
 
         Returns:
-            Messages: the different earlier correction that is replaced, and words that the model cannot write.
+            Messages: the different earlier correction that is replaced, and a target that will be written differently.
 
         Raises:
             InputError: A text is empty, too long or not Unicode, or the sentence has no letters.

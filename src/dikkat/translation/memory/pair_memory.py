@@ -14,7 +14,7 @@ from torch import Tensor
 from dikkat.errors import InputError
 from dikkat.translation.memory.states import States
 from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
-from dikkat.translation.text.special_tokens import END
+from dikkat.translation.text.special_tokens import END, UNKNOWN
 
 Ids = tuple[int, ...]
 
@@ -99,6 +99,11 @@ class Snapshot:
     def by_source(self) -> Mapping[str, StoredPair]:
         """The pairs by their keys."""
         return {pair.key: pair for pair in self.pairs}
+
+    @cached_property
+    def unknown_sources(self) -> frozenset[Ids]:
+        """The source tokens of the pairs whose translations have words outside the vocabulary."""
+        return frozenset(pair.source_ids for pair in self.pairs if UNKNOWN in pair.target_ids)
 
     def find_ids(self, source_ids: Ids) -> StoredPair | None:
         """Return the pair with these source tokens, if there is one."""

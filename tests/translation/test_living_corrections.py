@@ -12,8 +12,10 @@ from translation.test_living import assert_page_agrees, in_node, needs_node, run
 SLOTTED = [
     ("He sees 12 men.", "Il voit 12 hommes."), ("He sees 13 men.", "Il voit Marie."),
     ("Go to {a}. Go.", "Va chez {a} !"), ("The man lost.", "Zut, il perd 7 Züge !"),
+    ("Foobar lost.", "Zut, Foobar a perdu."),
 ]  # fmt: skip
 ASKED = [
+    "He sees 15 men.", "The man  lost.", "Foobar lost.", "Zanzibar lost.",
     *(source for source, _ in [*NEW, *PAIRS, *SLOTTED]), "He sees 14 men.", "Go to {b}. Go.",
     " Go  to {a}.  Go. ", "Go. I lost.", "She is the man.", "Where is the calm man?", "I'm lost.", "The man is home.",
     "Marie is calm.", "Zanzibar is calm.",
@@ -71,8 +73,13 @@ def test_corrections_that_cannot_be(translator, tmp_path):
     for reason, pairs in wrong.items():
         for pair in pairs:
             assert in_node(tmp_path / "page.html", [{"text": "Go.", "corrections": [pair]}])[0]["error"] == reason
-    (found,) = in_node(tmp_path / "page.html", [{"text": "Go.", "corrections": [("Go.", "Va zut !"), ("Go.", "va !")]}])
-    assert [each["target"] for each in found["corrected"]] == ["Va zut !", "Va !"]
+    for target in ("Va zut !", "va  zut!"):
+        (found,) = in_node(tmp_path / "page.html", [{"text": "Go.", "corrections": [("Go.", target)]}])
+        assert (
+            found["best"][0]["target"]
+            == corrected_copy(translator, [("Go.", target)]).translate("Go.").target
+            == target
+        )
 
 
 @needs_node
@@ -80,7 +87,7 @@ def test_a_correction_tells_which_ones_it_replaces(translator, tmp_path):
     translator.export_html(tmp_path / "page.html")
     pairs = [("Go 3.", "Elle va."), ("She is calm.", "Va !"), ("Go 4.", "Il est calme."), ("She  is calm.", "Il va.")]
     (found,) = in_node(tmp_path / "page.html", [{"text": "Go.", "corrections": pairs}])
-    assert [each["replaced"] for each in found["corrected"]] == [[], [], [list(pairs[0])], [list(pairs[1])]]
+    assert found["corrected"] == [[], [], [list(pairs[0])], [list(pairs[1])]]
     python = corrected_copy(translator)
     messages = ["".join(python.correct(*pair)) for pair in pairs]
     assert ["replaces" in message for message in messages] == [False, False, True, True]

@@ -21,7 +21,7 @@ const ended = (going) => {
 for (const { text, options = {}, plain = false, chosen, entities, given, before, knows, corrections = [] } of asked) {
   try {
     const translator = (translators[plain] ??= await Translator.unpack(model, plain));
-    const corrected = corrections.map((pair) => translator.correct(...pair)).map(({ target, replaced }) => ({ target, replaced: replaced.map(({ source, target }) => [source, target]) }));
+    const corrected = corrections.map((pair) => translator.correct(...pair).map(({ source, target }) => [source, target]));
     const pins = new Map((chosen?.pins ?? []).map(([step, each]) => [step, new Map(each)]));
     const own = { ...DEFAULT, ...options, chosen: chosen ? { tokens: chosen.tokens ?? [], pins } : NOTHING };
     const started = performance.now();

@@ -54,9 +54,9 @@ export class States {
   /** @param projection from readouts to queries, row by row, in units of the bandwidth */
   constructor(readonly pairs: readonly StoredPair[], private readonly projection: Float32Array, private readonly size: number, private readonly count: number) {}
 
-  /** Whether the stored translation of a source has words outside the vocabulary. */
-  hasUnknown(source: readonly number[]): boolean {
-    return this.pairs.some((pair) => pair.targetIds.includes(UNKNOWN) && hasIds(pair, source));
+  /** The pair of a source whose translation has words outside the vocabulary. */
+  withUnknownWords(source: readonly number[]): StoredPair | undefined {
+    return this.pairs.find((pair) => pair.targetIds.includes(UNKNOWN) && hasIds(pair, source));
   }
 
   query(readout: Float32Array): Float32Array {

@@ -132,7 +132,7 @@ export function* searching(
 ): Generator<readonly number[], Hypothesis[]> {
   const { chosen } = options, { penalty } = network;
   const limit = limitOf(source.length);
-  const copies = (network.attends && source.includes(UNKNOWN)) || states.hasUnknown(source);
+  const copies = (network.attends && source.includes(UNKNOWN)) || states.withUnknownWords(source) !== undefined;
   const onlySlots = slots.targets.every((bit, token) => token <= END || bit !== 0);
   let living: Place[] = [{ ids: [], total: 0, missing: slots.source, state: first, steps: [] }];
   let places = options.beam;

@@ -47,12 +47,8 @@ interface EncodedSource extends Encoded {
   readonly unknown: string[];
   /** Words outside the vocabulary of its stored translation; null: it has none. */
   readonly storedWords: readonly string[] | null;
-}
-
-/** A correction as it can be stored, and the text that the model writes. */
-export interface Correction {
-  readonly pair: StoredPair;
-  readonly target: string;
+  /** Its stored pair, if there is one. */
+  readonly stored: StoredPair | undefined;
 }
 
 const NO_SLOTS = new Slots();
@@ -109,7 +105,11 @@ export class Translator {
     const [source, target] = stored ? this.masked({ ...stored, source: sentence }) : this.slots.mask(sentence);
     const { ids, pieces, spans } = this.source.encode(source);
     const copy = this.slots.copies(source.text) ? restored(source.text, target.parts) : null;
-    return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, copy, unknown: this.source.unknown(source), storedWords: stored ? unknownWords(this.target.encode(target)) : null };
+    const pair = this.memory.states.withUnknownWords(ids);
+    const [own, right] = pair ? this.masked(pair) : [];
+    const isSame = own && String(this.source.encode(own).pieces) === String(pieces); // with the same unknown words
+    const storedWords = isSame ? unknownWords(this.target.encode(right!)) : null;
+    return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, copy, unknown: this.source.unknown(source), storedWords, stored };
   }
 
   /** Both texts of a pair, with the slots that both have. */
@@ -117,43 +117,34 @@ export class Translator {
     return (hasSlots ? this.slots : NO_SLOTS).mask(source, target);
   }
 
-  /** The text of the tokens of a stored translation. */
-  private storedText(ids: readonly number[], target: Masked): string {
-    return writtenOut(this.target.decode(ids, filled(ids, unknownWords(this.target.encode(target)))), target.parts);
-  }
-
   /**
-   * Computes a correction. Throws a refusal of an empty text, and of a source without letters. Yields between steps.
+   * Computes the pair of a correction. Throws a refusal of an empty text, and of a source without letters. Yields between steps.
    * @param earlier the pairs that it is stored after
    */
-  *correcting(source: string, target: string, earlier = this.memory.pairs): Generator<unknown, Correction> {
+  *correcting(source: string, target: string, earlier = this.memory.pairs): Generator<unknown, StoredPair> {
     for (const text of [source, target]) this.check(text);
     const key = sentenceKey(source);
     const read = (hasSlots: boolean) => {
-      const masks = this.masked({ source, target, hasSlots });
-      return { source, target, hasSlots, masks, sourceIds: this.source.encode(masks[0]).ids, targetIds: this.target.encode(masks[1]).ids };
+      const [read, written] = this.masked({ source, target, hasSlots });
+      return { hasSlots, sourceIds: this.source.encode(read).ids, targetIds: this.target.encode(written).ids };
     };
     let pair = read(true);
     const old = earlier.find((other) => hasIds(other, pair.sourceIds));
     if (old && old.key !== key && old.targetIds.join() !== pair.targetIds.join()) pair = read(false); // equal but for numbers
     if (!pair.sourceIds.length || !pair.targetIds.length) throw new Refusal("correction-empty");
     if (this.slots.copies(this.slots.mask(source)[0].text)) throw new Refusal("correction-letters");
-    const { masks: [, written], sourceIds, targetIds, hasSlots } = pair;
+    const { sourceIds, targetIds, hasSlots } = pair;
     const keys: number[] = [];
     for (const { readout } of forcing(this.network, yield* this.reading(sourceIds), targetIds)) {
       keys.push(...this.memory.states.key(readout));
       yield;
     }
-    return {
-      pair: { key, source, target, sourceIds, targetIds, keys: Float32Array.from(keys), bias: this.memory.bias, hasSlots },
-      target: this.storedText(targetIds, written),
-    };
+    return { key, source, target, sourceIds, targetIds, keys: Float32Array.from(keys), bias: this.memory.bias, hasSlots };
   }
 
-  /** Stores a correction, which later translations follow, as `Translator.correct` of Python does. */
-  correct(source: string, target: string): Correction & { replaced: StoredPair[] } {
-    const correction = ended(this.correcting(source, target));
-    return { ...correction, replaced: this.memory.add(correction.pair) };
+  /** Stores a correction, which later translations follow, as `Translator.correct` of Python does; returns the pairs that it replaces. */
+  correct(source: string, target: string): StoredPair[] {
+    return this.memory.add(ended(this.correcting(source, target)));
   }
 
   private check(sentence: string): void {
@@ -207,9 +198,7 @@ export class Translator {
     const found: Translation[] = [];
     for (const each of all) {
       const { source, target } = each;
-      const stored = this.memory.find(source);
-      const mask = stored && this.masked({ ...stored, source })[1];
-      const line = new Line(terms, source, target, this.target, !!mask && this.storedText(stored.targetIds, mask) === target);
+      const line = new Line(terms, source, target, this.target, this.memory.find(source)?.target === target);
       while (!line.isDone) {
         const now = line.target;
         const both = [yield* this.weighing(source, now, false), yield* this.weighing(source, now, false, true)];
@@ -247,7 +236,7 @@ export class Translator {
   /** A translation with another target, without the shares of stored pairs. */
   private *rewritten(source: string, target: string, { pins }: Chosen, { ids: before, finished, repeated, unknown }: Translation): Generator<() => string, Translation> {
     const { read, masks: [{ parts }, { parts: slots }], ids, pieces, steps, total } = yield* this.written(source, target, pins, before);
-    const encoded = { ...read, slots, copy: null, unknown, storedWords: null, pieces: read.pieces.map((piece) => restored(piece, parts)) };
+    const encoded = { ...read, slots, copy: null, unknown, storedWords: null, stored: undefined, pieces: read.pieces.map((piece) => restored(piece, parts)) };
     const translation = this.translation(source, encoded, { ids, total, finished, repeated, steps });
     const withoutSources = translation.steps.map((step) => Object.create(step, { sources: { value: [] } }) as Opened);
     return { ...translation, steps: withoutSources, target, targetTokens: pieces.map((piece) => restored(piece, slots)), texts: [source, target] };
@@ -329,7 +318,7 @@ export class Translator {
     const copied = encoded.storedWords
       ? filled(ids, encoded.storedWords)
       : ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, taken[index]!.weights) : null));
-    const whole = writtenOut(target.decode(ids, copied), encoded.slots);
+    const whole = encoded.stored?.targetIds.join() === ids.join() ? encoded.stored.target : writtenOut(target.decode(ids, copied), encoded.slots);
     let openedSteps: Opened[] | undefined;
     return {
       source: text,

@@ -79,10 +79,8 @@ export class PairEditor {
     const [source, target] = [this.texts[0], this.field.value.trim()];
     let replaced: readonly StoredPair[];
     try {
-      const { target: written, ...correction } = await this.pairs.correct(source, target);
-      replaced = correction.replaced;
-      const result = written === target ? t("corrected") : t("writes-as", isolated(written));
-      this.status.textContent = [result, ...replaced.map((pair) => t("replaces", isolated(pair.source), isolated(pair.target)))].join(" ");
+      replaced = await this.pairs.correct(source, target);
+      this.status.textContent = [t("corrected"), ...replaced.map((pair) => t("replaces", isolated(pair.source), isolated(pair.target)))].join(" ");
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       this.trouble.textContent = t(error.reason, error.detail);

@@ -494,7 +494,6 @@ const TABLE = {
   remove: ["Remove: {}", "Kaldır: {}", "删除：{}"],
   add: ["Add", "Ekle", "添加"],
   corrected: ["Corrected. Similar sentences follow the correction.", "Düzeltildi. Benzer cümleler düzeltmeyi izler.", "已更正。相似的句子会参照这个更正。"],
-  "writes-as": ["Corrected. The model writes: {}", "Düzeltildi. Model şöyle yazar: {}", "已更正。模型写作：{}"],
   replaces: ["It replaces this correction: “{}” → “{}”", "Şu düzeltmenin yerine geçti: “{}” → “{}”", "它取代了这个更正：“{}” → “{}”"],
   corrections: ["Your corrections ({})", "Düzeltmeleriniz ({})", "您的更正（{}）"],
   "corrections-help": ["They are lost when you close the page, so save them.", "Sayfa kapanınca silinirler; bu yüzden kaydedin.", "关闭页面后会丢失，请保存。"],

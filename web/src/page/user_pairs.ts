@@ -1,7 +1,7 @@
 /** A reader's corrections and terms. The browser keeps them if it can, and other open pages of the model share them. */
 import { withPair, type StoredPair } from "../decoder/memory";
 import { Refusal } from "../decoder/refusal";
-import type { Correction, Translator } from "../decoder/translator";
+import type { Translator } from "../decoder/translator";
 import { paused } from "./pausing";
 
 export type Pairs = readonly (readonly [source: string, target: string])[];
@@ -67,11 +67,10 @@ export class UserPairs {
     this.applied = this.apply();
   }
 
-  /** Stores a correction in the translator's memory, for `add`; returns it with the pairs that it replaces. */
-  async correct(source: string, target: string): Promise<Correction & { readonly replaced: readonly StoredPair[] }> {
+  /** Stores a correction in the translator's memory, for `add`; returns the pairs that it replaces. */
+  async correct(source: string, target: string): Promise<readonly StoredPair[]> {
     await this.applied;
-    const correction = (await paused(this.translator.correcting(source, target), () => false))!;
-    return { ...correction, replaced: this.translator.memory.add(correction.pair) };
+    return this.translator.memory.add((await paused(this.translator.correcting(source, target), () => false))!);
   }
 
   /** Makes the memory follow the list, and then the list the memory: a correction may replace another one. */
@@ -94,7 +93,7 @@ export class UserPairs {
   /** The stored pair of a correction; null if there can be none. */
   private async compute(source: string, target: string, earlier: readonly StoredPair[], stops: () => boolean): Promise<StoredPair | null> {
     try {
-      return (await paused(this.translator.correcting(source, target, earlier), stops))?.pair ?? null;
+      return (await paused(this.translator.correcting(source, target, earlier), stops)) ?? null;
     } catch (error) {
       if (error instanceof Refusal) return null;
       throw error;

@@ -10,9 +10,8 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
 from dikkat.errors import InputError
-from dikkat.translation.decoding.hypothesis import write_stored
 from dikkat.translation.decoding.options import length_limit
-from dikkat.translation.memory.pair_memory import PairMemory, StoredPair
+from dikkat.translation.memory.pair_memory import PairMemory, StoredPair, normalise
 from dikkat.translation.memory.states import score_projection
 from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.text.slots import Slots
@@ -33,10 +32,12 @@ def correct(
     source: str,
     target: str,
 ) -> list[str]:
-    """Store a correction; return messages about a replaced correction, and about parts that cannot be written."""
+    """Store a correction; return messages about a replaced correction, and about a target that will be cut."""
     pair, replaced = _store(memory, model, tokenizers, slots, source, target)
-    replacements = [f"replaces the earlier correction {old.target!r} of {old.source!r}" for old in replaced]
-    return replacements + _faults(pair, tokenizers[1], slots)
+    messages = [f"replaces the earlier correction {old.target!r} of {old.source!r}" for old in replaced]
+    if len(pair.target_ids) > (limit := length_limit(len(pair.source_ids))):
+        messages.append(f"has {len(pair.target_ids)} tokens, more than the limit of {limit}, and will be cut")
+    return messages
 
 
 def _store(
@@ -67,7 +68,8 @@ def _store(
         raise InputError(f"source: got {source!r}; expected letters, since a text without letters is always copied")
     projection = memory.projection(lambda: _make_projection(model))
     pair = replace(pair, keys=compute_keys(model, projection, [(pair.source_ids, pair.target_ids)])[0])
-    return pair, [old for old in memory.store(pair) if old.target_ids != pair.target_ids]
+    target_text = normalise(pair.mask(slots)[1].text)
+    return pair, [old for old in memory.store(pair) if normalise(old.mask(slots)[1].text) != target_text]
 
 
 def share_corrections(
@@ -114,17 +116,6 @@ def _tokenize(pair: StoredPair, tokenizers: tuple[Tokenizer, Tokenizer], slots: 
         for tokenizer, masked in zip(tokenizers, pair.mask(slots), strict=True)
     )
     return replace(pair, source_ids=source_ids, target_ids=target_ids)
-
-
-def _faults(pair: StoredPair, tokenizer: Tokenizer, slots: Slots) -> list[str]:
-    """Return messages about parts of a correction that the model cannot write."""
-    _, target = pair.mask(slots)
-    messages, limit = [], length_limit(len(pair.source_ids))
-    if (written := write_stored(tokenizer, target, pair.target_ids)) != pair.target:
-        messages.append(f"will be written as {written!r}")
-    if len(pair.target_ids) > limit:
-        messages.append(f"has {len(pair.target_ids)} tokens, more than the limit of {limit}, and will be cut")
-    return messages
 
 
 @torch.no_grad()

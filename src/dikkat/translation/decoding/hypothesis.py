@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dikkat.translation.memory.pair_memory import StoredPair
 from dikkat.translation.memory.states import Nearest
-from dikkat.translation.text.slots import Masked
+from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.text.tokenizer import Encoded, Tokenizer
 
@@ -90,13 +91,9 @@ def find_copies(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[s
     return words
 
 
-def find_stored_words(tokenizer: Tokenizer, stored: str, ids: Sequence[int]) -> list[str | None]:
+def find_stored_words(tokenizer: Tokenizer, slots: Slots, pair: StoredPair, ids: Sequence[int]) -> list[str | None]:
     """Return for each unknown target token the next unknown word of a stored translation; None for other tokens."""
+    stored = pair.mask(slots)[1].text
     (numbers,), (spans,) = tokenizer.numbers([stored]), tokenizer.offsets([stored])
     words = iter([stored[start:end] for number, (start, end) in zip(numbers, spans, strict=True) if number == UNKNOWN])
     return [next(words, None) if token == UNKNOWN else None for token in ids]
-
-
-def write_stored(tokenizer: Tokenizer, target: Masked, ids: Sequence[int]) -> str:
-    """Return the text of the tokens of a stored translation."""
-    return target.write(tokenizer.decode(ids, replace=find_stored_words(tokenizer, target.text, ids)))

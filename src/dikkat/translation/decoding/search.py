@@ -116,7 +116,7 @@ def beam_search(
         slot_bits[token] = 1 << slot
     # Without a word in the vocabulary, the translation of a source without slots must be empty.
     only_slots = len(target_slots.keys() - range(SPECIAL)) == vocabulary - SPECIAL
-    unknown_sources = frozenset[Sequence[int]]().union(*(memory.unknown_sources for memory in memories if memory))
+    unknown_sources = frozenset[Sequence[int]]().union(*(memory.with_unknown_words for memory in memories if memory))
     sentences = []
     for source in sources:
         min_length, max_length = limits(search, len(source))

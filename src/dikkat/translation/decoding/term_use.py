@@ -12,7 +12,6 @@ from torch import Tensor
 
 from dikkat.translation.data.corpus import MAX_CHARACTERS
 from dikkat.translation.decoding.alignment import forced_weights, posteriors
-from dikkat.translation.decoding.hypothesis import write_stored
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.decoding.pairs import PairScorer, batches
 from dikkat.translation.decoding.search import forced_scores
@@ -114,11 +113,8 @@ def _rank(translation: Translation, slots: Slots, penalty: float) -> tuple[bool,
 
 
 def _is_stored(translation: Translation, pair: StoredPair | None, scorer: PairScorer) -> bool:
-    """Return whether the translation is a stored pair's target, as the model writes it."""
-    if pair is None:
-        return False
-    target = pair.mask(scorer.slots, translation.source)[1]
-    return translation.target == write_stored(scorer.target_tokenizer, target, pair.target_ids)
+    """Return whether the translation is a stored pair's target."""
+    return pair is not None and translation.target == pair.target
 
 
 def link_terms(weights: Tensor, terms: Terms, translation: Translation, units: Sequence[Units], forms: Forms) -> None:

@@ -24,7 +24,7 @@ from dikkat.translation.decoding.term_use import blank_terms, link_terms, unique
 from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
-from dikkat.translation.memory.pair_memory import PairMemory, Snapshot, find_stored
+from dikkat.translation.memory.pair_memory import PairMemory, Snapshot, find_pair_with_unknown_words, find_stored
 from dikkat.translation.memory.pair_shares import list_sources
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import undescribed
@@ -278,9 +278,8 @@ class BaseTranslator(PairScorer):
         for batch in batches(lengths, batch_size):
             groups = self._search([encoded[index].ids for index in batch], search, memories)
             for index, group in zip(batch, groups, strict=True):
-                has_pair = stored[index] is not None
                 results[index] = [
-                    self._make_translation(sentences[index], *masked[index], encoded[index], best, memories, has_pair)
+                    self._make_translation(sentences[index], *masked[index], encoded[index], best, memories)
                     for best in group
                 ]
         return use_terms(self, terms, results, stored, batch_size, search) if terms.targets else results
@@ -316,19 +315,22 @@ class BaseTranslator(PairScorer):
 
     def _make_translation(
         self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis,
-        memories: Sequence[Snapshot | None], has_pair: bool,
+        memories: Sequence[Snapshot | None],
     ) -> Translation:  # fmt: skip
         cut = self._find_end(hypothesis.ids, encoded.ids)
         tokenizer, count = self.target_tokenizer, len(target.parts)
         indices = [index for index, token in enumerate(hypothesis.ids[:cut]) if tokenizer.slots.get(token, -1) < count]
         ids = [hypothesis.ids[index] for index in indices]
         weights = hypothesis.weights if len(ids) == len(hypothesis.ids) else hypothesis.weights[indices]
-        words = find_stored_words(tokenizer, target.text, ids) if has_pair else find_copies(encoded, ids, weights)
+        pair = find_pair_with_unknown_words(memories, encoded.ids)
+        is_copied = pair is None or self.source_tokenizer.encode(pair.mask(self.slots)[0].text).pieces != encoded.pieces
+        words = find_copies(encoded, ids, weights) if is_copied else find_stored_words(tokenizer, self.slots, pair, ids)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         text, labels = tokenizer.text_and_labels(ids, words)
+        stored = find_stored(memories, sentence)
         return Translation(
             source=sentence,
-            target=target.write(text),
+            target=stored.target if stored and stored.target_ids == tuple(ids) else target.write(text),
             source_tokens=list(map(source.restore, encoded.pieces)),
             target_tokens=list(map(target.restore, labels)),
             weights=weights,
@@ -440,7 +442,7 @@ class Translator(BaseTranslator):
             target: Its right translation.
 
         Returns:
-            Messages: the different earlier correction that is replaced, and a target that will be written differently.
+            Messages: the different earlier correction that is replaced, and a target that will be cut.
 
         Raises:
             InputError: A text is empty, too long or not Unicode, or the sentence has no letters.

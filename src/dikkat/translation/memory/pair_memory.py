@@ -101,9 +101,9 @@ class Snapshot:
         return {pair.key: pair for pair in self.pairs}
 
     @cached_property
-    def unknown_sources(self) -> frozenset[Ids]:
-        """The source tokens of the pairs whose translations have words outside the vocabulary."""
-        return frozenset(pair.source_ids for pair in self.pairs if UNKNOWN in pair.target_ids)
+    def with_unknown_words(self) -> Mapping[Ids, StoredPair]:
+        """The pairs whose translations have words outside the vocabulary, by their source tokens."""
+        return {pair.source_ids: pair for pair in self.pairs if UNKNOWN in pair.target_ids}
 
     def find_ids(self, source_ids: Ids) -> StoredPair | None:
         """Return the pair with these source tokens, if there is one."""
@@ -280,3 +280,9 @@ def find_stored(memories: Sequence[Snapshot | None], sentence: str) -> StoredPai
     if first is None or any(pair is None or pair.target_ids != first.target_ids for pair in pairs):
         return None
     return first
+
+
+def find_pair_with_unknown_words(memories: Sequence[Snapshot | None], ids: Sequence[int]) -> StoredPair | None:
+    """Return the pair with these source tokens whose translation has words outside the vocabulary."""
+    pairs = (memory.with_unknown_words.get(tuple(ids)) for memory in memories if memory is not None)
+    return next((pair for pair in pairs if pair is not None), None)

@@ -323,8 +323,9 @@ class BaseTranslator(PairScorer):
         ids = [hypothesis.ids[index] for index in indices]
         weights = hypothesis.weights if len(ids) == len(hypothesis.ids) else hypothesis.weights[indices]
         pair = find_pair_with_unknown_words(memories, encoded.ids)
-        is_copied = pair is None or self.source_tokenizer.encode(pair.mask(self.slots)[0].text).pieces != encoded.pieces
-        words = find_copies(encoded, ids, weights) if is_copied else find_stored_words(tokenizer, self.slots, pair, ids)
+        words = find_copies(encoded, ids, weights)
+        if pair and self.source_tokenizer.encode(pair.mask(self.slots)[0].text).pieces == encoded.pieces:
+            words = find_stored_words(tokenizer, self.slots, pair, ids)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         text, labels = tokenizer.text_and_labels(ids, words)
         stored = find_stored(memories, sentence)

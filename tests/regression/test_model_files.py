@@ -96,7 +96,7 @@ def set_to(name, value):
         ),
         (put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3), "expected positive and finite"),
         (put(target=3), "target: got 3; expected a name or null"),
-        (put(version=7), "version: got 7; expected 12. Use the dikkat that wrote it"),
+        (put(version=7), "version: got 7; expected 13. Use the dikkat that wrote it"),
         (put(history=None), "history: missing or of a wrong type"),
         (
             put(history=[{"bandwidth": [1.0], "error": 0.5}]),

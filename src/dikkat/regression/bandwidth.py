@@ -137,7 +137,7 @@ def search(
 
 def samples(joined: Joined, degree: int, share: float = 1.0) -> list[Joined]:
     """Return growing samples of the rows, and last all rows; `share` scales the size of the samples."""
-    count, size = len(joined.x), round(share * _sample_size(len(joined.feature_of), degree))
+    count, size = len(joined.x), round(share * _sample_size(len(joined.feature_of) - joined.num_terms, degree))
     size = max(100, min(size, count // 2)) if size < count else size
     # A second sample of ten times the size pays if all rows are another ten times as many.
     sizes = [size, *[10 * size for _ in range(100 * size <= count)]]
@@ -156,7 +156,7 @@ def _frame(levels: Sequence[Criterion]) -> tuple[Array, "_Box", Array]:
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(levels[-1])
     if first.ridge is None:
         rule = np.append(rule, math.log(first.ridges[1]))
-    return rule, box, np.log(len(joined.x) / len(first.joined.x)) / (4 + joined.features) * box.width
+    return rule, box, np.log(len(joined.x) / len(first.joined.x)) / (4 + joined.features - joined.num_terms) * box.width
 
 
 def _without_penalty(levels: Sequence[Criterion], path: Path) -> Path:
@@ -184,7 +184,9 @@ def _without_penalty(levels: Sequence[Criterion], path: Path) -> Path:
 
 def _is_crossed(joined: Joined) -> bool:
     """Return True if no column has more than √n different values."""
-    values = (len(np.unique(joined.x[:, joined.feature_of == c], axis=0)) for c in range(joined.features))
+    values = (
+        len(np.unique(joined.x[:, joined.feature_of == c], axis=0)) for c in range(joined.features - joined.num_terms)
+    )
     return max(values) <= math.sqrt(max(len(joined.x), joined.weight.sum()))
 
 
@@ -238,9 +240,10 @@ def negligible_bandwidths(joined: Joined) -> Array:
 
 
 def varying(joined: Joined) -> NDArray[np.bool_]:
-    """Return (d,) flags, True for features that are not constant."""
+    """Return (d,) flags, True for features that are not constant; False for terms of second order."""
     result = np.zeros(joined.features, bool)
     np.logical_or.at(result, joined.feature_of, (joined.x != joined.x[0]).any(0))
+    result[joined.features - joined.num_terms :] = False
     return result
 
 
@@ -330,7 +333,11 @@ def _descend_levels(levels: Sequence[Criterion], starts: list[Trial], box: _Box,
         return _toggle_features(full, end._replace(steps=[*start.steps, *end.steps[1:]]), rule, box)
     paths = [_toggle_features(levels[0], rough_paths[0], rule, box), *rough_paths[1:3]]
     for smaller, level in pairwise(levels):
-        log_growth = np.log(len(level.joined.x) / len(smaller.joined.x)) / (4 + level.joined.features) * box.width
+        log_growth = (
+            np.log(len(level.joined.x) / len(smaller.joined.x))
+            / (4 + level.joined.features - level.joined.num_terms)
+            * box.width
+        )
         trials = ((level(box.clip(path.last.t - log_growth)), path.curve) for path in paths)
         start_trial, curve = min(trials, key=lambda pair: pair[0].error)
         tolerance = _FINE_TOLERANCE if len(level.joined.x) <= MANY_ROWS else _ROUGH_TOLERANCE / 100

@@ -20,9 +20,10 @@ from dikkat.regression.likelihood import search_likelihood
 from dikkat.regression.metric import Metric, directions, sample_rows
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.smoother import Smoother
+from dikkat.regression.surfaces import second_order
 
 # The attributes that make up `Rows`.
-_ROW_ATTRIBUTES = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_", "weights_")
+_ROW_ATTRIBUTES = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_", "weights_", "surface_")
 
 
 class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -53,6 +54,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     history_: list[dict[str, Any]]
     folds_: Membership | None = None
     weights_: str = "repeats"
+    surface_: Array | None = None
     _smoother: Smoother
 
     def _fit_in_place(
@@ -87,6 +89,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                 return sample_model._smoother, sample_model.history_[-1]["error"] if sample_model.history_ else np.inf
 
             rows = rows._replace(metric=directions(sample_rows(rows), self.n_components, fit_sample))
+        if not fitted_attributes and self._may_have_surface():
+            rows = rows._replace(surface=second_order(rows))
         joined, outputs = rows.joined(), 1 if rows.y.ndim == 1 else rows.y.shape[1]
         model = object.__new__(type(self))
         model.__dict__ = vars(self) | dict(zip(_ROW_ATTRIBUTES, rows, strict=True))
@@ -98,6 +102,10 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         """Hook: return the attributes that a fit chooses: the bandwidths and the path of their search."""
         raise NotImplementedError
+
+    def _may_have_surface(self) -> bool:
+        """Hook: return True if lines may be shrunk to a surface of second order."""
+        return False
 
     def _saved_attributes(self) -> dict[str, Any]:
         """Hook: return further fitted attributes to save, as JSON values."""

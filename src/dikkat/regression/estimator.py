@@ -447,7 +447,11 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         """Return an estimator with the fitted kernel and order, and the rest learned from `rows`."""
         x, columns = refill_cells(rows.x, rows.columns, rows.weight)
         model: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None))
+        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None, surface=None))
+
+    def _may_have_surface(self) -> bool:
+        is_searched = isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched)
+        return is_searched and self.order == "linear" and self.ridge != 0 and self.metric == "diagonal"
 
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         coding, setting = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns)

@@ -37,7 +37,7 @@ from dikkat.regression import validation
 from dikkat.regression.columns import Column, columns_of, list_some, names_of
 from dikkat.regression.diagnostics import influence, middles
 from dikkat.regression.effects import locals_at
-from dikkat.regression.joined import Array, Coding
+from dikkat.regression.joined import Array
 from dikkat.regression.local import least_ridge
 from dikkat.regression.smoother import Confidence
 
@@ -246,7 +246,7 @@ class _Cubic(NamedTuple):
     def at(cls, model: Any, x: Array, feature: int) -> _Cubic:
         """Return the fits at rows like `X_train_`, along a numeric feature."""
         smoother, query = model._smoother, model._coordinates(x).astype(np.float64)
-        c = Coding(model.columns_, x.shape[1]).order.tolist().index(feature)
+        c, jacobian = model._rows.coding.order.tolist().index(feature), model._rows.coding.jacobian(query)
         trend, joined, pieces, masses = smoother.trend, smoother.joined, [], []
         unit = trend.spread
         origin = torch.tensor(joined.x[0, : len(unit)]).double()
@@ -270,7 +270,8 @@ class _Cubic(NamedTuple):
             solved = torch.linalg.solve(system, conditions / scale) / scale
             rows = (local.share[..., None] * (design @ solved)).mT  # (k, 2, m), NaN if no row is in reach
             position = (torch.tensor(query[chunk, : len(unit)]) - origin) / unit
-            target = torch.stack([position, (torch.arange(len(unit)) == c).expand_as(position) / unit], 1)
+            slope = torch.tensor(jacobian[chunk, c, : len(unit)]) / unit
+            target = torch.stack([position, slope], 1)
             masses.append(local.lse.exp().numpy())
             pieces.append((rows + smoother.shrinks * (target - rows @ scaled_x) @ trend.row.mT).numpy())
         row = np.concatenate(pieces)

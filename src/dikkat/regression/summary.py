@@ -103,8 +103,9 @@ def cells_of_row(model: KernelRegressor, row: int) -> list[float]:
 def describe_bandwidths(model: KernelRegressor) -> list[str]:
     """Return the text of each feature's bandwidth: a number in its units, or its meaning if all weights are equal.
 
-    The meaning is "a straight line" or "no influence". If the plane has steps, it is "steps" for a category and
-    "a wave" for a periodic feature. With a metric, whose bandwidths are along directions, numbers get "".
+    The meaning is "a straight line", "a parabola" in a design with a surface of second order, or "no influence". If the
+    plane has steps, it is "steps" for a category and "a wave" for a periodic feature. With a metric, whose bandwidths
+    are along directions, numbers get "".
     """
     ranges = np.ptp(model.X_train_[model.sample_weight_ > 0], axis=0)
     coding, result = model._rows.coding, [""] * len(ranges)
@@ -131,6 +132,8 @@ def _describe_bandwidth(model: KernelRegressor, column: Column, sigma: float, sp
     if spread == 0:
         return "constant"
     if _FAR * spread < sigma:
+        if smoother.shrinks and smoother.joined.num_terms:
+            return "a parabola"
         return "a straight line" if model.order_ == "linear" else "no influence"
     return format_number(sigma) + (" days" if column.kind == "date" else "")
 

@@ -20,6 +20,7 @@ Searched = Literal["auto", "loo"]
 _SAMPLE_ROWS = 1000  # rows of the sample on which many starts are tried
 _MAX_STEPS, _FIRST_STEPS = 60, 4  # of one descent; steps after which only the best descents continue
 _CONTINUED = 3  # descents that continue
+_CONTINUED_ROUGHLY, _ROUGH_STEPS = 3, 16  # descents that compare columns with their logarithms, and their steps
 _PAIR_FEATURES = 8  # at most so many features are tried in pairs
 _STANDARD_ERRORS = 1.9  # by so many, leave-one-out errors without the penalty must be smaller
 _PROMISING = 0.97  # relative error at which a descent without the penalty continues
@@ -111,17 +112,9 @@ def search(
         The bandwidths, the ridge and the steps over all rows; for Epanechnikov's kernel only the last step. There are
         no steps if all rows are equal in X, or all values are equal.
     """
-    total_variance = joined.variance()
-    if len(joined.x) == 1 or total_variance == 0:
+    if len(joined.x) == 1 or joined.variance() == 0:
         return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
-    # In this unit squares of slopes of squares do not overflow. A power of 2 changes no digit.
-    unit = 2.0 ** round(math.log2(total_variance) / 2)
-    joined = joined.divide_y(unit)
-    folds = None if folds is None else [fold.divide_y(unit) for fold in folds]
-    if folds is not None:
-        levels: list[Criterion] = [HeldOut(joined, folds, "gaussian", degree, ridge)]
-    else:
-        levels = [Criterion(sample, "gaussian", degree, ridge, by, MAX_FREEDOM) for sample in samples(joined, degree)]
+    unit, levels = _levels(joined, degree, ridge, by, folds)
     path, last, _ = minimize_criterion(levels)
     if by == "auto" and folds is None:
         path, last, _ = _without_penalty(levels, Path(path, last, np.eye(len(last.t))))
@@ -133,6 +126,33 @@ def search(
         path = [levels[-1].under(profile)(t).step()]
     steps = [(within_dtype(np.exp(step.t[:size]), joined.x.dtype), step.error * unit**2) for step in path]
     return Chosen(steps[-1][0], float(np.exp(last.t[-1])) if ridge is None else ridge, steps)
+
+
+def _levels(
+    joined: Joined, degree: int, ridge: float | None, by: Searched, folds: list[Fold] | None
+) -> tuple[float, list[Criterion]]:
+    """Return a unit of y, and the criteria of growing samples in that unit, last of all rows."""
+    # In this unit squares of slopes of squares do not overflow. A power of 2 changes no digit.
+    unit = 2.0 ** round(math.log2(joined.variance()) / 2)
+    joined = joined.divide_y(unit)
+    if folds is not None:
+        return unit, [HeldOut(joined, [fold.divide_y(unit) for fold in folds], "gaussian", degree, ridge)]
+    return unit, [Criterion(sample, "gaussian", degree, ridge, by, MAX_FREEDOM) for sample in samples(joined, degree)]
+
+
+def rough_error(
+    joined: Joined, degree: int, ridge: str | float, by: Searched, folds: list[Fold] | None = None
+) -> float:
+    """Return about the least criterion, by two short descents on a sample; ∞ if all rows or all values are equal."""
+    if len(joined.x) == 1 or joined.variance() == 0:
+        return math.inf
+    _, levels = _levels(
+        joined, degree, None if degree and isinstance(ridge, str) else float(degree and ridge), by, folds
+    )
+    rule, box, log_growth = _frame(levels)
+    starts = sorted(_grid(levels[0], rule + log_growth, box), key=attrgetter("error"))[:_CONTINUED_ROUGHLY]
+    paths = [_descend(levels[0], start, box, _ROUGH_TOLERANCE, max_steps=_ROUGH_STEPS) for start in starts]
+    return min(path.last.error for path in paths)
 
 
 def samples(joined: Joined, degree: int, share: float = 1.0) -> list[Joined]:
@@ -392,11 +412,16 @@ def _continued(criterion: Criterion, path: Path, box: _Box) -> Path:
 
 def _starts(criterion: Criterion, rule: Array, box: _Box) -> list[Trial]:
     """Return trials of the rule of thumb, its best multiples, a plane, the mean, and subsets of the features."""
-    grid = [criterion(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
+    *grid, plane = _grid(criterion, rule, box)
     ordered = sorted(grid, key=attrgetter("error"))
-    plane = np.where(box.width > 0, box.high, rule)  # for the constant order, or a high ridge, the mean
-    starts: list[Trial] = [criterion(box.clip(rule)), *ordered[:2], criterion(plane), criterion(box.high)]
+    starts: list[Trial] = [criterion(box.clip(rule)), *ordered[:2], plane, criterion(box.high)]
     return starts + _subset_starts(criterion, rule, box, ordered[0]) if len(rule) > 1 else starts
+
+
+def _grid(criterion: Criterion, rule: Array, box: _Box) -> list[Trial]:
+    """Return trials of multiples of the rule of thumb, and last of a plane: for the constant order the mean."""
+    grid = [criterion(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
+    return [*grid, criterion(np.where(box.width > 0, box.high, rule))]
 
 
 def _subset_starts(criterion: Criterion, rule: Array, box: _Box, best: Trial) -> list[Trial]:

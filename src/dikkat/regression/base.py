@@ -220,7 +220,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             >>> NadarayaWatson("epanechnikov", bandwidth=2.0).fit([[0.0], [1.0]], [0, 0]).log_density([[0.5]])
             array([-1.04536777])
         """
-        query, smoother = self._query_coordinates(X), self._smoother
+        cells, smoother = self._query_cells(X), self._smoother
+        query = self._coordinates(cells)
         if any(column.kind in ("ordered", "periodic") for column in self.columns_):
             raise ValueError("X: got ordered or periodic features, whose kernels do not sum to 1; expected none")
         density: Array = smoother.log_density(query)
@@ -236,6 +237,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                     "for a density, as many directions as columns and no constant column"
                 )
             density += volume
+        with np.errstate(divide="ignore"):  # a number below all rows
+            density += np.log(coding.slopes(cells)).sum(1)
         return density.astype(self.X_train_.dtype)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -41,11 +41,13 @@ class Column(NamedTuple):
             periodic number; the value used for missing cells of a number or date, if these are allowed.
         origin: The first date, in ISO 8601. For a number that was True or False, "bool". For an indicator of missing
             cells, a category after the columns of X, the position of its column.
+        log: (smallest, offset) of a number that is compared by log(max(x, smallest) + offset); () for other columns.
     """
 
     kind: Kind = "number"
     levels: tuple[Level, ...] = ()
     origin: str = ""
+    log: tuple[float, ...] = ()
 
     @property
     def coded(self) -> bool:

@@ -161,7 +161,9 @@ def _check(content: dict[str, Any], tensors: dict[str, Array], expected: dict[st
 def _columns(saved: Any) -> tuple[Column, ...]:
     """Return the columns' kinds; () if all are numbers."""
     try:
-        return tuple(Column(column["kind"], tuple(column["levels"]), column["origin"]) for column in saved)
+        return tuple(
+            Column(column["kind"], tuple(column["levels"]), column["origin"], tuple(column["log"])) for column in saved
+        )
     except (TypeError, KeyError):
         raise ValueError(_BAD_COLUMNS.format(reprlib.repr(saved))) from None
 
@@ -174,6 +176,9 @@ def _is_column(column: Column, values: Array) -> bool:
             return False
     if column.kind == "periodic":
         return len(column.levels) == 1 and isinstance(column.levels[0], float) and 0 < column.levels[0] < math.inf
+    if column.log:
+        is_log = len(column.log) == 2 and all(isinstance(end, float) and 0 <= end < math.inf for end in column.log)
+        return column.kind == "number" and is_log and sum(column.log) > 0
     if not column.coded:
         return column.kind == "number"
     texts = all(isinstance(level, str | int | float) for level in column.levels)

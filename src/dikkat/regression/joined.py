@@ -55,6 +55,8 @@ class Coding:
         self.coded = [j for j in range(len(columns)) if columns[j].coded]
         self._numeric_columns, self._metric = [j for j in range(size) if j not in self.coded], metric
         self._surface = surface
+        numbers = [columns[j] if columns else Column() for j in self._numeric_columns]
+        self._logs = {c: column.log for c, column in enumerate(numbers) if column.log}
         self._columns = [columns[j] for j in self.coded]
         # `levels` of a numeric column is the value for its missing cells.
         self._fill_values = [next(iter(column.levels), 0.0) if not column.coded else 0.0 for column in columns]
@@ -71,17 +73,36 @@ class Coding:
 
     def coordinates(self, x: Array) -> Array:
         """Return the coordinates (n, coordinates) of rows (n, d) from `dikkat.regression.columns.encode_cells`."""
-        if (missing_cells := np.isnan(x)).any():  # cells that were never missing in fit
-            x = np.where(missing_cells, self._fill_values, x).astype(x.dtype)
+        x = self._filled(x)
         if not self._columns and self._metric is None and self._surface is None:
-            return x
-        numbers = x[:, self._numeric_columns]
+            return self.numbers(x) if self._logs else x
+        numbers = self.numbers(x)
         if self._metric is not None:
             numbers = numbers.astype(np.float64) @ self._metric
         blocks = [_points(column, x[:, j]) for j, column in zip(self.coded, self._columns, strict=True)]
         if self._surface is not None:
             blocks.append(second_order_terms(numbers, self._surface))
         return np.ascontiguousarray(np.hstack([numbers, *blocks]), x.dtype)
+
+    def numbers(self, x: Array) -> Array:
+        """Return the numbers of rows (n, d), or their logarithms, (n, numbers)."""
+        result = self._filled(x)[:, self._numeric_columns]
+        for c, (smallest, offset) in self._logs.items():
+            result[:, c] = np.log(np.maximum(result[:, c].astype(np.float64), smallest) + offset)
+        return result
+
+    def slopes(self, x: Array) -> Array:
+        """Return the derivatives (n, numbers) of `numbers` by the cells of rows (n, d)."""
+        cells = self._filled(x)[:, self._numeric_columns].astype(np.float64)
+        result = np.ones_like(cells)
+        for c, (smallest, offset) in self._logs.items():
+            result[:, c] = np.where(cells[:, c] >= smallest, 1 / (np.maximum(cells[:, c], smallest) + offset), 0.0)
+        return result
+
+    def _filled(self, x: Array) -> Array:
+        if (missing_cells := np.isnan(x)).any():  # cells that were never missing in fit
+            return np.where(missing_cells, self._fill_values, x).astype(x.dtype)
+        return x
 
     def jacobian(self, x: Array) -> Array:
         """Return the derivatives (n, numbers, coordinates) of coordinates by numbers or directions at coordinates x."""

@@ -246,7 +246,9 @@ class _Cubic(NamedTuple):
     def at(cls, model: Any, x: Array, feature: int) -> _Cubic:
         """Return the fits at rows like `X_train_`, along a numeric feature."""
         smoother, query = model._smoother, model._coordinates(x).astype(np.float64)
-        c, jacobian = model._rows.coding.order.tolist().index(feature), model._rows.coding.jacobian(query)
+        coding = model._rows.coding
+        c, jacobian = coding.order.tolist().index(feature), coding.jacobian(query)
+        by_cell = torch.tensor(coding.slopes(x)[:, c])
         trend, joined, pieces, masses = smoother.trend, smoother.joined, [], []
         unit = trend.spread
         origin = torch.tensor(joined.x[0, : len(unit)]).double()
@@ -263,14 +265,15 @@ class _Cubic(NamedTuple):
             second = system.diagonal(dim1=1, dim2=2)
             ridge = ridge + torch.where(second > 0, least_ridge(torch.float64) * second, 1.0)
             conditions = torch.zeros(len(z), design.shape[2], 2, dtype=torch.float64)
-            conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, 1 / (size[:, c] * local.bandwidth[:, c])
+            cell_slope = by_cell[chunk]
+            conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, cell_slope / (size[:, c] * local.bandwidth[:, c])
             scale = (second + ridge).sqrt()[..., None]  # a ridge may be 10³⁰
             system = (system + torch.diag_embed(ridge)) / scale / scale.mT
             system[~local.reached] = torch.eye(system.shape[1]).double()
             solved = torch.linalg.solve(system, conditions / scale) / scale
             rows = (local.share[..., None] * (design @ solved)).mT  # (k, 2, m), NaN if no row is in reach
             position = (torch.tensor(query[chunk, : len(unit)]) - origin) / unit
-            slope = torch.tensor(jacobian[chunk, c, : len(unit)]) / unit
+            slope = cell_slope[:, None] * torch.tensor(jacobian[chunk, c, : len(unit)]) / unit
             target = torch.stack([position, slope], 1)
             masses.append(local.lse.exp().numpy())
             pieces.append((rows + smoother.shrinks * (target - rows @ scaled_x) @ trend.row.mT).numpy())

@@ -59,6 +59,16 @@ def write(name: str, results: Any, *packages: str, folder: Path = RESULTS) -> Pa
     return path
 
 
+def write_cases(name: str, what: str, cases: dict[str, Any], *packages: str) -> Path:
+    """Write the results of cases, with those of other cases that the same commit measured on the same day."""
+    machine = environment(*packages)
+    path = RESULTS / f"{name}-{machine['date']}.json"
+    record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if record.get("environment", {}).get("commit") == machine["commit"]:
+        cases = {**record["results"]["cases"], **cases}
+    return write(name, {"what": what, "cases": cases}, *packages)
+
+
 def _version(name: str) -> str | None:
     try:
         return version(name)

@@ -1,8 +1,8 @@
 """Measure the calibration of the confidence of translators on held-out pairs.
 
-    python -m benchmarks.translation.confidence FOLDER
+    python -m benchmarks.translation.confidence TRANSLATOR...
 
-FOLDER has for each corpus the translator `NAME`, and its held-out pairs `NAME.val.tsv`.
+Next to a translator `NAME` are held-out pairs `NAME.val.tsv`.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.kit.report import write
+from benchmarks.kit.report import write_cases
 from dikkat.translation import Translation, Translator
 from dikkat.translation.confidence import Calibration, ConfidenceModel, calibration, find_right
 from dikkat.translation.data.corpus import TsvCorpus
@@ -40,15 +40,10 @@ def measure_halves(translations: Sequence[Translation], references: Sequence[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="the folder with translators and held-out pairs")
-    folder: Path = parser.parse_args().folder.resolve()
-    paths = sorted(folder.glob("*.val.tsv"))
-    if not paths:
-        raise SystemExit(f"{folder}: no held-out pairs; expected NAME.val.tsv next to each translator NAME")
-    results = {}
-    for path in paths:
-        translator = Translator.load(folder / path.name.removesuffix(".val.tsv"))
-        sources, references = map(list, zip(*TsvCorpus(path), strict=True))
+    parser.add_argument("translators", type=Path, nargs="+", help="folders of translators")
+    for folder in parser.parse_args().translators:
+        translator = Translator.load(folder)
+        sources, references = map(list, zip(*TsvCorpus(f"{folder}.val.tsv"), strict=True))
         translations = translator.translate(sources)
         row: dict[str, Any] = {
             "half": measure_halves(translations, references, len(references)),
@@ -56,9 +51,8 @@ def main() -> None:
         }
         if translator.confidence_model is not None:
             row["from training"] = summarise(measure(translator.confidence_model, translations, references))
-        results[path.name.removesuffix(".val.tsv")] = row
-        print(path.name, row)
-    print(write("confidence", {"what": "expected calibration error and AUC on held-out pairs", "corpora": results}))
+        print(folder.name, row, flush=True)
+        write_cases("confidence", "expected calibration error and AUC on held-out pairs", {folder.name: row})
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Measure corrections: stored ones, and those that `dikkat train --from` learns.
 
-    python -m benchmarks.translation.corrections FOLDER [--corrections 200]
+    python -m benchmarks.translation.corrections TRANSLATOR... [--corrections 200]
 
-FOLDER has for each corpus the translator `NAME`, its training pairs `NAME.train.tsv`, the validation pairs of its
-training `NAME.dev.tsv`, held-out pairs `NAME.val.tsv`, and other pairs that it has not seen, `NAME.unrelated.tsv`. The
-first held-out pairs are the corrections. Each one is translated with the corrections before it, and then stored.
+Next to a translator `NAME` are its training pairs `NAME.train.tsv`, the validation pairs of its training
+`NAME.dev.tsv`, held-out pairs `NAME.val.tsv`, and other pairs that it has not seen, `NAME.unrelated.tsv`. The first
+held-out sentences are the corrections; other pairs of the same sentences are left out. Each one is translated with the
+corrections before it, and then stored.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kit.report import write
+from benchmarks.kit.report import write_cases
 from dikkat.translation import Translator, evaluate
 from dikkat.translation.data.corpus import Pair, TsvCorpus
 
@@ -86,24 +87,22 @@ def measure_continuing(folder: Path, corrected: Sequence[Pair], held_out: Sequen
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the folder with translators and pairs")
+    parser.add_argument("translators", type=Path, nargs="+", help="folders of translators")
     parser.add_argument("--corrections", type=int, default=200)
     options = parser.parse_args()
-    folder: Path = options.folder.resolve()
-    paths = [path for path in sorted(folder.glob("*.val.tsv")) if Path(str(path).removesuffix(".val.tsv")).is_dir()]
-    if not paths:
-        raise SystemExit(f"{folder}: got no translator NAME with held-out pairs NAME.val.tsv; expected at least one")
-    results = {}
-    for path in paths:
-        name = path.name.removesuffix(".val.tsv")
-        pairs, unrelated = list(TsvCorpus(path)), list(TsvCorpus(folder / f"{name}.unrelated.tsv"))
-        corrected, held_out = pairs[: options.corrections], pairs[options.corrections :]
-        results[name] = {
-            "memory": measure_memory(folder / name, corrected, unrelated),
-            "train --from": measure_continuing(folder / name, corrected, held_out),
+    for folder in options.translators:
+        pairs = list(TsvCorpus(f"{folder}.val.tsv"))
+        by_source = dict(pairs)  # one translation of a sentence
+        corrected = list(by_source.items())[: options.corrections]
+        sources = {source for source, _ in corrected}
+        held_out = [pair for pair in pairs if pair[0] not in sources]
+        unrelated = [pair for pair in TsvCorpus(f"{folder}.unrelated.tsv") if pair[0] not in sources]
+        results = {
+            "memory": measure_memory(folder, corrected, unrelated),
+            "train --from": measure_continuing(folder, corrected, held_out),
         }
-        print(name, results[name], flush=True)
-    print(write("corrections", {"what": f"{options.corrections} corrections of held-out lines", "corpora": results}))
+        print(folder.name, results, flush=True)
+        write_cases("corrections", f"{options.corrections} corrections of held-out lines", {folder.name: results})
 
 
 if __name__ == "__main__":

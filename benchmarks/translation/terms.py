@@ -1,8 +1,8 @@
 """Measure the use of terms: how many are used, how many have the reference's form, and the change of BLEU.
 
-    python -m benchmarks.translation.terms FOLDER
+    python -m benchmarks.translation.terms TRANSLATOR...
 
-FOLDER has for each corpus the translator `NAME`, its training pairs `NAME.train.tsv` and held-out pairs `NAME.val.tsv`.
+Next to a translator `NAME` are its training pairs `NAME.train.tsv` and held-out pairs `NAME.val.tsv`.
 The terms are source words that the model links to one target word and its forms, in the training pairs and in the
 references. A term's translation is its most frequent form in the training pairs.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kit.report import write
+from benchmarks.kit.report import write_cases
 from dikkat.translation import Translation, Translator, evaluate
 from dikkat.translation.data.corpus import Pair, TsvCorpus
 from dikkat.translation.decoding.term_use import find_term
@@ -110,20 +110,14 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="the folder with translators, training pairs and held-out pairs")
+    parser.add_argument("translators", type=Path, nargs="+", help="folders of translators")
     parser.add_argument("--show", action="store_true", help="print the changed lines")
     options = parser.parse_args()
-    folder: Path = options.folder.resolve()
-    paths = sorted(folder.glob("*.val.tsv"))
-    if not paths:
-        raise SystemExit(f"{folder}: no held-out pairs; expected NAME.val.tsv next to each translator NAME")
-    results = {}
-    for path in paths:
-        name = path.name.removesuffix(".val.tsv")
-        training, held_out = (list(TsvCorpus(folder / f"{name}.{part}.tsv")) for part in ("train", "val"))
-        results[name] = measure(Translator.load(folder / name), training, held_out, show=options.show)
-        print(name, results[name])
-    print(write("terms", {"what": f"{_TERMS} terms in {_LINES} held-out lines", "corpora": results}))
+    for folder in options.translators:
+        training, held_out = (list(TsvCorpus(f"{folder}.{part}.tsv")) for part in ("train", "val"))
+        results = measure(Translator.load(folder), training, held_out, show=options.show)
+        print(folder.name, results, flush=True)
+        write_cases("terms", f"{_TERMS} terms in {_LINES} held-out lines", {folder.name: results})
 
 
 if __name__ == "__main__":

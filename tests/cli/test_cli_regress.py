@@ -98,7 +98,8 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
 
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
-    settings = ["kernel=epanechnikov", "ridge=0.5", "bandwidth=silverman", "cv=4", "weights=precision", "logarithms=none"]
+    settings = ["kernel=epanechnikov", "ridge=0.5", "bandwidth=silverman", "cv=4", "weights=precision"]
+    settings += ["logarithms=none"]
     options = ["--order", "linear", *(part for each in settings for part in ("--set", each))]
     made(run("homes.csv", "--target", "price", "--feature", "area", *options))
     model = KernelRegressor.load("regression/model.safetensors")

@@ -12,7 +12,7 @@ from processes import python
 
 # What the extra "regression" does not bring, nor PyTorch.
 OTHERS = {"tokenizers", "sacrebleu", "sacremoses", "regex", "httpx", "platformdirs", "datasets"}
-SETTINGS = "bandwidth", "kernel", "ridge"
+SETTINGS = "bandwidth", "kernel", "ridge", "logarithms"
 OTHERS |= {"tensorboard", "tensorflow", "keras", "jax", "mxnet", "pandas", "polars"}
 
 

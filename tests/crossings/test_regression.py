@@ -311,8 +311,14 @@ def middle(case):
     for j, name in enumerate(case.features):
         if name in ("town", "size") or name not in WIDTHS:
             at[:, j] = np.bincount(there[:, j].astype(int)).argmax()
-    at[:, 0] = np.linspace(there[:, 0].min(), there[:, 0].max(), 201)
+    at[:, 0] = spaced(there[:, 0], case)
     return at
+
+
+def spaced(x, case):
+    """Even steps over a column, or over its logarithm."""
+    at = np.geomspace if 0 in case.slow.logs else np.linspace
+    return at(x.min(), x.max(), 201)
 
 
 def drawn_line(model):
@@ -325,7 +331,7 @@ def drawn_line(model):
 
 def line_of_plot(case):
     x = case.x[:, 0].astype(float)
-    at = np.linspace(x.min(), x.max(), 201)
+    at = spaced(x, case)
     return np.column_stack([at, case.slow.predict(at[:, None])[:, 0]])
 
 

@@ -6,7 +6,7 @@ import pytest
 from sklearn.model_selection import PredefinedSplit
 
 from dikkat.regression import KernelRegressor, NadarayaWatson, smooth
-from dikkat.regression.diagnostics import hold_out
+from dikkat.regression.diagnostics import curve_along, hold_out
 from dikkat.regression.files import load_model
 
 
@@ -74,6 +74,14 @@ def test_columns_without_need_of_a_logarithm_stay(change):
     auto, plain = (KernelRegressor(logarithms=logarithms).fit(cells, y) for logarithms in ("auto", None))
     assert auto.columns_ == plain.columns_ == ()
     np.testing.assert_array_equal(auto.predict(cells), plain.predict(cells))
+
+
+def test_curves_have_even_steps_and_axes_of_the_logarithm(models):
+    _, auto, of_logs = models
+    curve, expected = curve_along(auto, 1, "x1"), curve_along(of_logs, 1, "x1")
+    np.testing.assert_allclose(np.log(curve.at), expected.at, atol=1e-12)
+    assert curve.at[-1] > 20 * curve.at[0]
+    assert {axes.get_xscale() for axes in auto.plot().axes} == {"log"}
 
 
 def test_held_out_rows_do_not_choose_logarithms():

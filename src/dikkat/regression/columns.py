@@ -89,6 +89,13 @@ class Column(NamedTuple):
             return bool(value)
         return self.moment(value) if self.kind == "date" else value
 
+    def grid(self, low: float, high: float, count: int) -> Array:
+        """Return `count` numbers from low to high, evenly spaced in the number or its logarithm."""
+        if not self.log:
+            return np.linspace(low, high, count)
+        ends = np.log(np.array([low, high], np.float64) + self.log[1])
+        return np.clip(np.exp(np.linspace(*ends, count)) - self.log[1], low, high)
+
     def moment(self, value: float) -> np.datetime64:
         """Return the date that is `value` days after `origin`."""
         return np.datetime64(self.origin, "us") + np.timedelta64(round(value * _DAY_US), "us")

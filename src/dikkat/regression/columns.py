@@ -93,8 +93,8 @@ class Column(NamedTuple):
         """Return `count` numbers from low to high, evenly spaced in the number or its logarithm."""
         if not self.log:
             return np.linspace(low, high, count)
-        ends = np.log(np.array([low, high], np.float64) + self.log[1])
-        return np.clip(np.exp(np.linspace(*ends, count)) - self.log[1], low, high)
+        start, end = (math.log(float(number) + self.log[1]) for number in (low, high))
+        return np.asarray(np.clip(np.exp(np.linspace(start, end, count)) - self.log[1], low, high))
 
     def moment(self, value: float) -> np.datetime64:
         """Return the date that is `value` days after `origin`."""

@@ -258,9 +258,9 @@ class Writing:
     def shown(self) -> Any:
         """Write, and return the page of `dikkat.show.generation` with the same spans."""
         pieces = [" ".join(map(str, self.ids[0, span].tolist())) for span in self.spans.values()]
-        spans, start = {}, 0
+        spans, start = dict[str, tuple[int, int]](), 0
         for name, piece in zip(self.spans, pieces, strict=True):
-            spans[name], start = slice(start, start + len(piece)), start + len(piece) + 1
+            spans[name], start = (start, start + len(piece)), start + len(piece) + 1
         rest = " ".join(map(str, self.ids[0, self.spans["passage 49"].stop :].tolist()))
         return dikkat.show.generation(
             self.model, self.tokenizer, " ".join([*pieces, rest]), spans=spans, max_new_tokens=self.new_tokens,

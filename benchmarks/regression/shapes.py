@@ -86,7 +86,7 @@ def group_draw(seed: int) -> dict[str, float]:
         return pd.DataFrame({"x": x, "group": pd.Categorical(group)}), y
 
     (rows, y), (queries, values) = table(50), table(50)
-    lower, upper = KernelRegressor().fit(rows, y).predict_interval(queries, 0.9, groups="group")
+    lower, upper = KernelRegressor().fit(rows, y).predict_interval(queries, 0.9, by="group")
     inside = ((lower <= values) & (values <= upper)).reshape(size, -1).mean(1)
     return {f"noise {noise}": float(share) for noise, share in zip(GROUP_NOISE, inside, strict=True)}
 

@@ -3,6 +3,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import tomllib
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -65,6 +66,19 @@ def test_show_puts_the_model_into_the_page_where_asked(run, model, tmp_path):
     made(run("show", model, "I lost.", "--output", tmp_path, "--model-inside"))
     (packed,) = re.findall(r'<script id="dikkat-model"[^>]*>([^<]*)<', page.read_text(encoding="utf-8"))
     assert gzip.decompress(base64.b64decode(packed)) == Translator.load(model).bundle()
+
+
+def test_show_says_that_the_page_contains_corrections(run, model, tmp_path):
+    shutil.copytree(model, tmp_path / "model")
+    arguments = ("show", tmp_path / "model", "I lost.", "--output", tmp_path)
+    out, _ = made(run(*arguments, "--model-inside"))
+    assert out.splitlines()[-1] == f"page: {tmp_path / 'translations.html'}, with the model"
+    (tmp_path / "corrections.tsv").write_text("Go.\tJ'ai perdu.\nI lost.\tVa !\n", encoding="utf-8")
+    made(run("correct", tmp_path / "model", tmp_path / "corrections.tsv"))
+    out, _ = made(run(*arguments, "--model-inside"))
+    assert out.splitlines()[-1].endswith("translations.html, with the model and the texts of 2 corrections")
+    out, _ = made(run(*arguments))
+    assert out.splitlines()[-1].endswith("translations.html")
 
 
 def test_a_long_sentence_is_left_to_the_page_and_that_is_said(tmp_path, capsys, monkeypatch):

@@ -110,7 +110,7 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
         "kernel": "epanechnikov", "bandwidth": "silverman", "order": "linear", "ridge": 0.5, "metric": "diagonal",
         "n_components": None, "categorical_features": "from_dtype", "ordered_features": "from_dtype",
         "periodic_features": None, "missing": "refuse", "cv": 4, "weights": "precision", "logarithms": None,
-        "support": None,
+        "support": None, "verbose": False,
     }  # fmt: skip
 
 

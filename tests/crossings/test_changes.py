@@ -172,6 +172,10 @@ CHANGES: dict[str, tuple[dict[str, Any], Callable[..., Tensor] | None]] = {
     "cut, mean": ({"cut": True, "mean": True}, None),
     "edge": ({"edges": (2, 1)}, edges((2, 1))),
     "edges": ({"edges": [(slice(1, 4), 0), (4, 2)]}, edges((1, 0), (2, 0), (3, 0), (4, 2))),
+    "edges, open": (
+        {"edges": [(slice(None), 1), (slice(1, None, 2), slice(3, None))]},
+        edges(*product(range(QUERIES), [1]), *product(range(1, QUERIES, 2), range(3, 2 * KEYS))),
+    ),
     "edges, mask": ({"edges": MASK}, edges(*map(tuple, MASK.nonzero().tolist()))),
     "mass": ({"spans": {"a": slice(1, 3)}, "mass": 0.4}, masses((slice(1, 3), 0.4))),
     "mass 0": ({"spans": {"a": [0]}, "mass": 0}, masses((slice(0, 1), 0.0))),

@@ -1,6 +1,6 @@
 """Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
 
-16,137 cells: estimator × two settings × method × state.
+16,473 cells: estimator × two settings × method × state.
 
 A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
 formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.
@@ -77,14 +77,14 @@ REFUSED = {
     ("log_density", "one direction"): "metric: got 1 directions of 2 numeric columns",
     **{("log_density", kind): "X: got ordered or periodic features" for kind in ("ordered", "periodic")},
     **{("plot", setting): "ax: got axes; expected None" for setting in SETTINGS},
-    **{(method, "two outputs"): r"got (one of )?2 targets" for method in _TARGETS},
+    **{(method, "two outputs"): r"got (one of )?2 targets" for method in (*_TARGETS, "plot")},
 }  # fmt: skip
 
 # Cells that are left out, and why.
 LEFT_OUT = {
     "a setting twice": "two settings of the same argument exclude each other",
     "loo beside what is no part of a criterion": "it is a search as `searched` is; by folds, the same one",
-    "a setting that an estimator has not": "a density has no y, and a classifier no folds and no ridge",
+    "a setting that an estimator has not": "a density has no y, and a classifier no ridge",
     "draws beside a support": "clipped values have no order; tests/regression/test_support.py has them",
     "missing='drop'": "a word of the command's: a frame has `dropna`",
     "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
@@ -223,12 +223,17 @@ def judged(predicted, case, rows):
     return [error.mean(), (1 - error / variance).mean()]
 
 
+def within(predicted, case):
+    """Predictions in the support."""
+    return predicted.clip(*case.fresh.support) if "support" in case.names else predicted
+
+
 def of_left_out(found, case):
     return [*found.predicted.reshape(ROWS, -1)[case.slow.there].ravel(), found.error, found.r2]
 
 
 def expected_left_out(case):
-    predicted = case.slow.y - case.slow.left_out[0]
+    predicted = within(case.slow.y - case.slow.left_out[0], case)
     return [*predicted.ravel(), *judged(predicted, case, slice(None))]
 
 
@@ -257,7 +262,7 @@ def expected_hold_out(case):
     for rest, held in KFold(2).split(case.x):
         fit = refitted(case, rest)
         predicted[held] = fit.predict(at_gaps(case.x[held].astype(float), fit))
-    predicted = predicted[case.slow.there]
+    predicted = within(predicted[case.slow.there], case)
     return [*predicted.ravel(), *judged(predicted, case, slice(None))]
 
 

@@ -33,7 +33,7 @@ WORDS = [
 PROMPT = "the red cat sat .\n\na blue mat .\n\nwhy the cat ?"
 # Positions of the tokens by hand: <s> is 0.
 POSITIONS = {"red cat": [1, 2, 3, 4, 5], "mat": [6, 7, 8, 9], "question": [10, 11, 12, 13]}
-SPANS: dict[str, Any] = {"red cat": "the red cat sat .", "mat": slice(19, 31), "question": "why the cat ?"}
+SPANS: dict[str, Any] = {"red cat": "the red cat sat .", "mat": (19, 31), "question": "why the cat ?"}
 FIRST, REST, ANSWER = "first token", "rest of the prompt", "answer so far"
 
 
@@ -288,17 +288,17 @@ class Slow:
         ({"tokenizer": Slow()}, TypeError, "tokenizer: got Slow; expected a fast one"),
         ({"model": torch.nn.Linear(2, 2)}, TypeError, "model: got Linear; expected a Hugging Face model with generate"),
         ({"spans": ["the"]}, ValueError, "spans: got 'the' for '1: the', 2 times in the prompt"),
-        ({"spans": [1]}, TypeError, "spans: got list; expected texts or slices by name, or a list of texts"),
-        ({"spans": "the red"}, TypeError, "spans: got str; expected texts or slices by name"),
+        ({"spans": [1]}, TypeError, "spans: got list; expected texts or pairs by name, or a list of texts"),
+        ({"spans": "the red"}, TypeError, "spans: got str; expected texts or pairs by name"),
         ({"tokenizer": tokenizer()._tokenizer}, TypeError, "tokenizer: got tokenizers.Tokenizer; expected a tokeni"),
         ({"spans": {"a": "dog"}}, ValueError, "spans: got 'dog' for 'a', 0 times in the prompt; expected a passage"),
         ({"spans": {"a": "cat"}}, ValueError, "spans: got 'cat' for 'a', 2 times in the prompt"),
         ({"spans": {"a": " "}}, ValueError, "spans: got ' ' for 'a'"),
-        ({"spans": {"a": slice(17, 19)}}, ValueError, "spans: got 'a', which has no token of its own"),
-        ({"spans": {"a": slice(0, 99)}}, ValueError, r"spans: got slice\(0, 99, None\) for 'a'; expected a slice"),
-        ({"spans": {"a": slice(0, 9, 2)}}, ValueError, "spans: got slice.* for 'a'; expected .*'s 46"),
-        ({"spans": {"a": slice(5, 5)}}, ValueError, "spans: got slice"),
-        ({"spans": {"a": slice(0, 7), "b": slice(4, 11)}}, ValueError, "spans: got 'a' and 'b', which overlap"),
+        ({"spans": {"a": (17, 19)}}, ValueError, "spans: got 'a', which has no token of its own"),
+        ({"spans": {"a": (0, 99)}}, ValueError, r"spans: got \(0, 99\) for 'a'; expected .* the prompt's 46"),
+        ({"spans": {"a": slice(0, 9)}}, ValueError, "spans: got slice.* for 'a'; expected a text, or a pair"),
+        ({"spans": {"a": (5, 5)}}, ValueError, r"spans: got \(5, 5\)"),
+        ({"spans": {"a": (0, 7), "b": (4, 11)}}, ValueError, "spans: got 'a' and 'b', which overlap"),
         ({"spans": {FIRST: "red"}}, ValueError, "spans: got the name 'first token'; expected another name"),
         ({"layers": 7}, ValueError, "layers: got 7"),
         ({"heads": 6}, ValueError, "heads: got 6; expected -6 to 5"),

@@ -540,6 +540,19 @@ def test_of_fewer_keys_than_the_largest_asked_for() -> None:
         assert bool((seen.top_weights[..., 3:] == 0).all()) == (keys == 3)
 
 
+def test_a_record_names_its_tensors_and_how_to_get_the_weights() -> None:
+    model, x = nn.MultiheadAttention(6, 2, batch_first=True), torch.randn(1, 5, 6)
+    with dikkat.record(model, entropy=True) as trace:
+        model(x, x, x, need_weights=False)
+    assert trace[0].weights is None
+    hint = ". weights=True would also return the weights"
+    assert repr(trace[0]) == f"Inspection of lse (1, 2, 5), entropy (1, 2, 5){hint}"
+    with dikkat.record(model, weights=True) as trace:
+        model(x, x, x, need_weights=False)
+    assert "weights (1, 2, 5, 5)" in repr(trace[0])
+    assert hint not in repr(trace[0])
+
+
 class Packed(nn.Module):
     def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
         return dikkat.attend_ragged(rows, rows, rows, offsets, score=scores.Dot())

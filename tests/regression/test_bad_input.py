@@ -221,6 +221,16 @@ def test_dates_and_durations_are_no_targets(y, found, missing):
         KernelRegressor(bandwidth=1.0, missing=missing).fit(X, y)
 
 
+def test_texts_and_categories_as_targets():
+    with pytest.raises(ValueError, match=r"^y: got 'a'; expected numbers \(for classes use KernelClassifier\)$"):
+        KernelRegressor(bandwidth=1.0).fit(X, ["a"] * 23)
+    levels = pd.Categorical(np.arange(23) % 3)
+    expected = KernelRegressor(bandwidth=1.0).fit(X, np.arange(23) % 3).y_train_
+    np.testing.assert_array_equal(KernelRegressor(bandwidth=1.0).fit(X, levels).y_train_, expected)
+    with pytest.raises(ValueError, match="y contains NaN"):
+        KernelRegressor(bandwidth=1.0).fit(X, pd.array([None, *range(22)], "Int64"))
+
+
 def test_values_whose_squares_are_nothing():
     x = np.arange(9.0)[:, None]
     with pytest.raises(ValueError, match=r"^y: got values at most 8e-170 apart; expected at least 1e-150"):

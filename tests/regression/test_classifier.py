@@ -5,12 +5,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import r2_score
+from sklearn.metrics import log_loss, r2_score
+from sklearn.model_selection import GroupKFold
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dikkat.regression import KernelClassifier, KernelRegressor
+from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import join
-from dikkat.regression.likelihood import LogLoss
+from dikkat.regression.likelihood import FoldLogLoss, LogLoss
 from dikkat.regression.logistic import plane
 
 ROWS, QUERIES, SIZE, CLASSES = 37, 11, 3, 5
@@ -122,6 +124,36 @@ def test_the_gradient_by_differences(prior):
         assert slope[c] == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.parametrize("order", ["constant", "linear"])
+def test_folds_are_predicted_from_other_folds(order, tmp_path):
+    random = np.random.default_rng(5)
+    x, weight = random.uniform(0, 4, (61, 2)), random.integers(1, 4, 61).astype(float)
+    y = np.array(["a", "b", "c"])[((x[:, 0] + 0.5 * random.normal(size=61)) // 1.5).clip(0, 2).astype(int)]
+    groups = np.arange(61) % 4
+    splits, settings = GroupKFold(4), {"order": order, "bandwidth": [0.8, 1.3], "prior": 0.7}
+    model = KernelClassifier(**settings, cv=splits).fit(x, y, weight, groups)
+    folds = folds_of(model._rows, model._smoother.joined)
+    criterion = FoldLogLoss(model._smoother.joined, folds, 0.7, order == "linear")
+    probability = np.empty((61, 3))
+    for learned, tested in splits.split(x, y, groups):
+        fit = KernelClassifier(**settings).fit(x[learned], y[learned], weight[learned])
+        probability[tested] = fit.predict_proba(x[tested])
+    expected = log_loss(y, probability, sample_weight=weight)
+    assert criterion(np.log([0.8, 1.3])).error == pytest.approx(expected, rel=1e-9)
+    criterion, t, step = FoldLogLoss(criterion.joined, folds, None, order == "linear"), np.log([0.8, 1.3, 0.7]), 1e-5
+    slopes = [(criterion(t + e).error - criterion(t - e).error) / (2 * step) for e in step * np.eye(3)]
+    np.testing.assert_allclose(criterion.gradient(criterion(t))[0], slopes, rtol=1e-5, atol=1e-9)
+    model = KernelClassifier(order=order, cv=4).fit(x, y)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(KernelClassifier.load(tmp_path / "model").predict_proba(x), model.predict_proba(x))
+    assert "cross-validation (used to select the bandwidth): log-loss" in str(model.summary(folds=0))
+    one_group = np.where(groups == 1, "only here", y)
+    one_fold = KernelClassifier(order=order, cv=GroupKFold(3)).fit(x, one_group, None, groups)
+    assert np.isfinite(one_fold.history_[-1]["error"])
+    with pytest.raises(ValueError, match="groups: got ndarray and no cv"):
+        KernelClassifier().fit(x, y, groups=groups)
+
+
 def test_a_search_finds_which_columns_count():
     random = np.random.default_rng(3)
     x = random.uniform(-1, 1, (211, 3))
@@ -164,6 +196,7 @@ def test_categories_alone_are_told_by_single_rows():
     ("y", "settings", "expected"),
     [
         ([0.5, 1.5, 2.5], {}, "Unknown label type"),
+        (pd.Series(["a", "b", pd.NA], dtype="string"), {}, "y: got <NA> in row 2; expected a class for each row"),
         ([0, 1, 1], {"bandwidth": "loo"}, "expected a positive number.*'silverman', 'scott', 'auto'"),
         ([0, 1, 1], {"prior": 0}, "prior: got 0; expected 'auto' or a positive number"),
         ([0, 1, 1], {"prior": "much"}, "prior: got 'much'"),

@@ -1,5 +1,6 @@
 import math
 import pickle
+import re
 import warnings
 
 import dense
@@ -9,7 +10,8 @@ from sklearn.neighbors import KernelDensity
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from crossings.slow_regression import Slow
-from dikkat.regression import KernelRegressor, NadarayaWatson
+from dikkat.errors import InputError
+from dikkat.regression import KernelClassifier, KernelRegressor, NadarayaWatson, progress
 
 ROWS, QUERIES, SIZE = 37, 11, 3
 SIGMA = np.array([1.7, 2.3, 3.1])
@@ -229,9 +231,13 @@ def test_places_as_near_share_the_answer():
 
 @pytest.mark.parametrize(
     ("fitted", "changed"),
-    [({"kernel": "epanechnikov"}, {"kernel": "gaussian"}), ({"order": "constant"}, {"order": "linear"})],
+    [
+        ({"kernel": "epanechnikov"}, {"kernel": "gaussian"}),
+        ({"order": "constant"}, {"order": "linear"}),
+        ({"support": None}, {"support": (-4, 4)}),
+    ],
 )
-def test_kernel_and_order_are_the_fitted_ones(fitted, changed, tmp_path):
+def test_settings_of_answers_are_the_fitted_ones(fitted, changed, tmp_path):
     """A change takes effect with the next fit, and is in no file before."""
     x, y, query, _ = _data()
     query[0] = 99
@@ -249,6 +255,19 @@ def test_kernel_and_order_are_the_fitted_ones(fitted, changed, tmp_path):
     np.testing.assert_array_equal(anew, NadarayaWatson(bandwidth=SIGMA, **changed).fit(x, y).predict(query))
 
 
+@pytest.mark.parametrize("kind", [KernelRegressor, KernelClassifier])
+def test_progress_is_shown_on_request(kind, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_EVERY", 0.0)
+    x, y, _, _ = _data()
+    kind().fit(x, y > y.mean())
+    assert capsys.readouterr().err == ""
+    kind(verbose=True).fit(x, y > y.mean())
+    line = r"finding the bandwidth: \d+\.\d passes over all pairs of rows, \d+ s"
+    shown = capsys.readouterr().err.splitlines()
+    assert shown
+    assert all(re.fullmatch(line, text) for text in shown)
+
+
 def test_pickles_hold_no_torch_and_answer_the_same():
     x, y, query, weight = _data()
     model = NadarayaWatson(order="linear", bandwidth="loo").fit(x, y, sample_weight=weight)
@@ -257,3 +276,6 @@ def test_pickles_hold_no_torch_and_answer_the_same():
     again = pickle.loads(data)
     np.testing.assert_array_equal(again.predict(query), model.predict(query))
     pickle.loads(pickle.dumps(NadarayaWatson(bandwidth="loo"))).fit(x, y)
+    old = model.__getstate__() | {"_version": 5}
+    with pytest.raises(InputError, match=r"pickle: got a NadarayaWatson of another version .*: fit again"):
+        NadarayaWatson().__setstate__(old)

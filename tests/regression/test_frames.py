@@ -6,6 +6,7 @@ import polars as pl
 import pyarrow
 import pytest
 from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.model_selection import LeaveOneGroupOut, permutation_test_score
 from sklearn.pipeline import make_pipeline
 
 from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor
@@ -78,6 +79,25 @@ def test_the_target_among_the_features(form):
         table, 2 * table["price"]
     )  # another column, of its name
     assert doubled.n_features_in_ == 4
+    for unnamed in (np.asarray(PRICE), np.asarray(PRICE)[:, None], PRICE.rename(None), list(PRICE)):
+        with pytest.raises(ValueError, match=r"X: got the column 'price', which is y; .*drop\(columns='price'\)"):
+            KernelRegressor().fit(table, unnamed)
+    flags = form({"area": AREA, "large": AREA > 60})  # two values may be equal by chance
+    assert KernelRegressor(bandwidth=[9.0, 0.2]).fit(flags, AREA > 60).n_features_in_ == 2
+    gaps = pd.DataFrame({"area": AREA, "floor": pd.array([None, *range(ROWS - 1)], "Int64")})
+    assert KernelRegressor(missing="indicator", bandwidth=[9.0, 7.0, 0.2]).fit(gaps, AREA / 7).n_features_in_ == 2
+    one_column = form({"area": AREA})  # the line y = x
+    assert KernelRegressor(bandwidth=9.0).fit(one_column, AREA).n_features_in_ == 1
+
+
+def test_labels_that_a_permutation_moves():
+    """scikit-learn moves the labels of y with its values, so that y is passed as an array."""
+    arguments = {"groups": np.arange(ROWS) % 3, "cv": LeaveOneGroupOut(), "n_permutations": 3}
+    model = KernelRegressor(bandwidth=[9.0])
+    with pytest.raises(ValueError, match=r"or y.to_numpy\(\) if the rows match by position"):
+        permutation_test_score(model, HOMES[["area"]], PRICE, **arguments)
+    score, permuted, _ = permutation_test_score(model, HOMES[["area"]], PRICE.to_numpy(), **arguments)
+    assert score > permuted.max()
 
 
 def test_a_pipeline_with_names():

@@ -176,7 +176,7 @@ def test_without_a_row_far_from_the_others_jackknife_goes_by_the_plane():
 
 def test_many_errors_are_sampled(monkeypatch):
     """The ends come from fits without each of eleven rows."""
-    monkeypatch.setattr(intervals, "_MOST_ERRORS", 11)
+    monkeypatch.setattr(intervals, "MOST_ERRORS", 11)
     x, y, query = _data()
     settings = {"bandwidth": [0.7, 0.9], "ridge": 0.1}
     model = KernelRegressor(**settings).fit(x, y)

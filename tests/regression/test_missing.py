@@ -183,5 +183,5 @@ def test_a_query_with_a_gap_is_near_what_is_alike_in_the_rest_and_refused_where_
         plain.predict(town, True), KernelRegressor().fit(renamed, y).predict(renamed, True), strict=True
     ):
         np.testing.assert_allclose(one, other, rtol=1e-9)
-    with pytest.raises(ValueError, match="got a missing cell"):
+    with pytest.raises(ValueError, match="got missing cells"):
         plain.set_params(missing="indicator").predict(town.assign(a=np.nan))

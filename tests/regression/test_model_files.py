@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from dikkat.errors import InputError
 from dikkat.regression import KernelRegressor, NadarayaWatson, estimator
+from dikkat.regression.files import VERSION
 
 
 def data(rows=23, size=3, outputs=None, dtype=np.float64, seed=0):
@@ -103,7 +104,7 @@ def set_to(name, value):
             "expected a kind for each column of X_train_",
         ),
         (put(target=3), "target: got 3; expected a name or null"),
-        (put(version=7), "version: got 7; expected 13. Use the dikkat that wrote it"),
+        (put(version=7), f"version: got 7; expected {VERSION}. Use the dikkat that wrote it"),
         (put(history=None), "history: missing or of a wrong type"),
         (
             put(history=[{"bandwidth": [1.0], "error": 0.5}]),

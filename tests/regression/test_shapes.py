@@ -1,5 +1,7 @@
 """Slopes, minima and differences of curves: by weighted least squares of polynomials, and where they are known."""
 
+import tracemalloc
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -52,6 +54,18 @@ def test_the_ridge_shrinks_the_slopes_of_other_features_to_the_plane():
     plane = 3 + X @ [2.0, 0.7]
     exact = KernelRegressor(bandwidth=[0.2, 0.3], ridge=50.0).fit(X, plane)
     np.testing.assert_allclose(exact.derivative(AT, 0).value, 2, atol=1e-4)
+
+
+def test_slopes_at_many_queries_need_little_memory():
+    x = np.linspace(0, 5, 1009)[:, None]
+    model = KernelRegressor(bandwidth=0.3).fit(x, np.sin(x[:, 0]))
+    model.derivative(x[:3])  # loads and compiles
+    tracemalloc.start()
+    slope = model.derivative(x).value
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_allclose(slope[100:-100], np.cos(x[100:-100, 0]), atol=0.01)
+    assert peak < 8 * len(x) ** 2  # a float64 for each pair
 
 
 def test_a_cubic_has_no_bias():
@@ -138,15 +152,33 @@ def test_a_curve_for_each_group():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["group: new", "group: old"]
 
 
+def test_a_panel_for_each_other_category():
+    table, y, _ = groups_of()
+    table["site"] = np.tile(["Bonn", "Ulm"], 80)
+    model = KernelRegressor(bandwidth=[0.8, 0.2, 0.3]).fit(table, y + (table["site"] == "Ulm"))
+    panels = {axes.get_xlabel(): axes for axes in model.plot(by="group").axes}
+    assert panels.keys() == {"x", "site"}
+    new, old = (line.get_ydata() for line in panels["site"].lines)
+    for heights, group in ((new, "new"), (old, "old")):
+        query = pd.DataFrame({"x": table["x"].median(), "group": group, "site": ["Bonn", "Ulm"]})
+        np.testing.assert_allclose(heights, model.predict(query))
+    assert [tick.get_text() for tick in panels["site"].get_xticklabels()] == ["Bonn", "Ulm"]
+
+
 @pytest.mark.parametrize(("call", "message"), [
     (lambda m: m.derivative(AT), "feature: got None; expected one of 'x0', 'x1'"),
     (lambda m: m.derivative(AT, "y"), "feature: got 'y'; expected a name or position of 'x0', 'x1'"),
     (lambda m: m.derivative(AT, 2), "feature: got 2"),
+    (lambda m: KernelRegressor().fit(X * [1, 0], Y).argmin(1), "feature: got 'x1', which is constant in fit; expected"),
+    (lambda m: KernelRegressor().fit(X[:, :1] * 0, Y).derivative([[0]]), "feature: got 'x', which is constant in fit"),
     (lambda m: m.argmin(0, level=2), "level: got 2"),
     (lambda m: m.difference("x0"), "by: got 'x0', which is number; expected a category"),
     (lambda m: m.plot(by="x0"), "by: got 'x0'; expected a category with at most 10 levels"),
     (lambda m: groups_of()[2].difference("group", ["old", "older"]), r"levels: got \['old', 'older'\]"),
     (lambda m: groups_of()[2].derivative(groups_of()[0], "group"), "feature: got 'group', which is category"),
+    (lambda m: groups_of()[2].plot(by="group", coverage=0.8), "coverage: got 0.8; expected None, because curves of gr"),
+    (lambda m: KernelRegressor(bandwidth=1.0).fit(X, X).plot(), "y: got 2 targets in fit; expected one"),
+    (lambda m: KernelRegressor(bandwidth=1.0).fit(X, X).report("x.html"), "y: got 2 targets in fit; expected one"),
     (lambda m: KernelRegressor().fit(X[:, :1], Y).plot(by=0), "by: got 0, but X has a single column"),
     (lambda m: KernelRegressor(bandwidth=1.0).fit(X, X).derivative(X, 0), "y: got 2 targets in fit; expected one"),
     (lambda m: KernelRegressor(metric="linear").fit(X, Y).argmin(0), "metric: got 'linear'; expected 'diagonal'"),

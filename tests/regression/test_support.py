@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dikkat.regression import KernelRegressor, smooth
-from dikkat.regression.conditional import _threshold
-from dikkat.regression.diagnostics import curve_along, leave_out
+from dikkat.regression import KernelRegressor, intervals, smooth, validation
+from dikkat.regression.conditional import _sampled, _threshold
+from dikkat.regression.diagnostics import curve_along, hold_out, leave_out
 
 ROWS = 60
 RANDOM = np.random.default_rng(0)
@@ -31,7 +31,10 @@ def test_answers_are_clipped_to_the_support():
         np.testing.assert_array_equal(answer(bounded), np.clip(answer(plain), 0, 9.5))
         changed += (np.asarray(answer(plain)) < 0).any()
     assert changed >= 5
-    np.testing.assert_array_equal(leave_out(bounded).predicted, leave_out(plain).predicted)
+    for accuracy in (leave_out, hold_out):
+        clipped = np.clip(accuracy(plain).predicted, 0, 9.5)
+        np.testing.assert_array_equal(accuracy(bounded).predicted, clipped)
+        assert accuracy(bounded).error == pytest.approx(np.mean((Y - clipped) ** 2))
     assert smooth(X[:, 0], Y, support=(0, None), bandwidth=0.4, at=[-1.0, 2.0]).lower.min() == 0
 
 
@@ -43,14 +46,20 @@ def test_a_support_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize(("y", "message"), [
-    (Y, r"y: got rows within \(0, None\), and \d+ of 60 intervals beyond; .* expected support=\(0, None\)\.$"),
-    (np.where(np.arange(ROWS) == 3, 0, Y), r"expected support=\(0, None\)\.$"),
+    (Y, r"y: got rows within \(0, None\), and \d+ of 60 intervals beyond; .* expected support=\(0, None\)\. This"),
+    (np.where(np.arange(ROWS) == 3, 0, Y), r"expected support=\(0, None\)\. This"),
     ((Y > 1) * 1.0, r"expected support=\(0, 1\)\. A KernelClassifier returns probabilities of y = 1\."),
-    (Y / Y.max(), r"expected support=\(0, 1\)\.$"),
+    (Y / Y.max(), r"expected support=\(0, 1\)\. This message is not repeated$"),
+    (Y / Y.max() / 10, r"expected support=\(0, None\)\. This"),  # small numbers are not shares
 ])  # fmt: skip
-def test_a_support_is_suggested(y, message):
+def test_a_support_is_suggested(y, message, monkeypatch):
+    monkeypatch.setattr(validation, "_SUGGESTED", set())
+    model = KernelRegressor(bandwidth=0.4).fit(X, y)
     with pytest.warns(UserWarning, match=message):
-        KernelRegressor(bandwidth=0.4).fit(X, y).predict_interval(X)
+        model.predict_interval(X)
+    model.predict_interval(X[:40])  # the message is not repeated
+    with pytest.warns(UserWarning, match="got rows within"):
+        KernelRegressor(bandwidth=0.4).fit(X, pd.Series(y, name="dose")).predict_interval(X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         KernelRegressor(bandwidth=0.4, support=(0, None)).fit(X, y).predict_interval(X)
@@ -67,6 +76,10 @@ def test_supports_that_are_none(support):
 def test_a_row_outside_the_support():
     with pytest.raises(ValueError, match=r"y: got -1.0; expected numbers within support=\(0, None\)"):
         KernelRegressor(support=(0, None)).fit(X, np.where(np.arange(ROWS) == 3, -1, Y))
+    counts = pd.Series(np.where(np.arange(ROWS) == 3, -1, 5)).astype("Int64")
+    for y in (counts, counts.astype("Float64"), counts.tolist()):
+        with pytest.raises(ValueError, match=r"y: got -1.0; expected numbers within support=\(0, None\)"):
+            KernelRegressor(support=(0, None)).fit(X, y)
 
 
 # --- groups
@@ -87,7 +100,7 @@ def table_of(seed, rows=90):
 def test_one_category_has_the_quantiles_of_its_levels(coverage):
     table, y = table_of(0)
     model = KernelRegressor(bandwidth=[0.8, 0.6, 0.5]).fit(table, y)
-    lower, upper = model.predict_interval(table, coverage, groups="town")
+    lower, upper = model.predict_interval(table, coverage, by="town")
     errors = np.abs(y - leave_out(model).predicted)
     for town in ("Bonn", "Lyon", "Ulm"):
         own = np.sort(errors[table["town"] == town])
@@ -95,6 +108,28 @@ def test_one_category_has_the_quantiles_of_its_levels(coverage):
         here = (table["town"] == town).to_numpy()
         np.testing.assert_allclose(upper[here] - model.predict(table)[here], reach, rtol=5e-3)  # growth is nearly 1
         np.testing.assert_allclose((lower + upper)[here] / 2, model.predict(table)[here], atol=1e-6)
+
+
+def test_of_many_errors_each_level_keeps_a_sample(monkeypatch):
+    """A rare level keeps all its errors, and the levels of many rows keep the same number of errors."""
+    monkeypatch.setattr(intervals, "MOST_ERRORS", 45)
+    table, y = table_of(3, 270)
+    rare = np.flatnonzero(table["town"] == "Ulm")[:80]
+    table, y = table.drop(index=rare).reset_index(drop=True), np.delete(y, rare)
+    model = KernelRegressor(bandwidth=[0.8, 0.6, 0.5]).fit(table, y)
+    _, upper = model.predict_interval(table, 0.8, by="town")
+    errors, reach = np.abs(y - leave_out(model).predicted), upper - model.predict(table)
+    few = (table["town"] == "Ulm").to_numpy()
+    assert few.sum() == 10
+    np.testing.assert_allclose(reach[few], np.sort(errors[few])[8], rtol=5e-3)  # the ninth of ten, with one more
+    for town in ("Bonn", "Lyon"):
+        here = (table["town"] == town).to_numpy()
+        nearest = np.abs(errors[here] / reach[here].mean() - 1).min()
+        assert nearest < 5e-3
+        assert 0.6 < (errors[here] < reach[here]).mean() < 0.97
+    chosen, scale = _sampled(np.repeat([0, 1, 2], [90, 90, 9]))
+    assert np.bincount(chosen // 90).tolist() == [15, 15, 9]
+    assert scale.tolist() == [6, 6, 1]
 
 
 def test_levels_that_overlap_by_the_definition():
@@ -123,19 +158,19 @@ def test_levels_with_few_rows_and_bad_groups():
     table, y = table_of(2)
     table.loc[[0, 1], "town"] = "Oslo"
     model = KernelRegressor(bandwidth=[0.8, 0.6, 0.5]).fit(table, y)
-    lower, upper = model.predict_interval(table, groups=["town", "kind"])
+    lower, upper = model.predict_interval(table, by=["town", "kind"])
     few = table["town"] == "Oslo"
     assert np.isinf(upper - lower)[few].all()
     assert np.isfinite(upper - lower)[~few].all()
     with pytest.warns(UserWarning, match="a category in column 'town' that was not in fit"):
-        ends = model.predict_interval(table[:3].assign(town="Rome"), groups="town")
+        ends = model.predict_interval(table[:3].assign(town="Rome"), by="town")
     assert np.isinf(ends).all()
-    for groups, message in (
-        ("x", "groups: got 'x', which is number; expected categories"),
-        ("size", "groups: got 'size'; expected a name or position of 'x', 'town', 'kind'"),
-        ([], "groups: got no category"),
+    for by, message in (
+        ("x", "by: got 'x', which is number; expected categories"),
+        ("size", "by: got 'size'; expected a name or position of 'x', 'town', 'kind'"),
+        ([], "by: got no category"),
     ):
         with pytest.raises(ValueError, match=message):
-            model.predict_interval(table, groups=groups)
-    with pytest.raises(ValueError, match=r"method: got 'local' with groups; expected 'jackknife\+'"):
-        model.predict_interval(table, method="local", groups="town")
+            model.predict_interval(table, by=by)
+    with pytest.raises(ValueError, match=r"method: got 'local' with by; expected 'jackknife\+'"):
+        model.predict_interval(table, method="local", by="town")

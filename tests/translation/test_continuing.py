@@ -143,6 +143,27 @@ def test_sentences_of_a_line_are_also_taught_one_by_one():
     assert list(continuing._split(pairs)) == [("Go.", "Allez !"), ("She won.", "Elle a gagné.")]
 
 
+@pytest.mark.parametrize(("scores", "share"), [([40.0, 49.8], 0.5), ([40.0, 49.0, 49.9], 0.25)])
+def test_a_mean_with_the_old_weights_is_kept_if_the_last_ones_forget(old, monkeypatch, scores, share):
+    measured, weights, lines = iter([50.0, *scores]), [], []
+
+    def measure(translator, *_):
+        weights.append({name: tensor.clone() for name, tensor in translator.model.state_dict().items()})
+        return continuing.Measurement(next(measured), 1)
+
+    monkeypatch.setattr(continuing, "_measure", measure)
+    result = continue_training(old, PAIRS[1:3], PAIRS, PAIRS, values=QUICK | {"epochs": 1}, tell=lines.append)
+    new = result.translator.model.state_dict()
+    assert new.keys() == weights[0].keys() == weights[1].keys()
+    for name, tensor in new.items():
+        mean = (1 - share) * weights[0][name].double() + share * weights[1][name].double()
+        torch.testing.assert_close(tensor.double(), mean, rtol=0, atol=1e-6)
+    assert result.after == (scores[-1], 1)
+    assert (
+        f"{share:.0%} of new weights: 1 of 2 corrections right, BLEU {scores[-1]:.2f} of old validation pairs" in lines
+    )
+
+
 def test_weights_that_forget_are_not_kept(old):
     with pytest.raises(
         InputError, match=r"learning_rate: got 5; expected less.*fell from 100\.00 to .*by more than 0\.3"

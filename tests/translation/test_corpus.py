@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dikkat.translation import AlignedCorpus, CorpusError, DatasetCorpus, PairCorpus, TsvCorpus, as_corpus, hold_out
-from dikkat.translation.data.corpus import MAX_CHARACTERS
+from dikkat.translation.data.corpus import MAX_CHARACTERS, format_rows
 
 
 def written(path, content):
@@ -49,6 +49,31 @@ def test_tables_are_read_as_pythons_csv_writes_them(tmp_path, name, layout):
     assert corpus.languages == ("German, old", "English")
     with pytest.raises(CorpusError, match="line 2: column 'French' is missing; expected one of English, id, German"):
         list(TsvCorpus(tmp_path / name, "English", "French"))
+
+
+@pytest.mark.filterwarnings("default:.*skipped the column names")
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("Go.", "Va !"), ("He's calm.", "Il est calme.")],
+        [('"Go!"', '"Va !"')],
+        [('"Go!"', "Va !"), ("Go", 'say "no"'), ('"', '""'), ('"a', "b")],
+        [("a", "b")] * 10_000 + [('"c"', '"d"')],
+        [("a\tb", "c"), ("d", "\te\tf\x1b[31m"), ("\x0bg\x85", "h\u2028i\x0c")],
+        [("source", "target")],
+        [("Turkish", "Chinese"), ('"a"', "b")],
+    ],
+)
+def test_written_rows_are_read_as_the_same_pairs(tmp_path, pairs):
+    lines = [*format_rows(pairs)]
+    read = list(TsvCorpus(written(tmp_path / "pairs.tsv", "".join(f"{line}\n" for line in lines))))
+    assert read == [(source.strip(), target.strip()) for source, target in pairs]
+    for line, pair in zip(lines[-len(pairs) :][-2:], pairs[-2:], strict=True):  # also a selection
+        assert list(TsvCorpus(written(tmp_path / "pairs.tsv", f"x\ty\n{line}\n")))[1] == tuple(map(str.strip, pair))
+
+
+def test_line_breaks_are_written_as_spaces():
+    assert [*format_rows([("a\nb", "c\rd")])] == ["a b\tc d"]
 
 
 def test_quotation_marks_of_speech_stay(tmp_path):

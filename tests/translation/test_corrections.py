@@ -1,12 +1,12 @@
 """Stored pairs: three engines against a reference in NumPy, corrections, files and bad input."""
 
 import copy
-import io
 import json
 import math
 import multiprocessing
 import pickle
 import sys
+import tempfile
 import threading
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import kit
-from dikkat.cli import main
+from command import command_line
 from dikkat.storage.folders import SUMS, digest
 from dikkat.translation import InputError, ModelFolderError, Search, Translator, beam_search, forced_scores
 from dikkat.translation.decoding import grid
@@ -297,9 +297,19 @@ def test_an_ensemble_follows_the_first_of_different_corrections(translator):
     first, second = (corrected_copy(translator, [("Go.", target)]) for target in ("Elle voit Marie.", "Il a perdu."))
     second.correct("I lost.", "Va !")
     for members, expected in (((first, second), "Elle voit Marie."), ((second, first), "Il a perdu.")):
-        ensemble = Translator.ensemble(members)
+        unused = members[1].memory.pairs[0]
+        message = f"1 corrections of later models are not used, .*: {unused[1]!r} of {unused[0]!r}$"
+        with pytest.warns(UserWarning, match=message):
+            ensemble = Translator.ensemble(members)
         assert [t.target for t in ensemble.translate([" Go. ", "I lost."])] == [expected, "Va !"]
     assert second.memory.pairs == [("Go.", "Il a perdu."), ("I lost.", "Va !")]
+
+
+def test_an_ensemble_has_a_copy_of_the_corrections(translator):
+    corrected = corrected_copy(translator, NEW[:1])
+    ensemble = Translator.ensemble([corrected, translator])
+    corrected.correct(*NEW[1])
+    assert [memory.pairs for memory in ensemble.memories] == [NEW[:1]] * 2
 
 
 def test_a_removed_correction_has_no_effect(translator):
@@ -380,6 +390,7 @@ def test_threads_correct_and_translate_at_once(translator):
     ("pair", "message"),
     [
         (("", "Va !"), "source: got an empty text"),
+        (("Go.", "Va\0"), r"target: got 'Va\\x00'; expected text without NUL characters"),
         (("Go.", " \t"), "target: got an empty text"),
         (("12", "13"), "expected letters"),
         (("a" * 10_001, "Va !"), "source: got 10,001 characters"),
@@ -522,7 +533,8 @@ def test_a_model_that_changed_since_its_loading_is_not_corrected(translator, tmp
 
 
 def _write_often(folder, pair, start, results):
-    """Store a correction in a model folder until it has succeeded five times."""
+    """Store a correction in a model folder until it has succeeded five times, with a temporary folder of its own."""
+    tempfile.tempdir = tempfile.mkdtemp(dir=folder.parent)
     start.wait()
     conflicts = successes = 0
     while successes < 5:
@@ -551,7 +563,7 @@ def test_two_processes_lose_no_correction(translator, tmp_path):
         writer.join(120)
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert sorted(Translator.load(folder).memory.pairs) == sorted(NEW[:2])
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[:3] != "tmp") == [".model.lock", "model"]
 
 
 def test_a_memory_without_a_checksum_is_an_error(translator, tmp_path):
@@ -564,23 +576,20 @@ def test_a_memory_without_a_checksum_is_an_error(translator, tmp_path):
 # --- the command line
 
 
-def run(capsys, monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["dikkat", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    captured = capsys.readouterr()
-    return stopped.value.code or 0, captured.out, captured.err
+@pytest.fixture
+def run(monkeypatch, capsys):
+    return command_line(monkeypatch, capsys)
 
 
-def test_a_score_of_corrected_lines_is_a_warning(translator, tmp_path, capsys, monkeypatch):
+def test_a_score_of_corrected_lines_is_a_warning(translator, tmp_path, run):
     model, corpus = tmp_path / "model", tmp_path / "test.tsv"
     corrected_copy(translator, NEW[:2]).save(model)
     corpus.write_text("Go.\tVa !\nI lost.\tJ'ai perdu.\nHe's  calm.\tIl est calme.\n", encoding="utf-8")
-    status, _, err = run(capsys, monkeypatch, "evaluate", model, "--corpus", corpus)
+    status, _, err = run("evaluate", model, "--corpus", corpus)
     assert status == 0
     assert f"{corpus}: 2 of 3 source sentences are stored corrections of {model}, so the scores are higher" in err
     translator.save(model)
-    assert "stored corrections" not in run(capsys, monkeypatch, "evaluate", model, "--corpus", corpus)[2]
+    assert "stored corrections" not in run("evaluate", model, "--corpus", corpus)[2]
 
 
 @pytest.mark.filterwarnings("default:.*skipped the column names")
@@ -592,55 +601,82 @@ def test_a_score_of_corrected_lines_is_a_warning(translator, tmp_path, capsys, m
         ("a.tsv", "Go.\tElle voit Marie.\n \nI lost.\tZürich\n", "line 3: words outside the target vocabulary"),
     ],
 )
-def test_tables_of_corrections_are_read_as_corpora(translator, tmp_path, capsys, monkeypatch, name, text, notes):
+def test_tables_of_corrections_are_read_as_corpora(translator, tmp_path, name, text, notes, run):
     translator.save(tmp_path / "model")
     (tmp_path / name).write_text(text, encoding="utf-8")
-    status, _, err = run(capsys, monkeypatch, "correct", tmp_path / "model", tmp_path / name)
+    status, _, err = run("correct", tmp_path / "model", tmp_path / name)
     assert (status, notes in err) == (0, True)
     assert Translator.load(tmp_path / "model").memory.pairs[0] == ("Go.", "Elle voit Marie.")
 
 
-def test_the_command_line_corrects(translator, tmp_path, capsys, monkeypatch):
+def test_the_command_line_corrects(translator, tmp_path, run):
     model, corrections = tmp_path / "model", tmp_path / "corrections.tsv"
     translator.save(model, int8=True)
     before = {path.name: path.read_bytes() for path in model.iterdir() if path.name != SUMS}
     lines = ["Go.\tVa !", "Go.\tElle voit Marie.", "I lost.\tJ'ai perdu Zürich."]
     corrections.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    status, out, err = run(capsys, monkeypatch, "correct", model, corrections)
+    status, out, err = run("correct", model, corrections)
     assert (status, out) == (0, "")
     assert f"{corrections}, line 2: replaces the earlier correction 'Va !' of 'Go.'" in err
     assert f"{corrections}, line 3: words outside the target vocabulary cannot be written: Zürich" in err
     assert f"{model}: 3 corrections read, 2 stored" in err
     assert {name: (model / name).read_bytes() for name in before} == before
-    status, out, _ = run(capsys, monkeypatch, "translate", model, "Go.", "--json")
+    status, out, _ = run("translate", model, "Go.", "--json")
     values = json.loads(out)
     assert (status, values["target"]) == (0, "Elle voit Marie.")
     assert {(s["source"], s["target"]) for sources in values["sources"] for s in sources} == {
         ("Go.", "Elle voit Marie.")
     }
-    assert json.loads(run(capsys, monkeypatch, "info", model, "--json")[1])["stored_pairs"] == 2
-    assert run(capsys, monkeypatch, "quantize", model, "--output", tmp_path / "small")[0] == 0
-    assert run(capsys, monkeypatch, "translate", tmp_path / "small", "Go.")[1] == "Elle voit Marie.\n"
+    assert json.loads(run("info", model, "--json")[1])["stored_pairs"] == 2
+    assert run("quantize", model, "--output", tmp_path / "small")[0] == 0
+    assert run("translate", tmp_path / "small", "Go.")[1] == "Elle voit Marie.\n"
 
 
-def test_the_command_line_lists_and_removes_corrections(translator, tmp_path, capsys, monkeypatch):
+def test_the_command_line_lists_and_removes_corrections(translator, tmp_path, monkeypatch, run):
     model, lines = tmp_path / "model", tmp_path / "lines.txt"
-    corrected_copy(translator, [*NEW[:2], ("I  lost.", "Va\t!")]).save(model)
-    status, out, err = run(capsys, monkeypatch, "correct", model, "--list")
+    corrected_copy(translator, [*NEW[:2], ("I  lost.", "Va !")]).save(model)
+    status, out, err = run("correct", model, "--list")
     assert (status, out, err) == (0, f"Go.\t{NEW[0][1]}\nHe's calm.\t{NEW[1][1]}\nI  lost.\tVa !\n", "")
     lines.write_text(out, encoding="utf-8")
-    status, out, err = run(capsys, monkeypatch, "correct", model, lines)
+    status, out, err = run("correct", model, lines)
     assert (status, "3 corrections read, 3 stored" in err) == (0, True)
     lines.write_text(f"Go.\t{NEW[0][1]}\n\nI lost. \n", encoding="utf-8")
-    status, out, err = run(capsys, monkeypatch, "correct", model, lines, "--remove")
+    status, out, err = run("correct", model, lines, "--remove")
     assert (status, out, err) == (0, "", f"{model}: 2 corrections removed, 1 stored\n")
     assert Translator.load(model).memory.pairs == NEW[1:2]
-    status, _, err = run(capsys, monkeypatch, "correct", model, lines, "--remove")
+    status, _, err = run("correct", model, lines, "--remove")
     assert (status, f"{lines}, line 1: source: got 'Go.', which has no correction" in err) == (2, True)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"He's calm.\n")))
-    status, _, err = run(capsys, monkeypatch, "correct", model, "--remove")
+    status, _, err = run("correct", model, "--remove", stdin=b"He's calm.\n")
     assert (status, err) == (0, f"{model}: 1 corrections removed, 0 stored\n")
-    assert run(capsys, monkeypatch, "correct", model, "--list")[1] == ""
+    assert run("correct", model, "--list")[1] == ""
+
+
+@pytest.mark.filterwarnings("default:.*skipped the column names")
+def test_listed_corrections_can_be_removed_and_stored_again(translator, tmp_path, run):
+    model, table = tmp_path / "model", tmp_path / "corrections.tsv"
+    pairs = [
+        ("source", "text"), ('"Go!"', "Va !"), ('He says "go".', "Va\t!"), ("I'm\tcalm\x1b[31m.", 'L\x9b"homme"'),
+        ("\ufeffI lost.\x0c", "Va."),
+    ]  # fmt: skip
+    corrected_copy(translator, pairs).save(model)
+    out = run("correct", model, "--list")[1]
+    for lines in (out, *out.split("\n")[2:-1]):
+        corrected_copy(translator, pairs).save(model)
+        table.write_text(lines, encoding="utf-8")
+        count = 1 if lines != out else len(pairs)
+        status, _, err = run("correct", model, table, "--remove")
+        assert (status, f"{count} corrections removed, {len(pairs) - count} stored" in err) == (0, True), err
+    table.write_text(out, encoding="utf-8")
+    assert run("correct", model, table)[0] == 0
+    stored = Translator.load(model).memory.pairs
+    assert stored == [*pairs[:-1], ("I lost.", "Va.")]
+
+
+def test_a_terminal_gets_no_control_characters(translator, tmp_path, monkeypatch, run):
+    corrected_copy(translator, [("Go\x1b[31m.", "Va\t!")]).save(tmp_path / "model")
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
+    out = run("correct", tmp_path / "model", "--list")[1]
+    assert out == "Go⟨1B⟩[31m.\tVa !\n"
 
 
 @pytest.mark.parametrize(
@@ -652,11 +688,11 @@ def test_the_command_line_lists_and_removes_corrections(translator, tmp_path, ca
         (["LINES", "--remove"], "got no sentences; expected at least one"),
     ],
 )
-def test_options_of_corrections_that_do_not_fit(translator, tmp_path, capsys, monkeypatch, arguments, message):
+def test_options_of_corrections_that_do_not_fit(translator, tmp_path, arguments, message, run):
     translator.save(tmp_path / "model")
     (tmp_path / "lines").write_text("\n")
     arguments = [tmp_path / "lines" if each == "LINES" else each for each in arguments]
-    status, out, err = run(capsys, monkeypatch, "correct", tmp_path / "model", *arguments)
+    status, out, err = run("correct", tmp_path / "model", *arguments)
     assert (status, out) == (2, "")
     assert message in err
 
@@ -669,10 +705,10 @@ def test_options_of_corrections_that_do_not_fit(translator, tmp_path, capsys, mo
         ("", "got no corrections"),
     ],
 )
-def test_a_wrong_file_of_corrections_changes_nothing(translator, tmp_path, capsys, monkeypatch, text, message):
+def test_a_wrong_file_of_corrections_changes_nothing(translator, tmp_path, text, message, run):
     translator.save(tmp_path / "model")
     (tmp_path / "wrong.tsv").write_text(text)
-    status, out, err = run(capsys, monkeypatch, "correct", tmp_path / "model", tmp_path / "wrong.tsv")
+    status, out, err = run("correct", tmp_path / "model", tmp_path / "wrong.tsv")
     assert (status, out) == (2, "")
     assert message in err
     assert len(Translator.load(tmp_path / "model").memory) == 0

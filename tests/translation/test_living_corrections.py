@@ -4,10 +4,10 @@ import pytest
 
 import kit
 from command import command_line, made
-from dikkat.translation import Search
-from translation.taught import PAIRS
+from dikkat.translation import Search, TsvCorpus
+from translation.taught import PAIRS, untrained
 from translation.test_corrections import NEW, corrected_copy
-from translation.test_living import assert_page_agrees, in_node, needs_node
+from translation.test_living import assert_page_agrees, in_node, needs_node, run_node
 
 SLOTTED = [
     ("He sees 12 men.", "Il voit 12 hommes."), ("He sees 13 men.", "Il voit Marie."),
@@ -74,3 +74,35 @@ def test_corrections_that_cannot_be(translator, tmp_path):
     (found,) = in_node(tmp_path / "page.html", [{"text": "Go.", "corrections": [("Go.", "Va zut !"), ("Go.", "va !")]}])
     assert found["corrected"][0]["unknown"] == ["zut"]
     assert [each["target"] for each in found["corrected"]][1] == "Va !"
+
+
+@needs_node
+def test_a_correction_tells_which_ones_it_replaces(translator, tmp_path):
+    translator.export_html(tmp_path / "page.html")
+    pairs = [("Go 3.", "Elle va."), ("She is calm.", "Va !"), ("Go 4.", "Il est calme."), ("She  is calm.", "Il va.")]
+    (found,) = in_node(tmp_path / "page.html", [{"text": "Go.", "corrections": pairs}])
+    assert [each["replaced"] for each in found["corrected"]] == [[], [], [list(pairs[0])], [list(pairs[1])]]
+    python = corrected_copy(translator)
+    messages = ["".join(python.correct(*pair)) for pair in pairs]
+    assert ["replaces" in message for message in messages] == [False, False, True, True]
+
+
+@needs_node
+def test_the_name_of_the_storage_depends_on_weights_and_tokenizers(translator, tmp_path):
+    def checksum(model):
+        model.export_html(tmp_path / "page.html", examples=["Go."])
+        return in_node(tmp_path / "page.html", [{"text": "Go."}])[0]["checksum"]
+
+    assert checksum(corrected_copy(translator, NEW)) == checksum(translator) != checksum(untrained(translator))
+
+
+@needs_node
+def test_python_reads_the_saved_corrections(tmp_path):
+    rows = [
+        ('Say "yes".', '"Oui" ?'), ('"', '""'), ("a\tb\nc", "  d\u00a0 e\x1c"), ("plain", 'x"'), ("'single'", "l’été"),
+        ("a,b;c", "\u200bx"), ('"quoted"', "y"),
+    ]  # fmt: skip
+    for number, table in enumerate((rows, rows[4:6], rows[6:])):
+        path = tmp_path / f"{number}.tsv"
+        path.write_text(run_node("table.mjs", table), encoding="utf-8")
+        assert list(TsvCorpus(path)) == [tuple(" ".join(text.split()) for text in row) for row in table]

@@ -134,6 +134,8 @@ def outcomes(translator, tmp_path_factory):
         sides = Side("model", [1, 2, 5], versions), Side("model", [], versions[2:])
         page = comparison_page(sides, title="Epochs", source_language="en", target_language="fr")
         (folder / "compared.html").write_text(page, encoding="utf-8")
+        sides = Side("model", [1, 2], [versions[0] * 47, versions[1] * 47]), Side("other", [], [versions[2] * 47])
+        (folder / "epochs.html").write_text(comparison_page(sides, title="Epochs"), encoding="utf-8")
         trace().to_html(folder / "calls.html", title="Calls of <i>a</i> model")
         looks().to_html(folder / "looks.html", title="Where the model looks")
         long_text(folder)

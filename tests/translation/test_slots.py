@@ -343,3 +343,14 @@ def test_corrections_that_differ_only_in_numbers_may_contradict(taught):
     first, second = corrected.translate([source for source, _ in pairs])
     assert first.target == pairs[0][1]
     assert second.target.startswith("Zé ligou às ")
+
+
+def test_an_ensemble_follows_corrections_of_its_models_that_differ_only_in_numbers(taught):
+    pairs = [("Ana left at 8:10.", "Zé saiu às 8h10."), ("Ana left at 8:14.", "Zé saiu às 8h14.")]
+    members = [copy.deepcopy(taught), copy.deepcopy(taught)]
+    for member, pair in zip(members, pairs, strict=True):
+        member.correct(*pair)
+    for models, source in ((members, pairs[:1]), (members[::-1], pairs[1:])):
+        ensemble = Translator.ensemble(models)
+        assert [memory.pairs for memory in ensemble.memories] == [source, source]
+        assert [t.target for t in ensemble.translate([source for source, _ in pairs])] == [t for _, t in pairs]

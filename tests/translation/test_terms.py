@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dikkat.translation import CorpusError, InputError, Search, Settings, Tokenizer, Translation, TranslationModel
+from dikkat.translation.decoding import term_use
 from dikkat.translation.decoding.alignment import forced_weights, posteriors
 from dikkat.translation.decoding.pairs import PairScorer
 from dikkat.translation.decoding.term_use import find_term, use_terms
@@ -284,6 +285,28 @@ def test_a_term_that_no_word_comes_from_is_inserted_where_the_scores_prefer_it(t
     assert (
         use(translator, GERMAN, "the cells", "Ende", "Zelle Ende", [[[1.0, 0.0]]], {"cells": "Zelle"}) == "Zelle Ende"
     )
+
+
+def test_no_term_is_inserted_into_a_long_text(translator, monkeypatch):
+    scorer = untrained(translator)
+    texts = ["Go " * 2, "Go " * 120]
+    lines = [[Translation(text.strip(), text.strip(), ["Go"], ["Go"], torch.ones(1, 1), 0.0)] for text in texts]
+    weights = lambda _, pairs, *rest, **options: [torch.zeros(len(t.split()), len(s.split())) for s, t in pairs]  # noqa: E731
+    monkeypatch.setattr(PairScorer, "weights_of_units", weights)
+    (short,), (long,) = use_terms(scorer, Terms.of({"Go": "Marie"}), lines, [None, None], 64, Search())
+    assert (len(short.unused_terms), len(long.unused_terms)) == (0, 120)
+    assert long.target == texts[1].strip()
+
+
+def test_passes_end_with_the_largest_number_of_terms(translator, monkeypatch):
+    passes, weights = [], PairScorer.weights_of_units
+    monkeypatch.setattr(
+        PairScorer, "weights_of_units", lambda *rest, **options: (passes.append(1), weights(*rest, **options))[1]
+    )
+    monkeypatch.setattr(term_use, "_MOST_TERMS", 2)
+    found = translator.translate("man man man man man", terms={"man": "ami"}, split=False)
+    assert found.unused_terms == ("man",) * 3
+    assert len(passes) == 2 * 2  # posteriors and attention for each used term
 
 
 def test_of_two_occurrences_the_missing_one_is_used(translator):

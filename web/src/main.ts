@@ -3,13 +3,15 @@ import { begin } from "./page/app";
 import { render } from "./widget/widget";
 
 export { agreed, unitsOf } from "./decoder/alignment";
-export { flagsOf } from "./decoder/doubts";
+export { flagsOf } from "./decoder/confidence";
 export { sentencesOf } from "./decoder/lines";
 export { carry, parse } from "./decoder/markup";
 export { Refusal } from "./decoder/refusal";
+export { elided } from "./decoder/terms";
 export { DEFAULT, NOTHING, Translator, type Translation } from "./decoder/translator";
 export { predicted } from "./lessons/regression";
 export { mount } from "./page/app";
+export { tsvOf } from "./page/save";
 export { TileMap } from "./pictures/tiles/tilemap";
 
 export default { render };

@@ -1,11 +1,12 @@
 // A page in a real browser, with the network cut off, as a reader uses it: pointer, finger, keyboard.
-//   node browser.mjs PAGE DAMAGED-PAGE CHROMIUM [NAME …]      prints {name: null, or what went wrong}
+//   node browser.mjs PAGE DAMAGED-PAGE NEW-PAGE CHROMIUM [NAME …]      prints {name: null, or what went wrong}
+// NEW-PAGE: the same model, in which Go. is corrected as Elle est calme.
 import assert from "node:assert/strict";
 import { readFile, writeFile } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
 import { addressOf, launch, opened as open, reach, run, saved as save, says, serious, textOf } from "./opened.mjs";
 
-const [path, damaged, executablePath, ...only] = process.argv.slice(2);
+const [path, damaged, renewed, executablePath, ...only] = process.argv.slice(2);
 const address = pathToFileURL(path).href;
 const browser = await launch(executablePath);
 const LANGUAGES = ["en", "tr", "zh"];
@@ -26,6 +27,21 @@ const inMenu = async (page, card, name) => {
   return page.locator(card).getByRole("button", { name });
 };
 const button = (page, name) => page.getByRole("button", { name, exact: true });
+const corrections = (page) => page.locator("details.notes", { hasText: "Your corrections" });
+const listed = (page, name) => page.locator("details.notes", { hasText: name }).locator("li > :first-child").allTextContents();
+const correct = async (page, source, target) => {
+  await type(page, source);
+  await page.waitForFunction((text) => [...document.querySelectorAll(".links .read")].map((word) => word.textContent).join("") === text.replaceAll(" ", ""), source);
+  await page.locator(".correct").click();
+  await page.locator("#right").fill(target);
+  await page.keyboard.press("Enter");
+  await page.locator(".correction").waitFor({ state: "hidden" });
+};
+const addTerm = async (page, source, target) => {
+  await page.getByRole("textbox", { name: "Word or phrase" }).fill(source);
+  await page.getByRole("textbox", { name: "Its translation" }).fill(target);
+  await page.keyboard.press("Enter");
+};
 
 const scenarios = {
   async "it translates the first example, and what is typed"() {
@@ -92,14 +108,14 @@ const scenarios = {
     await type(page, "Go.");
     await says(translationOf(page), "Va !");
     await page.locator(".correct").click();
-    await page.locator("#right").fill("Va zut\tMarie !");
+    await page.locator("#right").fill('Va "zut"\tMarie !');
     await button(page, "Save").click();
     await page.waitForFunction(() => document.querySelectorAll(".pairs-list li").length === 2);
-    await says(page.locator(".half > p[role=status]"), "Corrected, but the model cannot write: zut");
+    await says(page.locator(".half > p[role=status]"), "Corrected, but the model cannot write: \", zut, \"");
     await list.locator("summary").click();
     const [name, bytes] = await save(page, button(page, "Save as TSV"));
     assert.equal(name, "corrections.tsv");
-    assert.equal(String(bytes), "She is calm.\tElle est chez l'homme.\nGo.\tVa zut Marie !\n");
+    assert.equal(String(bytes), "She is calm.\tElle est chez l'homme.\nGo.\t\"Va \"\"zut\"\" Marie !\"\n");
     const other = await page.context().newPage();
     await other.goto(`${address}#text=She is calm.&lang=en`);
     await says(translationOf(other), "Elle est chez l'homme.");
@@ -126,11 +142,138 @@ const scenarios = {
     await page.locator("#right").fill("Elle est calme.");
     await button(page, "Save").click();
     await says(translationOf(page), "Elle est calme.");
-    for (const value of ["", "null", "{", "[]", '{"corrections":[[1,2]],"terms":[]}', '{"corrections":[["12","x"]],"terms":[]}']) {
+    const pair = '["Go.","Elle est calme."]';
+    const valid = `{"corrections":[${pair}],"terms":[]}`;
+    const wrong = [
+      "", "null", "{", "[]", `[[${pair}],[]]`, `{"corrections":[${pair}]}`, `{"corrections":${pair},"terms":[]}`, '{"corrections":[["Go.","Elle est calme.",""]],"terms":[]}',
+      '{"corrections":[["Go.",7]],"terms":[]}', `{"corrections":[${pair}],"terms":[["lost"]]}`, '{"corrections":[["12","x"]],"terms":[]}',
+    ];
+    for (const value of [valid, ...wrong, valid]) {
       await page.evaluate((text) => localStorage.setItem(Object.keys(localStorage)[0], text), value);
       await page.reload();
-      await says(translationOf(page), "Va !");
+      await says(translationOf(page), value === valid ? "Elle est calme." : "Va !");
+      await page.waitForFunction((count) => document.querySelectorAll("details.notes .pairs-list li").length === count, Number(value === valid));
     }
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "a correction replaces the one whose source differs only in a number, and the page says so"() {
+    const { page, close } = await opened("");
+    await correct(page, "Go 3.", "Elle est calme.");
+    await correct(page, "Go 4.", "Il est calme.");
+    await says(page.locator(".half > p[role=status]"), "Corrected. Similar sentences follow the correction. It replaces this correction: “Go 3.” → “Elle est calme.”");
+    await says(translationOf(page), "Il est calme.");
+    assert.deepEqual(await listed(page, "Your corrections"), ["Go 4."]);
+    await page.reload();
+    await page.locator("summary", { hasText: "Your corrections (1)" }).waitFor();
+    await correct(page, "Go 4.", "Elle est calme.");
+    await says(page.locator(".half > p[role=status]"), "Corrected. Similar sentences follow the correction. It replaces this correction: “Go 4.” → “Il est calme.”");
+    await page.evaluate(() => {
+      const [name] = Object.keys(localStorage);
+      localStorage.setItem(name, JSON.stringify({ corrections: [["Go 4.", "Elle est calme."], ["Go 5.", "Il est calme."]], terms: [] }));
+    });
+    await page.reload();
+    await page.locator("summary", { hasText: "Your corrections (1)" }).waitFor();
+    assert.deepEqual(await listed(page, "Your corrections"), ["Go 5."]); // listed is what is followed
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "without a storage, corrections and terms last as long as the page"() {
+    const { page, close } = await opened("");
+    await page.evaluate(() => {
+      window.setItem = Storage.prototype.setItem;
+      Storage.prototype.setItem = () => { throw new DOMException("full", "QuotaExceededError"); };
+    });
+    await correct(page, "Go.", "Elle est calme.");
+    await says(translationOf(page), "Elle est calme.");
+    await corrections(page).locator("summary").click();
+    await says(corrections(page).locator(".help"), "They are lost when you close the page, so save them.");
+    await correct(page, "She is calm.", "Il est calme.");
+    assert.deepEqual(await listed(page, "Your corrections"), ["Go.", "She is calm."]);
+    await page.locator("#theme").selectOption("dark");
+    await page.locator("#to-playground").click();
+    await page.locator("#to-translate").click();
+    await page.locator("summary", { hasText: "Your corrections (2)" }).click();
+    assert.equal(await page.evaluate(() => localStorage.length), 0);
+    await page.evaluate(() => (Storage.prototype.setItem = window.setItem));
+    await page.getByRole("button", { name: "Remove: Go." }).click();
+    await page.waitForFunction(() => localStorage.length === 1);
+    assert.match(await corrections(page).locator(".help").textContent(), /^This browser keeps them/);
+    await page.reload();
+    await page.locator("summary", { hasText: "Your corrections (1)" }).waitFor();
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "a correction is removed while another is computed"() {
+    const { page, close } = await opened("#text=Go.");
+    await correct(page, "Go.", "Elle est calme.");
+    await page.evaluate(() => {
+      const [name] = Object.keys(localStorage);
+      const long = "She lost the man. ".repeat(400);
+      localStorage.setItem(name, JSON.stringify({ corrections: [["Go.", "Elle est calme."], [long, long], ["She is calm.", "Va !"]], terms: [] }));
+    });
+    await page.reload();
+    await page.locator("summary", { hasText: "Your corrections (3)" }).click();
+    await page.evaluate(() => {
+      window.lists = [];
+      const list = document.querySelector("details.notes ul:has(li)").parentElement;
+      new MutationObserver(() => window.lists.push([...list.querySelectorAll("li > :first-child")].map((item) => item.textContent))).observe(list, { childList: true });
+    });
+    await page.getByRole("button", { name: "Remove: Go." }).click();
+    await page.locator("summary", { hasText: "Your corrections (2)" }).waitFor();
+    await type(page, "She is calm.");
+    await says(translationOf(page), "Va !");
+    await type(page, "Go.");
+    await says(translationOf(page), "Va !");
+    await page.waitForFunction(() => document.querySelectorAll(".links .read").length === 2);
+    assert.equal(await translationOf(page).textContent(), "Va !");
+    const lists = await page.evaluate(() => window.lists);
+    assert.ok(lists.length && lists.every((sources) => sources.length === 2 && sources[1] === "She is calm."), JSON.stringify(lists.map((sources) => sources.map((text) => text.slice(0, 20)))));
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "a page with new stored corrections has the corrections and terms of the older page"() {
+    const { page, close } = await opened("");
+    await page.locator("summary", { hasText: "Terms" }).click();
+    await addTerm(page, "man", "monsieur");
+    await correct(page, "Go.", "Elle est calme.");
+    await correct(page, "She is calm.", "Va !");
+    await page.goto(`${pathToFileURL(renewed).href}#text=Go.`);
+    await says(translationOf(page), "Elle est calme.");
+    await page.locator("summary", { hasText: "Terms (1)" }).waitFor();
+    await page.locator("summary", { hasText: "Your corrections (1)" }).waitFor();
+    assert.deepEqual(await listed(page, "Your corrections"), ["She is calm."]); // the file has the other one
+    await correct(page, "Go.", "Il est calme.");
+    await says(translationOf(page), "Il est calme.");
+    assert.deepEqual(await listed(page, "Your corrections"), ["She is calm.", "Go."]);
+    await page.locator("summary", { hasText: "Your corrections (2)" }).click();
+    await page.getByRole("button", { name: "Remove: Go." }).click();
+    await says(translationOf(page), "Elle est calme."); // of the file
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "an invalid term is not added, and a second translation replaces the first, with a message"() {
+    const { page, close } = await opened("#text=The man is calm.");
+    const message = page.locator("details.notes p[role=status]");
+    await page.locator("summary", { hasText: "Terms" }).click();
+    for (const text of ["!?", "x".repeat(1001)]) {
+      await addTerm(page, text, "x");
+      await says(message, "A term needs a letter or a digit, and at most 1,000 characters.");
+      assert.ok(await page.evaluate(() => document.activeElement.getAttribute("aria-label") === "Word or phrase"));
+    }
+    await page.locator("summary", { hasText: /^Terms$/ }).waitFor();
+    await addTerm(page, "calm", "parti");
+    await says(message, "");
+    await addTerm(page, " calm ", "perdu");
+    await says(message, "The new translation of “calm” replaces “parti”.");
+    await says(translationOf(page), "L'homme est perdu.");
+    assert.deepEqual(await listed(page, "Terms"), ["calm"]);
+    assert.deepEqual(await serious(page, "main"), []);
     await page.evaluate(() => localStorage.clear());
     await close();
   },

@@ -1,6 +1,6 @@
 // Pages of sentences and of calls in a real browser, with the network cut off, as a reader uses them.
 //   node pages.mjs FOLDER CHROMIUM [NAME …]      prints {name: null, or what went wrong}
-// FOLDER: sentences.html, alive.html (with the model), calls.html, looks.html, long.html, mixed.html, batch.html, difference.html, effects.html, estimates.html, read.html; tests/translation/test_pages_browser.py makes them.
+// FOLDER: compared.html, epochs.html, sentences.html, alive.html (with the model), calls.html, looks.html, long.html, mixed.html, batch.html, difference.html, effects.html, estimates.html, read.html; tests/translation/test_pages_browser.py makes them.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { pathToFileURL } from "node:url";
@@ -71,6 +71,33 @@ const scenarios = {
     await page.setViewportSize({ width: 390, height: 800 });
     await page.waitForFunction(() => document.querySelector(".sides").children[1].offsetTop > document.querySelector(".sides").children[0].offsetTop);
     assert.ok(await wide(page) <= 390);
+    await close();
+  },
+
+  async "a slider redraws only the sentences near the window"() {
+    const { page, close } = await opened("epochs");
+    for (let k = 0; k < 47; k += 2) {
+      await page.locator(".sentence").nth(k).scrollIntoViewIfNeeded();
+      await page.locator(".sentence").nth(k).locator("svg.links").first().waitFor();
+    }
+    const pictures = page.locator("svg.links");
+    await page.evaluate(() => window.scrollTo(0, document.body.scrollHeight));
+    await page.locator(".sentence").nth(46).locator("svg.links").first().waitFor();
+    assert.equal(await pictures.count(), 2 * 47);
+    await page.waitForFunction(() => document.querySelector(".sentence").getBoundingClientRect().bottom < -2000);
+    await page.evaluate(() => document.querySelectorAll("svg.links").forEach((picture) => (picture.dataset.epoch = "1")));
+    const slider = page.getByRole("slider", { name: "model" });
+    await slider.evaluate((input) => {
+      input.value = 1;
+      input.dispatchEvent(new Event("input"));
+    });
+    const stale = await page.locator("svg.links[data-epoch]").count();
+    assert.ok(stale >= 47 + 20, `${stale} of ${2 * 47} pictures are as before`); // those of the other side do not change
+    assert.ok(stale <= 2 * 47 - 2, "the last sentence is redrawn");
+    assert.equal(await page.locator(".sentence").last().locator(".target").first().textContent(), "un chat est parti");
+    await page.evaluate(() => window.scrollTo(0, 0));
+    await page.waitForFunction(() => document.querySelector(".sentence .target").textContent === "un chat est parti");
+    assert.equal(await page.locator(".sentence").first().locator(".links .written").count(), 4 + 4);
     await close();
   },
 

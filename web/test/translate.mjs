@@ -5,7 +5,7 @@ import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 
 const built = fileURLToPath(new URL("../../src/dikkat/show/living.js", import.meta.url));
-const { Translator, DEFAULT, NOTHING, flagsOf } = await import(built);
+const { Translator, DEFAULT, NOTHING, flagsOf, elided } = await import(built);
 const END = 3;
 const page = await readFile(process.argv[2], "utf8");
 const model = /<script id="dikkat-model"[^>]*>([^<]*)</.exec(page)[1];
@@ -18,10 +18,10 @@ const ended = (going) => {
     if (done) return value;
   }
 };
-for (const { text, options = {}, plain = false, chosen, entities, given, corrections = [] } of asked) {
+for (const { text, options = {}, plain = false, chosen, entities, given, before, knows, corrections = [] } of asked) {
   try {
     const translator = (translators[plain] ??= await Translator.unpack(model, plain));
-    const corrected = corrections.map((pair) => translator.correct(...pair));
+    const corrected = corrections.map((pair) => translator.correct(...pair)).map(({ unknown, target, replaced }) => ({ unknown, target, replaced: replaced.map(({ source, target }) => [source, target]) }));
     const pins = new Map((chosen?.pins ?? []).map(([step, each]) => [step, new Map(each)]));
     const own = { ...DEFAULT, ...options, chosen: chosen ? { tokens: chosen.tokens ?? [], pins } : NOTHING };
     const started = performance.now();
@@ -30,7 +30,7 @@ for (const { text, options = {}, plain = false, chosen, entities, given, correct
     const votes = (each) => each.steps.map((step) => [...network.votes(each.sourceIds, step.weights, step.token)]);
     const seconds = (performance.now() - started) / 1000;
     found.push({
-      seconds, corrected,
+      seconds, corrected, checksum: translator.checksum, elided: before === undefined ? [] : elided(before, knows ? { knows: () => true } : translator.target),
       kind: translator.network.arithmetic.kind,
       source: translator.encode(text),
       weighed: given === undefined ? [] : ended(translator.weighing(text, given)),
@@ -38,7 +38,7 @@ for (const { text, options = {}, plain = false, chosen, entities, given, correct
         ids: each.ids, target: each.target, score: each.score, finished: each.finished, repeated: each.repeated, unknown: each.unknown,
         tokens: each.targetTokens.filter((_, k) => each.ids[k] !== END),
         weights: options.light ? [] : each.steps.flatMap(({ weights }, k) => (each.ids[k] === END ? [] : [[...weights]])),
-        confidence: each.confidence, flags: Object.keys(flagsOf(each)), lost: each.lost, invented: each.invented, unused: each.unusedTerms,
+        confidence: each.confidence, flags: [...flagsOf(each).keys()], lost: each.lost, invented: each.invented, unused: each.unusedTerms,
         votes: options.votes ? votes(each) : [],
         sources: options.light ? [] : each.steps.flatMap(({ sources }, k) => (k in each.ids && each.ids[k] !== END ? [sources] : [])),
       })),

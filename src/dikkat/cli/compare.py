@@ -1,6 +1,7 @@
 """`dikkat compare`."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,8 @@ from dikkat.cli.train import run_folder_of
 from dikkat.errors import InputError
 
 if TYPE_CHECKING:
-    from dikkat.translation import Translator
+    from dikkat.show.comparison import Side
+    from dikkat.translation import Search, Translator
 
 
 @app.command(
@@ -46,65 +48,100 @@ def compare(
     from dikkat.show.comparison import Side, comparison_page
     from dikkat.storage.files import write_whole
     from dikkat.translation import Translator
-    from dikkat.translation.memory.pair_memory import PairMemory
-    from dikkat.translation.training.epochs import load_epochs
+    from dikkat.translation.formats.model_folder import absolute
 
     if line and file is not None:
         raise InputError("got --line and --file; give only one of them")
     search = read_search(options)
-    last = Translator.load(model if second is None else second)
-    first = last if second is None else Translator.load(model)
-    languages = _languages(first, last, model, second)
-    lines = _lines(line, file, [last, first], model)
-    if second is None:  # the slider shows the training: the epochs have no corrections and no fitted length penalty
-        last = dataclasses.replace(last, memory=PairMemory())
-        if search.length_penalty is None:
-            search = dataclasses.replace(search, length_penalty=last.settings.length_penalty)
-    title = model.name if second is None else f"{model.name} · {second.name}"
-    sides = [Side((second or model).name, [], [last.translate(lines, search=search)])]
+    folders = [absolute(folder) if folder.name in ("", "..") else folder for folder in (model, second or model)]
+    names = _names(folders) if second else (folders[0].name,)
+    translators = [Translator.load(folder) for folder in (folders if second else folders[:1])]
+    languages = _languages(translators, folders)
+    lines = _lines(line, file, translators, model)
     with naming_options():
-        if second is not None:
-            sides.insert(0, Side(model.name, [], [first.translate(lines, search=search)]))
+        if second is None:
+            sides = _compare_epochs(translators[0], folders[0], lines, search)
         else:
-            epochs = {
-                epoch: translator.translate(lines, search=search)
-                for epoch, translator in load_epochs(run_folder_of(model))
-            }
-            sides.insert(0, Side(model.name, [*epochs], [*epochs.values()]))
-    page = comparison_page(
-        (sides[0], sides[1]), title=title, source_language=languages[0], target_language=languages[1]
-    )
+            first, last = (
+                Side(name, [], [translator.translate(lines, search=search)])
+                for name, translator in zip(names, translators, strict=True)
+            )
+            sides = first, last
+    page = comparison_page(sides, title=" · ".join(names), source_language=languages[0], target_language=languages[1])
     write_whole(output, page)
     print(f"page: {output}")
     suggest(in_browser(output))
 
 
-def _languages(first: "Translator", last: "Translator", model: Path, second: Path | None) -> tuple[str, str]:
-    """Return the language codes of both models, or "" for names that are no codes."""
-    pairs = [translator.origin.languages if translator.origin else None for translator in (first, last)]
-    if pairs[0] and pairs[1] and pairs[0] != pairs[1]:
-        names = [" to ".join(pair) for pair in pairs if pair]
-        raise InputError(
-            f"{second}: translates {names[1]}, and {model} {names[0]}; expected models of one language pair"
-        )
-    source, target = next((pair for pair in pairs if pair), ("", ""))
-    return (source, target) if max(map(len, (source, target))) <= _LONGEST_CODE else ("", "")
+def _compare_epochs(translator: "Translator", folder: Path, lines: list[str], search: "Search") -> "tuple[Side, Side]":
+    """Translate with the model after each epoch, and with the trained model without its corrections.
+
+    All search with the length penalty of the trained model, which was fitted after the last epoch.
+    """
+    from dikkat.show.comparison import Side
+    from dikkat.translation.memory.pair_memory import PairMemory
+    from dikkat.translation.training.epochs import load_epochs
+
+    run_folder = run_folder_of(folder)
+    for _ in load_epochs(run_folder):
+        pass  # a damaged epoch raises before any translation
+    search = dataclasses.replace(search, length_penalty=translator.settings.length_penalty)
+    trained = dataclasses.replace(translator, memory=PairMemory()).translate(lines, search=search)
+    epochs = {epoch: model.translate(lines, search=search) for epoch, model in load_epochs(run_folder)}
+    return Side(folder.name, [*epochs], [*epochs.values()]), Side(folder.name, [], [trained])
 
 
-def _lines(line: list[str] | None, file: Path | None, translators: list["Translator"], model: Path) -> list[str]:
+def _names(folders: Sequence[Path]) -> tuple[str, str]:
+    """Return the names of two folders, with as many of their parents as make them different."""
+    from dikkat.translation.formats.model_folder import absolute
+
+    parts = [absolute(folder).parts for folder in folders]
+    counts = range(1, max(map(len, parts)) + 1)
+    names = (["/".join(path[-count:]) for path in parts] for count in counts)
+    for first, second in names:
+        if first != second:
+            return first, second
+    raise InputError(f"got {folders[0]} twice; expected another model, or only one to compare it with its epochs")
+
+
+def _languages(translators: Sequence["Translator"], folders: Sequence[Path]) -> tuple[str, str]:
+    """Return the language codes of the models; "" for a language without a code, such as a column's name."""
+    pairs = [origin.languages or ("", "") if (origin := translator.origin) else ("", "") for translator in translators]
+    codes = [tuple(map(_language_code, pair)) for pair in pairs]
+    for first, last in zip(codes[0], codes[-1], strict=True):
+        if first and last and _main_language(first) != _main_language(last):
+            names = [" to ".join(pair) for pair in pairs]
+            raise InputError(
+                f"{folders[1]}: translates {names[1]}, and {folders[0]} {names[0]}; expected models of one language "
+                "pair"
+            )
+    source, target = (next(filter(None, side), "") for side in zip(*codes, strict=True))
+    return source, target
+
+
+def _main_language(code: str) -> str:
+    return code.partition("-")[0].lower()
+
+
+def _language_code(name: str) -> str:
+    """Return a name as a language code, if it is one: "pt-BR" for "pt_BR", and "" for "English"."""
+    from dikkat.show.page import LANGUAGE_CODE
+
+    code = name.replace("_", "-")
+    return code if LANGUAGE_CODE.fullmatch(code) else ""
+
+
+def _lines(line: list[str] | None, file: Path | None, translators: Sequence["Translator"], model: Path) -> list[str]:
     """Return the sentences of the options, or else those of a model's origin."""
     from dikkat.translation.data.corpus import read_lines
 
     if line or file is not None:
         lines = list(read_lines(file)) if file else line or []
     else:
-        stored = (t.origin.examples for t in translators if t.origin and t.origin.examples)
+        stored = (t.origin.examples for t in reversed(translators) if t.origin and t.origin.examples)
         lines = next(stored, "").splitlines()
         if not lines:
             raise InputError(f"{model}: has no held-out sentences; expected --line or --file")
     if not any(map(str.strip, lines)):
         raise InputError("sentences: every sentence is empty; expected at least one with a word")
     return [text for text in lines if text.strip()]
-
-
-_LONGEST_CODE = 3

@@ -40,8 +40,8 @@ def correct(
         bool,
         typer.Option(
             "--remove",
-            help="Remove the corrections of these sentences: one per line of CORRECTIONS or of standard input. The "
-            "rest of a line after a tab is ignored.",
+            help="Remove the corrections of these sentences: one per line of CORRECTIONS or of standard input, in the "
+            "format of CORRECTIONS. The translations are ignored and may be missing.",
         ),
     ] = False,
 ) -> None:
@@ -50,6 +50,7 @@ def correct(
     Standard error lists lines that replace an earlier correction, and lines with words that the model cannot write.
     """
     from dikkat.translation import Translator
+    from dikkat.translation.data.corpus import format_rows
     from dikkat.translation.formats import model_folder
 
     if lists and (removes or corrections):
@@ -59,8 +60,11 @@ def correct(
     sums = model_folder.read_sums(model)
     translator = Translator.load(model)
     if lists:
-        for source, target in translator.memory.pairs:
-            print(one_line(source), one_line(target), sep="\t")
+        pairs = translator.memory.pairs
+        if sys.stdout.isatty():
+            pairs = [(one_line(source), one_line(target)) for source, target in pairs]
+        for row in format_rows(pairs):
+            print(row)
         return
     count = _remove(translator, corrections) if removes or corrections is None else _add(translator, corrections)
     if not count:
@@ -94,13 +98,17 @@ def _add(translator: "Translator", corrections: Path) -> int:
 
 def _remove(translator: "Translator", sentences: Path | None) -> int:
     """Remove the corrections of sentences in a file or on standard input, and return their number."""
-    count = 0
-    for number, line in enumerate(chain.from_iterable(groups(None, sentences)), 1):
-        sentence = line.partition("\t")[0]
-        if sentence.strip():
+    from dikkat.translation.data.corpus import find_header, read_rows, skipped_header
+
+    lines, name, count = list(chain.from_iterable(groups(None, sentences))), sentences or "standard input", 0
+    for index, (number, row) in enumerate(read_rows(lambda: iter(lines), name)[1]):
+        where = f"{name}, line {number}"
+        if index == 0 and (header := find_header(row)):
+            complain(skipped_header(header, where))
+        elif row[0].strip():
             try:
-                translator.memory.remove(sentence)
+                translator.memory.remove(row[0])
             except InputError as error:
-                raise InputError(f"{sentences or 'standard input'}, line {number}: {error}") from error
+                raise InputError(f"{where}: {error}") from error
             count += 1
     return count

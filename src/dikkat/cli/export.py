@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dikkat.cli.app import Command, app, option
-from dikkat.cli.messages import in_browser, suggest
+from dikkat.cli.messages import in_browser, model_contents, suggest
 from dikkat.cli.options import ModelArgument
 from dikkat.storage.files import check_replaceable
 
@@ -33,6 +33,5 @@ def export(
     check_replaceable(html)
     translator = Translator.load(model)
     translator.export_html(html, title=title, examples=example)
-    corrections = f" and the texts of {count:,} corrections" if (count := len(translator.memory)) else ""
-    print(f"{html}: {html.stat().st_size / 1e6:.1f} MB, with the model{corrections}")
+    print(f"{html}: {html.stat().st_size / 1e6:.1f} MB, with {model_contents(len(translator.memory))}")
     suggest(in_browser(html))

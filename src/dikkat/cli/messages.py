@@ -41,6 +41,11 @@ def suggest(step: str) -> None:
         print(f"next: {printable(step)}", file=sys.stderr)
 
 
+def model_contents(corrections: int) -> str:
+    """Return the contents of a page with a model and its stored corrections."""
+    return "the model" + (f" and the texts of {corrections:,} corrections" if corrections else "")
+
+
 def in_browser(page: Path) -> str:
     """Return the advice to open a page."""
     return f"open {page.resolve().as_uri()} in a browser"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from dikkat.cli.app import Command, app
-from dikkat.cli.messages import in_browser, printable, suggest
+from dikkat.cli.messages import in_browser, model_contents, printable, suggest
 from dikkat.cli.options import (
     FileOption,
     ModelArgument,
@@ -39,7 +39,7 @@ def show(
         typer.Option(
             "--model-inside",
             help="Embed the model in the page, in int8, so that the page translates typed sentences, as with `dikkat "
-            "export --html`.",
+            "export --html`. It also contains the texts of the stored corrections.",
         ),
     ] = False,
     **options: Any,
@@ -60,5 +60,5 @@ def show(
     for translation in translations:
         print(printable(f"{translation.source} => {translation.target}"))
     print(f"picture: {picture}")
-    print(f"page: {page}")
+    print(f"page: {page}" + (f", with {model_contents(len(translator.memory))}" if model_inside else ""))
     suggest(in_browser(page))

@@ -15,9 +15,10 @@ from dikkat.inspection.edits import BoundEdit, Edges, Edit, Gate, Given, Mass, S
 from dikkat.inspection.layer_selection import LayerChoice, Layers, is_within, select_layers
 from dikkat.inspection.observation import NotSeenError, Watcher, check_model, no_call_message, observing
 from dikkat.inspection.origins import Streams
-from dikkat.inspection.request import Span, range_of, span_positions
+from dikkat.inspection.request import Span, check_range, span_positions
 from dikkat.inspection.trace import Trace
 from dikkat.inspection.whole_numbers import as_python
+from dikkat.show.positions import Tokens, tokens_of
 
 Position = int | str | slice
 Pair = tuple[Position, Position]
@@ -64,7 +65,7 @@ def change(
     mass: float | Mapping[str, float] | None = None,
     scale: float | Mapping[str, float] | None = None,
     weights: Trace | Tensor | None = None,
-    tokens: Sequence[str] | None = None,
+    tokens: Tokens | None = None,
 ) -> Iterator[Changed]:
     r"""Change attention weights of a model while it runs, with the model's own fast path for all other heads.
 
@@ -92,14 +93,16 @@ def change(
         cut: Whether to set the output of the heads to 0; with `mean`, to its mean over the text's queries.
         mean: See `cut`.
         edges: A pair (query, key) that the heads cannot see, a list of such pairs, or a boolean tensor (n, m) with True
-            for each hidden pair. A query or key is a position, a slice of positions, or one of the `tokens`.
-        spans: Keys by name: a slice of positions, or a list of positions.
+            for each hidden pair. A query or key is a position, a slice of positions (`slice(None)` for all), or one of
+            the `tokens`.
+        spans: Keys by name: a slice of positions, or a list of positions. Positions count tokens, not characters.
         mass: The weight that each query gives to the span, 0 to 1; with several spans, a dictionary. A query that sees
             no key of a span, or no key outside, keeps its weights.
         scale: The factor of the odds of each span, 0 or more; a number for a single span.
         weights: The weights to use: a trace of `record(model, weights=True)`, whose modules make the same calls, or a
             tensor that broadcasts to (..., n, m) with rows that sum to 1.
-        tokens: The tokens of the text, if `edges` names some. A token stands for all its positions.
+        tokens: The tokens of the text, as in `Trace.tokens`, if `edges` names some. A token stands for all its
+            positions.
 
     Yields:
         A `Changed` with the number of changed calls and of queries that could not be changed.
@@ -235,7 +238,7 @@ def _make_edit(
     return Given(heads, table)
 
 
-def _make_edges(heads: tuple[int, ...] | None, edges: Any, tokens: Sequence[str] | None) -> Edges:
+def _make_edges(heads: tuple[int, ...] | None, edges: Any, tokens: Tokens | None) -> Edges:
     if isinstance(edges, Tensor):
         if edges.dtype != torch.bool or edges.ndim != 2:
             raise TypeError(f"edges: got {tuple(edges.shape)} {edges.dtype}; expected booleans (n, m)")
@@ -246,19 +249,21 @@ def _make_edges(heads: tuple[int, ...] | None, edges: Any, tokens: Sequence[str]
     return Edges(heads, tuple((_positions(query, tokens), _positions(key, tokens)) for query, key in pairs))
 
 
-def _positions(position: Any, tokens: Sequence[str] | None) -> Tensor:
+def _positions(position: Any, tokens: Tokens | None) -> Tensor | slice:
     if type(position) is int and position >= 0:
         return torch.tensor([position])
     if isinstance(position, slice):
-        return range_of("edges", position)
+        check_range("edges", position, can_be_open=True)
+        return position
     if isinstance(position, str):
         if tokens is None:
             raise ValueError(f"edges: got the token {position!r}; expected tokens=, the tokens of the text, too")
-        matches = [index for index, token in enumerate(tokens) if position in (token, token.strip(" Ġ▁·"))]
+        texts = [token.text for token in tokens_of(tokens)["self"]]
+        matches = [index for index, text in enumerate(texts) if position in (text, text.strip(" Ġ▁·"))]
         if not matches:
-            near = difflib.get_close_matches(position, tokens, n=1, cutoff=0.0)
+            near = difflib.get_close_matches(position, texts, n=1, cutoff=0.0)
             hint = f", such as {near[0]!r}" if near else ""
-            raise ValueError(f"edges: got the token {position!r}; expected one of the {len(tokens)} tokens{hint}")
+            raise ValueError(f"edges: got the token {position!r}; expected one of the {len(texts)} tokens{hint}")
         return torch.tensor(matches)
     raise TypeError(f"edges: got {position!r}; expected a position from 0, a slice of positions, or a token")
 

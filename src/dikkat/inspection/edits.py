@@ -98,7 +98,7 @@ class Edges(Edit):
     """Hides pairs: each query in `pairs[k][0]` from each key in `pairs[k][1]`, or the pairs in `mask` (n, m)."""
 
     heads: tuple[int, ...] | None
-    pairs: tuple[tuple[Tensor, Tensor], ...] = ()
+    pairs: tuple[tuple[Tensor | slice, Tensor | slice], ...] = ()
     mask: Tensor | None = None
     _applied: set[int] = field(default_factory=set)
 
@@ -106,7 +106,7 @@ class Edges(Edit):
         """Return the queries from which a key is hidden, (r,) booleans."""
         if self.mask is not None:
             return super().edited_queries(queries)
-        return torch.isin(queries, torch.cat([query for query, _ in self.pairs]))
+        return torch.stack([_contains(query, queries) for query, _ in self.pairs]).any(0)
 
     def apply(self, logits: Tensor, positions: Positions) -> tuple[Tensor, Tensor | None]:
         """Hide the pairs."""
@@ -116,7 +116,7 @@ class Edges(Edit):
             _check_size("edges: got a mask of", self.mask, positions)
             hidden[:, keys != _SINK] = self.mask[queries][:, keys[keys != _SINK]]
         for index, (query, key) in enumerate(self.pairs):
-            pair = torch.isin(queries, query)[:, None] & torch.isin(keys, key)
+            pair = _contains(query, queries)[:, None] & _contains(key, keys)
             hidden |= pair
             if bool(pair.any()):
                 self._applied.add(index)
@@ -126,10 +126,20 @@ class Edges(Edit):
         """Raise `ValueError` if no call had a pair."""
         for index, (query, key) in enumerate(self.pairs):
             if index not in self._applied:
+                names = (side if isinstance(side, slice) else side.tolist() for side in (query, key))
                 raise ValueError(
-                    f"edges: got query {query.tolist()} and key {key.tolist()}, which no changed call has; expected "
+                    f"edges: got query {next(names)} and key {next(names)}, which no changed call has; expected "
                     "positions of the text"
                 )
+
+
+def _contains(positions: Tensor | slice, numbers: Tensor) -> Tensor:
+    """Return which numbers are among positions from 0."""
+    if isinstance(positions, Tensor):
+        return torch.isin(numbers, positions)
+    offsets = numbers - (positions.start or 0)
+    inside = (offsets >= 0) & (offsets % (positions.step or 1) == 0)
+    return inside if positions.stop is None else inside & (numbers < positions.stop)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def effects(
         **inputs: The model's inputs by name.
 
     Returns:
-        The table of `Trace.scores` with two more columns after `looks`, `effect` and `estimate`, in the unit of the
+        The table of `Trace.scores` with two more columns after `head`, `effect` and `estimate`, in the unit of the
         target. `estimate` is NaN if the target has no gradient. The scores are of the first element of the batch.
 
     Raises:
@@ -109,7 +109,7 @@ def effects(
     if tokens is not None:
         trace.tokens = tokens
     scores = scores_columns(trace.calls(), 0, trace.tokens)
-    first = {name: scores.pop(name) for name in ("layer", "module", "kind", "head", "looks")}
+    first = {name: scores.pop(name) for name in ("layer", "module", "kind", "head")}
     return make_frame(first | {name: np.asarray(column) for name, column in columns.items()} | scores)
 
 

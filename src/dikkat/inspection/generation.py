@@ -17,13 +17,17 @@ from torch import Tensor, nn
 from dikkat.inspection.call_kinds import find_kinds
 from dikkat.inspection.layer_selection import Layers, select_layers
 from dikkat.inspection.recording import RowTrace, recording
-from dikkat.inspection.request import Inspection, Request, Spans, range_of
+from dikkat.inspection.request import Inspection, Request, Spans
 from dikkat.inspection.tables import make_frame
 from dikkat.inspection.text_inputs import encode, make_tokens
+from dikkat.inspection.whole_numbers import as_python
 from dikkat.show.document import document, escaped
 from dikkat.storage.files import check_replaceable, write_whole
 
 __all__ = ["Generation", "generation"]
+
+# The first character of a passage, and its end.
+Characters = tuple[int, int]
 
 # The names of the spans that are no passages, and their roles in web/src/page/passages.ts.
 _ROLES = {"rest of the prompt": "rest", "first token": "first", "answer so far": "answer", "answer and sink": "sink"}
@@ -117,7 +121,7 @@ def generation(
     path: str | os.PathLike[str] | None = None,
     *,
     max_new_tokens: int = 30,
-    spans: Mapping[str, str | slice] | Sequence[str] | None = None,
+    spans: Mapping[str, str | tuple[int, int]] | Sequence[str] | None = None,
     layers: Layers | None = None,
     heads: int | Sequence[int] | None = None,
     title: str = "Which passages the answer read",
@@ -141,9 +145,10 @@ def generation(
         path: The file; its folder must exist. None writes no file: the result shows the page as the last value of a
             notebook cell.
         max_new_tokens: The maximum number of written tokens.
-        spans: The passages by name: a text that the prompt contains once, or a slice of the prompt's characters (for a
-            chat, of the text from the template). A list of texts has no names. Default: the paragraphs of the prompt or
-            of each message, the lines if there is one paragraph, the sentences if there is one line.
+        spans: The passages by name: a text that the prompt contains once, or a pair of the first character and the end,
+            as from `re.Match.span` (for a chat, in the text from the template). A list of texts has no names. Default:
+            the paragraphs of the prompt or of each message, the lines if there is one paragraph, the sentences if there
+            is one line.
         layers: The selected layers, as in `dikkat.record`; all by default.
         heads: The selected heads; all by default.
         title: The heading.
@@ -214,10 +219,10 @@ def check_arguments(model: Any, arguments: Mapping[str, Any], *, has_beams: bool
             raise ValueError(f"{name}: got {value!r:.60}; expected {usual}, as each token needs one call of the model")
 
 
-def _read_prompt(tokenizer: Any, prompt: Any) -> tuple[str, list[slice]]:
+def _read_prompt(tokenizer: Any, prompt: Any) -> tuple[str, list[Characters]]:
     """Return the text of a prompt, and the characters of its messages."""
     if isinstance(prompt, str):
-        return prompt, [slice(0, len(prompt))]
+        return prompt, [(0, len(prompt))]
     if not isinstance(prompt, Sequence) or not all(isinstance(turn, Mapping) and "content" in turn for turn in prompt):
         raise TypeError(f"prompt: got {type(prompt).__name__} {prompt!s:.60}; expected one text, or the messages of "
                         "one chat, such as [{'role': 'user', 'content': 'Why?'}]")  # fmt: skip
@@ -225,29 +230,29 @@ def _read_prompt(tokenizer: Any, prompt: Any) -> tuple[str, list[slice]]:
     def render(turns: Sequence[Any]) -> str:
         return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
 
-    text, messages = render(prompt), list[slice]()
+    text, messages = render(prompt), list[Characters]()
     for k, turn in enumerate(prompt):
         if isinstance(turn["content"], str):
             turns = [*prompt[:k], {**turn, "content": _CONTENT}, *prompt[k + 1 :]]
             before, _, after = render(turns).partition(_CONTENT)
             if text.startswith(before) and text.endswith(after):  # else the template depends on the content
-                messages.append(slice(len(before), len(text) - len(after)))
+                messages.append((len(before), len(text) - len(after)))
     return text, messages
 
 
-def _name_passages(text: str, messages: Iterable[slice]) -> dict[str, slice]:
+def _name_passages(text: str, messages: Iterable[Characters]) -> dict[str, Characters]:
     """Return the paragraphs, lines or sentences of messages, under a number and their first letters."""
-    spans = dict[str, slice]()
-    for message in messages:
-        end = message.start
+    spans = dict[str, Characters]()
+    for first, last in messages:
+        end = first
         for separator in (r"\n\s*\n", r"\n", r"(?<=[.!?])\s+|(?<=[。！？])"):
-            passages = [passage for passage in map(str.strip, re.split(separator, text[message])) if passage]
+            passages = [passage for passage in map(str.strip, re.split(separator, text[first:last])) if passage]
             if len(passages) > 1:
                 break
         for passage in passages:
             start = text.index(passage, end)
             end = start + len(passage)
-            spans[_name_of(len(spans) + 1, passage)] = slice(start, end)
+            spans[_name_of(len(spans) + 1, passage)] = start, end
     return spans
 
 
@@ -255,30 +260,33 @@ def _name_of(number: int, passage: str) -> str:
     return f"{number}: {' '.join(passage.split())[:40]}"
 
 
-def _find_passages(text: str, spans: Mapping[str, str | slice]) -> dict[str, tuple[int, int]]:
+def _find_passages(text: str, spans: Mapping[str, str | Characters]) -> dict[str, Characters]:
     """Return the first character of each passage, and its end, in the order of the text."""
     if not isinstance(spans, Mapping):
-        raise TypeError(f"spans: got {type(spans).__name__}; expected texts or slices by name, or a list of texts")
-    passages = dict[str, tuple[int, int]]()
+        raise TypeError(f"spans: got {type(spans).__name__}; expected texts or pairs by name, or a list of texts")
+    passages = dict[str, Characters]()
     for name, span in spans.items():
         if name in _ROLES:
             raise ValueError(f"spans: got the name {name!r}; expected another name, as the page uses it")
         if isinstance(span, str):
             if not span.strip() or text.count(span) != 1:
                 raise ValueError(f"spans: got {span!r:.60} for {name!r}, {text.count(span)} times in the prompt; "
-                                 "expected a passage that is there once, or a slice of its characters")  # fmt: skip
-            span = slice(text.index(span), text.index(span) + len(span))
-        characters = range_of("spans", span)
-        start, stop = int(characters[0]), int(characters[-1]) + 1
-        if stop > len(text) or stop - start != len(characters):
-            raise ValueError(f"spans: got {span} for {name!r}; expected a slice of the prompt's {len(text)} characters")
+                                 "expected a passage that is there once, or a pair (first character, end)")  # fmt: skip
+            span = text.index(span), text.index(span) + len(span)
+        span = as_python(span)
+        if not isinstance(span, tuple | list) or list(map(type, span)) != [int, int] or not 0 <= span[0] < span[1]:
+            raise ValueError(f"spans: got {span!r} for {name!r}; expected a text, or a pair of the first character and "
+                             "the end, such as match.span()")  # fmt: skip
+        start, stop = span
+        if stop > len(text):
+            raise ValueError(f"spans: got {span} for {name!r}; expected a part of the prompt's {len(text)} characters")
         passage = text[start:stop]
         passages[name] = start + len(passage) - len(passage.lstrip()), start + len(passage.rstrip())
     return dict(sorted(passages.items(), key=lambda item: item[1]))
 
 
 def _find_tokens(
-    offsets: Sequence[tuple[int, int]], passages: Mapping[str, tuple[int, int]], has_encoder: bool, *, is_default: bool
+    offsets: Sequence[tuple[int, int]], passages: Mapping[str, Characters], has_encoder: bool, *, is_default: bool
 ) -> dict[str, list[int]]:
     """Return the positions of each passage's tokens, and of the rest. A shared token belongs to the first passage.
 
@@ -302,7 +310,7 @@ def _find_tokens(
     return positions | {name: tokens for name, tokens in rest.items() if tokens}
 
 
-def _cut_text(text: str, passages: Mapping[str, tuple[int, int]], names: Sequence[str]) -> list[tuple[str, int]]:
+def _cut_text(text: str, passages: Mapping[str, Characters], names: Sequence[str]) -> list[tuple[str, int]]:
     """Return the pieces of a text, with the index of their passage; −1 between passages."""
     pieces, end = list[tuple[str, int]](), 0
     for name, (start, stop) in passages.items():

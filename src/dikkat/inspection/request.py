@@ -1,6 +1,7 @@
 """The arguments that request weights and summaries, and the returned `Inspection`."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, TypedDict, cast
@@ -18,7 +19,7 @@ from dikkat.show.positions import TokenList, Tokens, tokens_of
 
 Overview = int | tuple[int, int]
 Pool = Literal["mean", "max"]
-Span = slice | Sequence[int]
+Span = slice | list[int] | range | Tensor | np.ndarray[Any, Any]
 
 
 class Requesting(TypedDict, total=False):
@@ -58,7 +59,7 @@ class Requesting(TypedDict, total=False):
     queries: int | Sequence[int] | slice | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """The requested summaries of the weights of one call, in float32 or float64; None for what was not requested.
 
@@ -113,6 +114,12 @@ class Inspection:
     queries: Tensor | None = None
     shape: tuple[int, ...] = ()
     positions: tuple[int, int] = (0, 0)
+
+    def __repr__(self) -> str:
+        """Return the shapes of the tensors, and how to get all weights if they were not requested."""
+        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in self.tensors().items())
+        hint = "" if self.weights is not None else ". weights=True would also return the weights"
+        return f"Inspection of {shapes or 'nothing'}{hint}"
 
     def of_element(self, index: int) -> "Inspection":
         """Return one element of the first leading dimension."""
@@ -331,22 +338,25 @@ def span_positions(spans: Mapping[str, Span]) -> dict[str, Tensor]:
     for name, span in spans.items():
         span = as_python(span)
         if isinstance(span, slice):
-            positions[name] = range_of("spans", span)
-        elif isinstance(span, Sequence) and span and all(type(index) is int and index >= 0 for index in span):
+            check_range("spans", span)
+            positions[name] = torch.arange(span.start or 0, span.stop, span.step or 1)
+        elif isinstance(span, list | range) and span and all(type(index) is int and index >= 0 for index in span):
             positions[name] = torch.tensor(sorted(set(span)))
-        else:
-            raise ValueError(f"spans: got {span!r} for {name!r}; expected a slice, or a list of token positions from 0")
+        else:  # such as a pair of characters
+            raise ValueError(f"spans: got {span!r} for {name!r}; expected a slice, or a list of token positions from "
+                             "0, such as `positions` of dikkat.show.generation")  # fmt: skip
     return positions
 
 
-def range_of(argument: str, positions: slice) -> Tensor:
-    """Return the positions of a slice of a text."""
+def check_range(argument: str, positions: slice, *, can_be_open: bool = False) -> None:
+    """Raise `ValueError` unless a slice has positions of a text; `can_be_open` allows it to have no end."""
     start, stop, step = positions.start or 0, positions.stop, positions.step or 1
-    if type(start) is not int or type(stop) is not int or type(step) is not int or not 0 <= start < stop or step < 1:
+    if stop is None and can_be_open:
+        stop = sys.maxsize
+    if any(type(number) is not int for number in (start, stop, step)) or not 0 <= start < stop or step < 1:
         raise ValueError(
             f"{argument}: got {positions}; expected a slice with 0 <= start < stop, both positions of the text"
         )
-    return torch.arange(start, stop, step)
 
 
 def find_keys(name: str, positions: Tensor, keys: Tensor) -> Tensor:

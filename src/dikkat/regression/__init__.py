@@ -7,5 +7,16 @@ with require_extra("regression"):
     from dikkat.regression.curves import Smooth, lowess, smooth
     from dikkat.regression.density import KernelDensity
     from dikkat.regression.estimator import KernelRegressor, NadarayaWatson
+    from dikkat.regression.shapes import Band, Estimate
 
-__all__ = ["KernelClassifier", "KernelDensity", "KernelRegressor", "NadarayaWatson", "Smooth", "lowess", "smooth"]
+__all__ = [
+    "Band",
+    "Estimate",
+    "KernelClassifier",
+    "KernelDensity",
+    "KernelRegressor",
+    "NadarayaWatson",
+    "Smooth",
+    "lowess",
+    "smooth",
+]

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import _get_feature_names, check_array, check_is_fitted, validate_data
 
-from dikkat.regression import frames, validation
+from dikkat.errors import InputError
+from dikkat.regression import files, frames, validation
 from dikkat.regression.bandwidth import fixed_bandwidths, rule_of_thumb
-from dikkat.regression.columns import Column, encode_cells, warn_of_unseen
+from dikkat.regression.columns import Column, encode_cells, refill_cells, warn_of_unseen
 from dikkat.regression.criterion import Criterion, Membership, folds_of, membership
 from dikkat.regression.joined import Array, Coding, Joined, Rows, largest_rate
 from dikkat.regression.likelihood import search_likelihood
+from dikkat.regression.logarithms import without_logarithms
 from dikkat.regression.metric import Metric, directions, sample_rows
 from dikkat.regression.moments.launch import Profile
+from dikkat.regression.progress import working
 from dikkat.regression.smoother import Smoother
 from dikkat.regression.surfaces import second_order
 
@@ -41,7 +45,9 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     periodic_features: Mapping[Any, float] | None = None
     missing: str = "refuse"
     weights: str = "repeats"
+    support: tuple[float | None, float | None] | None = None
     cv: object = None
+    verbose: bool = False
     X_train_: Array
     y_train_: Array
     sample_weight_: Array
@@ -50,6 +56,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     bandwidth_: Array
     kernel_: Profile
     order_: str
+    missing_: str
+    support_: tuple[float | None, float | None] | None
     ridge_: float = 0.0
     history_: list[dict[str, Any]]
     folds_: Membership | None = None
@@ -70,7 +78,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         rows = validation.check_rows(model, X, y, sample_weight)
         if self.cv is not None:
             rows = rows._replace(folds=membership(validation.split(self.cv, rows, groups), len(rows.x)))
-        fitted = model._fit_copy(rows)
+        with working("finding the bandwidth", None, len(rows.x) ** 2) if self.verbose else nullcontext():
+            fitted = model._fit_copy(rows)
         if warns:
             fitted._warn_of_rows(sample_weight is not None)
         self.__dict__ = fitted.__dict__
@@ -94,10 +103,20 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         joined, outputs = rows.joined(), 1 if rows.y.ndim == 1 else rows.y.shape[1]
         model = object.__new__(type(self))
         model.__dict__ = vars(self) | dict(zip(_ROW_ATTRIBUTES, rows, strict=True))
-        model.__dict__ |= {"kernel_": self.kernel, "order_": self.order, "n_outputs_": outputs}
+        model.__dict__ |= {f"{name}_": getattr(self, name) for name in files.ANSWER_SETTINGS} | {"n_outputs_": outputs}
         model.__dict__ |= fitted_attributes or self._choose_attributes(rows, joined)
         model._smoother = model._make_smoother(joined)
         return model
+
+    def _refit(self, rows: Rows) -> Self:
+        """Return an estimator with the settings of `fit` (and the classes), and the rest learned from `rows`."""
+        x, columns = refill_cells(rows.x, rows.columns, rows.weight)
+        names = self.get_params().keys() & files.ANSWER_SETTINGS
+        model: Self = clone(self).set_params(**{name: getattr(self, f"{name}_") for name in names})
+        if hasattr(self, "classes_"):
+            model.classes_ = self.classes_
+        columns = without_logarithms(columns)
+        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None, surface=None))
 
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         """Hook: return the attributes that a fit chooses: the bandwidths and the path of their search."""
@@ -119,7 +138,11 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         """Hook: warn about data for which intervals are wrong."""
 
     def _choose_bandwidths(
-        self, rows: Rows, joined: Joined, make_criterion: Callable[[Joined], Criterion] | None, share: float = 1.0
+        self,
+        rows: Rows,
+        joined: Joined,
+        make_criterion: Callable[[Joined], Criterion] | None,
+        share: float | None = 1.0,
     ) -> tuple[dict[str, Any], float]:
         """Return the attributes of `_choose_attributes`, and the weight α of a classifier's prior.
 
@@ -242,9 +265,17 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         return density.astype(self.X_train_.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_smoother"}
+        state: dict[str, Any] = super().__getstate__() | {"_version": files.VERSION}
+        state.pop("_smoother", None)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        version = state.pop("_version", None)
+        if version != files.VERSION:
+            raise InputError(
+                f"pickle: got a {type(self).__name__} of another version of dikkat (format {version}); expected format "
+                f"{files.VERSION}: fit again"
+            )
         super().__setstate__(state)
         if hasattr(self, "X_train_"):
             self._smoother = self._make_smoother(self._rows.joined())
@@ -272,14 +303,14 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         check_is_fitted(self)
         X = frames.select_columns(X, getattr(self, "feature_names_in_", None))
         columns, dtype, X = self.columns_, self.X_train_.dtype, validation.fill_masked(X)
-        with np.errstate(over="ignore", invalid="ignore"), validation.naming_missing_cells(self, X):
+        with np.errstate(over="ignore", invalid="ignore"), validation.naming_missing_cells(self, X, self.missing_):
             if columns:
                 validate_data(self, X, skip_check_array=True, reset=False)
                 names = _get_feature_names(X)
                 cells = encode_cells(X, columns, names)
                 # A numeric column has `levels` if it had missing cells in fit.
                 may_miss = [column.kind in ("number", "date", "category") and bool(column.levels) for column in columns]
-                missing = np.isnan(cells) & may_miss & (self.missing == "indicator")
+                missing = np.isnan(cells) & may_miss & (self.missing_ == "indicator")
                 query: Array = check_array(
                     np.where(missing, 0.0, cells), dtype=validation.DTYPES, estimator=self, input_name="X"
                 )

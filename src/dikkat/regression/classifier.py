@@ -8,16 +8,17 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import ClassifierMixin, clone
+from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
-from dikkat.regression import frames
+from dikkat.regression import frames, validation
 from dikkat.regression.bandwidth import Rule
 from dikkat.regression.base import KernelModel
-from dikkat.regression.columns import refill_cells
+from dikkat.regression.columns import is_missing
+from dikkat.regression.criterion import Criterion, folds_of
 from dikkat.regression.joined import Array, Joined, Rows
-from dikkat.regression.likelihood import LogLoss, classes_of
+from dikkat.regression.likelihood import FoldLogLoss, LogLoss, classes_of
 from dikkat.regression.logistic import Plane, plane
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
@@ -49,13 +50,17 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         ordered_features: Columns of ordered categories, as in `KernelRegressor`.
         periodic_features: Columns of periodic numbers, as in `KernelRegressor`.
         missing: "refuse", or "indicator" for missing cells of X, as in `KernelRegressor`.
+        cv: For rows that depend on each other, as in `KernelRegressor`: the search then predicts rows from other folds.
+        verbose: Whether `fit` shows its progress.
 
     Attributes:
         classes_: (C,), sorted.
         bandwidth_: (d,), σ of numbers and λ of categories.
         prior_: α.
         class_prior_: (C,), π for the order "constant".
-        history_: The accepted steps of a search: {"bandwidth": (d,) list, "error": the penalised log-loss}.
+        history_: The accepted steps of a search: {"bandwidth": (d,) list, "error": the penalised log-loss, or with
+            `cv` the log-loss}.
+        folds_: (folds, n), int8, with `cv`, as in `KernelRegressor`.
         metric_: (numbers, k), the directions of a linear metric, else None.
         columns_: The kind of each column; empty if all are numbers.
         n_features_in_: d.
@@ -81,6 +86,7 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         n_components: int | None = None, categorical_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
+        cv: object = None, verbose: bool = False,
     ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -92,8 +98,12 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         self.ordered_features = ordered_features
         self.periodic_features = periodic_features
         self.missing = missing
+        self.cv = cv
+        self.verbose = verbose
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> Self:
         """Store the training rows, and find the bandwidth and the prior.
 
         If this fails or is interrupted, the estimator is unchanged.
@@ -102,6 +112,7 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
             X: (n, d), finite numbers, or a frame.
             y: (n,), the class of each row.
             sample_weight: (n,), at least 0 and not all 0; None for 1 each.
+            groups: (n,), for a `cv` that splits by groups.
 
         Returns:
             The estimator itself.
@@ -110,17 +121,18 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
             ValueError: If a setting is not allowed, data do not fit, or y has no classes.
         """
         self._check_settings()
-        X = frames.as_table(X, y, sample_weight=sample_weight)
+        validation.check_groups(self.cv, groups)
+        X = frames.as_table(X, y, sample_weight=sample_weight, groups=groups)
         if y is None:
             return self._fit_in_place(X, None, sample_weight)
         labels = column_or_1d(y, warn=True)
-        if labels.dtype == object and (missing := [row for row, value in enumerate(labels.tolist()) if value is None]):
-            raise ValueError(f"y: got None in row {missing[0]}; expected a class for each row")
+        if labels.dtype == object and (gaps := [row for row, value in enumerate(labels.tolist()) if is_missing(value)]):
+            raise ValueError(f"y: got {labels[gaps[0]]} in row {gaps[0]}; expected a class for each row")
         assert_all_finite(labels, input_name="y", estimator_name=type(self).__name__)
         check_classification_targets(labels)
         classes, label = np.unique(labels, return_inverse=True)
         names = frames.names_of_fit(X, y)
-        return self._fit_in_place(X, np.eye(len(classes))[label], sample_weight, classes_=classes, **names)
+        return self._fit_in_place(X, np.eye(len(classes))[label], sample_weight, groups, classes_=classes, **names)
 
     def _check_settings(self) -> None:
         check_kernel(self.kernel, self.bandwidth, LIKELIHOOD)
@@ -137,19 +149,25 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         fixed_prior = None if self.prior == "auto" else float(self.prior)
         several_classes, fitted_plane = len(self.classes_) > 1, None
 
-        def make_criterion(sample: Joined) -> LogLoss:
+        folds = folds_of(rows, joined)
+
+        def make_criterion(sample: Joined) -> Criterion:
+            if folds is not None:
+                return FoldLogLoss(joined, folds, fixed_prior, self.order == "linear")
             known = None if fitted_plane is None else fitted_plane[1] if sample is joined else _plane(sample)[1]
             return LogLoss(sample, fixed_prior, known)
 
         if self.order == "linear" and several_classes:
             fitted_plane = _plane(joined)
-        attributes, alpha = self._choose_bandwidths(rows, joined, make_criterion if several_classes else None)
+        make, share = make_criterion if several_classes else None, 1.0 if folds is None else None
+        attributes, alpha = self._choose_bandwidths(rows, joined, make, share)
         plane_of_all = None if fitted_plane is None else fitted_plane[0]
         prior = alpha if fixed_prior is None else fixed_prior
         return attributes | {"prior_": prior, "class_prior_": _class_prior(rows), "_plane": plane_of_all}
 
     def _saved_attributes(self) -> dict[str, Any]:
-        return {"classes": self.classes_.tolist(), "prior": float(self.prior_)}
+        labels = self.classes_.astype(str) if self.classes_.dtype.kind == "M" else self.classes_
+        return {"classes": labels.tolist(), "label_type": self.classes_.dtype.str, "prior": float(self.prior_)}
 
     def _loaded_attributes(self, rows: Rows, saved: dict[str, Any]) -> dict[str, Any]:
         classes: Any = saved.get("classes")
@@ -159,16 +177,12 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
             raise ValueError(f"classes: got {classes!r}; expected a text or number for each column of y_train_")
         if not isinstance(prior, float) or not 0 <= prior < np.inf:
             raise ValueError(f"prior: got {prior!r}; expected a number of at least 0")
-        self.classes_ = np.array(classes)
+        try:
+            self.classes_ = np.array(classes).astype(saved["label_type"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"label_type: got {saved.get('label_type')!r}; expected a dtype of the classes") from error
         plane_of_all = _plane(rows.joined())[0] if self.order == "linear" and len(classes) > 1 else None
         return {"prior_": prior, "class_prior_": _class_prior(rows), "_plane": plane_of_all}
-
-    def _refit(self, rows: Rows) -> Self:
-        """Return a classifier of the same classes, with everything else learned from `rows`."""
-        x, columns = refill_cells(rows.x, rows.columns, rows.weight)
-        model: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        model.classes_ = self.classes_
-        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None))
 
     def _estimate(self, x: Array) -> Array:
         """Return the probabilities (n, C) at rows like `X_train_`."""
@@ -176,6 +190,18 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         prior = self.class_prior_[None] if self._plane is None else self._plane.shares(query)
         shares = self._smoother.shares(query, self.prior_, prior).clip(0)
         return np.asarray((shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype))
+
+    def _left_out_shares(self) -> Array:
+        """Return the probability of each training row's class by the other rows, (n,); NaN for a row of weight 0."""
+        joined = self._smoother.joined
+        criterion = LogLoss(joined, self.prior_, None if self._plane is None else _plane(joined)[1])
+        criterion.profile = self.kernel_
+        shares, rows = criterion.left_out(self._smoother.log_bandwidth), joined.rows()
+        single, by_unique = len(rows.unique) - len(joined.repeats.unique), np.full(len(joined.x) + 1, np.nan)
+        by_unique[rows.unique[:single]] = shares[:single]
+        result, is_repeat = by_unique[joined.unique_index], joined.repeat_index >= 0
+        result[is_repeat] = shares[single:][joined.repeat_index[is_repeat]]
+        return np.asarray(result)
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """Return the probability of each class at each query.

@@ -27,7 +27,8 @@ MISSING = "(missing)"
 """The level of a category's missing cells."""
 MOST_LEVELS = 50
 """The largest number of different texts that are categories without being declared."""
-_DATE = re.compile(r"\d{4}([-/.])\d\d?\1\d\d?(\D|$)|\d\d?([-/.])\d\d?\3\d{2,4}(\D|$)")
+_ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
+_OTHER_DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]|$)")  # of a four-digit year
 _NAMED = 5  # levels in a message, at most
 
 
@@ -160,12 +161,12 @@ def find_kinds(
             result.append(Column("periodic", (periods[j],)))
         elif in_order[j] or (is_typed and cells.ordered and _is_dtype(ordered)):
             result.append(Column("ordered", _ordered_levels(cells, label_of(j, names))))
+        elif not declared[j] and cells.levels is None and (dates := _text_dates(cells.values)) is not None:
+            result.append(_date_column(dates))
         elif unordered[j] or (_is_dtype(categorical) and (is_typed or _holds_text(cells, label_of(j, names)))):
             result.append(Column("category", _levels(cells.values, label_of(j, names))))
         elif cells.values.dtype.kind == "M":
-            dates = cells.values[~np.isnat(cells.values)]
-            first = dates.min() if len(dates) else np.datetime64("1970-01-01")
-            result.append(Column("date", origin=str(first.astype("datetime64[us]"))))
+            result.append(_date_column(cells.values))
         else:
             result.append(Column(origin="bool" if _holds_flags(cells.values) else ""))
     if has_gaps:
@@ -177,6 +178,24 @@ def find_kinds(
         if (raw := _cells(X, j).values).dtype.kind not in "biuf":
             _encode(raw, Column(), label_of(j, names))
     return ()
+
+
+def _date_column(dates: NDArray[Any]) -> Column:
+    known = dates[~np.isnat(dates)]
+    first = known.min() if len(known) else np.datetime64("1970-01-01")
+    return Column("date", origin=str(first.astype("datetime64[us]")))
+
+
+def _text_dates(values: NDArray[Any]) -> NDArray[np.datetime64] | None:
+    """Return a column of texts as dates if each is a full date in ISO 8601, such as 2020-01-31; else None."""
+    cells = [None if is_missing(cell) else cell for cell in values.tolist()] if values.dtype.kind in "OU" else []
+    texts = [cell for cell in cells if cell is not None]
+    if not texts or not all(isinstance(cell, str) and _ISO_DATE.fullmatch(cell) for cell in texts):
+        return None
+    try:
+        return np.array(cells, "datetime64[us]")
+    except ValueError:  # such as 31 February
+        return None
 
 
 def _with_gaps(
@@ -229,7 +248,7 @@ def _holds_text(cells: _Cells, label: str) -> bool:
     """Return True for a column of few different texts; raise for many, such as names or identifiers."""
     if cells.levels is not None or cells.values.dtype.kind != "O":
         return False
-    filled = [cell for cell in cells.values.tolist() if not _is_missing(cell)]
+    filled = [cell for cell in cells.values.tolist() if not is_missing(cell)]
     if not any(isinstance(cell, str) and not is_number(cell) for cell in filled):
         return False
     if any(not isinstance(cell, str) for cell in filled):
@@ -242,9 +261,9 @@ def _holds_text(cells: _Cells, label: str) -> bool:
             "numbers (use pandas.to_numeric(column, errors='coerce') and missing='indicator'), or the column in "
             "categorical_features"
         )
-    if all(map(_DATE.match, filled)):
+    if all(map(_OTHER_DATE.match, filled)):
         raise ValueError(
-            f"X: got {filled[0]!r} in {label}, text that looks like a date; expected dates, by "
+            f"X: got {filled[0]!r} in {label}, text that looks like a date; expected dates such as 2020-01-31, or by "
             "pandas.to_datetime(column), or the column in categorical_features"
         )
     count = len(set(filled))
@@ -258,7 +277,7 @@ def _holds_text(cells: _Cells, label: str) -> bool:
 
 def _holds_flags(values: NDArray[Any]) -> bool:
     cells = values.tolist() if values.dtype.kind == "O" else []
-    flags = [cell for cell in cells if not _is_missing(cell)]
+    flags = [cell for cell in cells if not is_missing(cell)]
     return values.dtype.kind == "b" or bool(flags and all(isinstance(cell, bool) for cell in flags))
 
 
@@ -339,11 +358,12 @@ def warn_of_unseen(query: Array, columns: Sequence[Column], names: Sequence[str]
 
 def _encode(values: NDArray[Any], column: Column, label: str) -> Array:
     if column.kind == "date":
-        if values.dtype.kind != "M" and all(map(_is_missing, values.tolist())):
+        if values.dtype.kind != "M" and all(map(is_missing, values.tolist())):
             return np.full(len(values), np.nan)
-        if values.dtype.kind != "M":
+        dates = values if values.dtype.kind == "M" else _text_dates(values)
+        if dates is None:
             raise ValueError(f"X: got {label} without dates; expected dates, as in fit")
-        days = (values - np.datetime64(column.origin, "us")).astype("timedelta64[us]")
+        days = (dates - np.datetime64(column.origin, "us")).astype("timedelta64[us]")
         return np.asarray(np.where(np.isnat(days), np.nan, days.astype(np.int64) / _DAY_US))
     if not column.is_category:
         try:
@@ -353,7 +373,7 @@ def _encode(values: NDArray[Any], column: Column, label: str) -> Array:
             raise ValueError(_no_number(unreadable, label)) from None
     index = _indices(column.levels)
     missing_level = column.levels.index(MISSING) if MISSING in column.levels else math.nan
-    result = np.array([missing_level if _is_missing(value) else index(value) for value in values.tolist()], np.float64)
+    result = np.array([missing_level if is_missing(value) else index(value) for value in values.tolist()], np.float64)
     unseen = np.flatnonzero(result == -1)
     if column.kind == "ordered" and len(unseen):
         if any(isinstance(level, str) for level in column.levels) or not all(map(is_number, values[unseen].tolist())):
@@ -392,7 +412,7 @@ def _as_number(level: Level) -> float | str:
 def _levels(values: NDArray[Any], label: str) -> tuple[Level, ...]:
     """Return the levels that occur, sorted: numbers, then texts."""
     cells = (value.item() if isinstance(value, np.generic) else value for value in values.tolist())
-    result = set(_checked([value for value in cells if not _is_missing(value)], label))
+    result = set(_checked([value for value in cells if not is_missing(value)], label))
     return tuple(sorted(result, key=lambda value: (isinstance(value, str), value)))
 
 
@@ -433,7 +453,7 @@ def _of_pandas(series: Any) -> _Cells:
         return _Cells(series.to_numpy(dtype="datetime64[us]"))
     if isinstance(kind, np.dtype) and kind.kind in "biuf":
         return _Cells(series.to_numpy())
-    cells = [None if is_missing else value for value, is_missing in zip(series.tolist(), series.isna(), strict=True)]
+    cells = [None if gap else value for value, gap in zip(series.tolist(), series.isna(), strict=True)]
     values, levels = _objects(cells), getattr(kind, "categories", None)
     return _Cells(values) if levels is None else _Cells(values, tuple(levels.tolist()), bool(kind.ordered))
 
@@ -497,8 +517,12 @@ def _is_dtype(setting: object) -> bool:
     return isinstance(setting, str) and setting == "from_dtype"
 
 
-def _is_missing(value: object) -> bool:
-    return value is None or (not isinstance(value, np.ndarray) and bool(value != value))
+def is_missing(value: object) -> bool:
+    """Return True for None, NaN, NaT and pandas.NA."""
+    try:
+        return value is None or (not isinstance(value, np.ndarray) and bool(value != value))
+    except TypeError:  # pandas.NA is neither equal nor different
+        return True
 
 
 def format_number(value: float) -> str:

@@ -11,6 +11,9 @@ $$ -\max_\eta \sum_i \eta_i S_i \quad\text{with}\quad \sum_i \eta_i \Phi(x_i) = 
 With one category it is the conformal quantile of the errors in the level of x. With several, levels overlap, and each
 has its coverage.
 
+Of more than 10,000 errors, each combination of levels keeps a random sample of the same size, or all of its errors if
+they are fewer. An error and the new row count as the number of rows for which an error of their combination stands.
+
 Source: Gibbs, Cherian and Candès 2023, Conformal prediction with conditional guarantees, sections 2.2 and 4.
 """
 
@@ -19,7 +22,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 
 from dikkat.regression import intervals
@@ -31,18 +34,18 @@ _STEP = 1e-9  # below 1 − α, because the program has a corner there
 
 
 def interval(
-    model: Any, x: Array, coverage: float, method: str, groups: ArrayLike | str, weight: Array | None = None
+    model: Any, x: Array, coverage: float, method: str, by: ArrayLike | str, weight: Array | None = None
 ) -> tuple[Array, Array]:
-    """Return the lower and upper ends, (n,) each, at queries x (as in `X_train_`), for the categories `groups`."""
+    """Return the lower and upper ends, (n,) each, at queries x (as in `X_train_`), by the levels of categories."""
     if method != "jackknife+":
-        raise ValueError(f"method: got {method!r} with groups; expected 'jackknife+'")
-    names = np.asarray(groups, object).reshape(-1).tolist()
-    columns = [feature_index(model, "groups", name) for name in names]
+        raise ValueError(f"method: got {method!r} with by; expected 'jackknife+'")
+    names = np.asarray(by, object).reshape(-1).tolist()
+    columns = [feature_index(model, "by", name) for name in names]
     for j, name in zip(columns, names, strict=True):
         if not columns_of(model)[j].is_category:
-            raise ValueError(f"groups: got {name!r}, which is {columns_of(model)[j].kind}; expected categories")
+            raise ValueError(f"by: got {name!r}, which is {columns_of(model)[j].kind}; expected categories")
     if not columns:
-        raise ValueError("groups: got no category; expected names or positions of categories")
+        raise ValueError("by: got no category; expected names or positions of categories")
     rows, errors = intervals.left_out_errors(model)
     if rows.left_out_count.sum() == 1:
         return intervals.widen(model, x, coverage, *np.full((2, len(x)), np.inf) * [[-1], [1]])
@@ -50,18 +53,32 @@ def interval(
     first = np.zeros(index.max() + 1, np.intp)
     first[index[index >= 0]] = np.flatnonzero(index >= 0)
     sizes = [len(columns_of(model)[j].levels) for j in columns]
-    features = _indicators(model.X_train_[first[rows.unique]][:, columns], sizes)
+    levels = model.X_train_[first[rows.unique]][:, columns]
+    combinations, index = np.unique(levels, axis=0, return_inverse=True)
+    chosen, scale = _sampled(index.ravel())
+    features, errors = _indicators(levels[chosen], sizes), np.abs(errors[chosen])
+    row_weight = rows.weight[chosen] * scale[index.ravel()[chosen]]
     growth, kappa = intervals.growth_at(model, x, weight), model._smoother.design_effect
     center, reach = np.asarray(model._estimate(x), np.float64).ravel(), np.empty(len(x))
-    for levels in np.unique(x[:, columns], axis=0):
-        same_levels = (x[:, columns] == levels).all(1)
-        threshold = np.inf
-        if (levels == levels.round()).all() and (levels >= 0).all():  # an unseen level has no errors
-            threshold = _threshold(
-                features, np.abs(errors), rows.weight, _indicators(levels[None], sizes)[0], coverage, kappa
-            )
+    for query_levels in np.unique(x[:, columns], axis=0):
+        same_levels, threshold = (x[:, columns] == query_levels).all(1), np.inf
+        if (query_levels == query_levels.round()).all() and (query_levels >= 0).all():  # an unseen level has no errors
+            new_weight = kappa * max(scale[(combinations == query_levels).all(1)], default=1.0)
+            at = _indicators(query_levels[None], sizes)[0]
+            threshold = _threshold(features, errors, row_weight, at, coverage, new_weight)
         reach[same_levels] = growth[same_levels] * threshold if np.isfinite(threshold) else np.inf
     return intervals.widen(model, x, coverage, center - reach, center + reach)
+
+
+def _sampled(combination: NDArray[np.intp]) -> tuple[NDArray[np.intp], Array]:
+    """Return indices of at most about 10,000 errors, and for each combination of levels (c,) the rows of an error."""
+    count = np.bincount(combination)
+    if len(combination) <= intervals.MOST_ERRORS:
+        return np.arange(len(combination)), np.ones(len(count))
+    limit = -(-intervals.MOST_ERRORS // len(count))
+    order = np.lexsort([np.random.default_rng(0).random(len(combination)), combination])
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(count) - count, count)
+    return np.sort(order[rank < limit]), np.maximum(count / limit, 1.0)
 
 
 def _indicators(levels: Array, sizes: list[int]) -> Array:

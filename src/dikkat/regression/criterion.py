@@ -182,8 +182,7 @@ class Criterion:
 
     @cached_property
     def _with_zeros(self) -> Points:
-        """The points with an additional output of zeros."""
-        return Points(self.points.key, torch.nn.functional.pad(self.points.value, (0, 1)), self.points.weight)
+        return with_zeros(self.points)
 
     def _repeat_errors(self, lse: torch.Tensor, row: torch.Tensor, errors: torch.Tensor) -> torch.Tensor:
         inv_a, weight = self._inverse_a(lse, row), self.points.weight[self.unique, None]
@@ -295,6 +294,11 @@ class Criterion:
             if self.ridge is None:
                 derivatives = np.concatenate([derivatives, -penalty.sum(1, keepdims=True)], 1)
         return np.where(np.isfinite(derivatives), derivatives, 0.0)
+
+
+def with_zeros(points: Points) -> Points:
+    """Return points with an additional output of zeros."""
+    return Points(points.key, torch.nn.functional.pad(points.value, (0, 1)), points.weight)
 
 
 @_QUIET

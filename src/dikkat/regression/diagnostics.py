@@ -38,7 +38,7 @@ from sklearn.utils.validation import check_is_fitted
 from dikkat.regression import intervals
 from dikkat.regression.columns import Column, columns_of, names_of, refill_cells
 from dikkat.regression.criterion import FoldErrors, folds_of
-from dikkat.regression.joined import Array, Joined, Rows
+from dikkat.regression.joined import Array
 from dikkat.regression.local import parts
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def leave_out(model: KernelRegressor) -> LeftOut:
     known, shared = joined.unique_index >= 0, joined.repeat_index >= 0
     predicted[known] = unique[joined.unique_index[known]] + joined.origin
     predicted[shared] = repeats[joined.repeat_index[shared]] + joined.origin
-    return _add_scores(predicted.reshape(rows.y.shape), rows, joined)
+    return _add_scores(model, predicted.reshape(rows.y.shape))
 
 
 def hold_out(
@@ -163,10 +163,12 @@ def hold_out(
         # A new search: starting from the bandwidths of all rows would leak the held-out rows.
         fitted = model._refit(rows.take(learned))
         predicted[held] = fitted._estimate(refill_cells(rows.x[held], fitted.columns_)[0])
-    return _add_scores(predicted, rows, joined)
+    return _add_scores(model, predicted)
 
 
-def _add_scores(predicted: Array, rows: Rows, joined: Joined) -> LeftOut:
+def _add_scores(model: KernelRegressor, predicted: Array) -> LeftOut:
+    """Return predictions, clipped as those of `predict`, with their error and R²."""
+    rows, joined, predicted = model._rows, model._smoother.joined, intervals.clip(model, predicted)
     known = (joined.unique_index >= 0) & ~np.isnan(predicted.reshape(len(predicted), -1)).any(1)
     squares = ((rows.y - predicted) ** 2).reshape(len(predicted), -1)[known]
     error, variance = np.average(squares, axis=0, weights=rows.weight[known]), joined.variances()

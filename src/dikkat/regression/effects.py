@@ -41,7 +41,8 @@ from dikkat.regression.moments.launch import Profile
 from dikkat.regression.moments.record import LARGEST
 from dikkat.regression.smoother import Smoother
 
-_READS = 64  # reads and writes of each difference: so many times fewer queries at once stay in the cache
+READS = 64
+"""Reads and writes of each difference: so many times fewer queries at once stay in the cache."""
 
 
 class Local(NamedTuple):
@@ -85,7 +86,7 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
     )
     amount = torch.tensor(smoother.ridge, dtype=torch.float64)
     columns = key.mT.contiguous()  # sums along contiguous rows are fast
-    for rows in parts(len(query), _READS * key.numel()):
+    for rows in parts(len(query), READS * key.numel()):
         points = torch.tensor(query[rows], dtype=torch.float64)
         bandwidth = sigma.expand(len(points), -1)
         delta = (columns - points[..., None]) / bandwidth[..., None]

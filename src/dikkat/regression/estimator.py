@@ -8,17 +8,16 @@ from typing import Any, Literal, Self, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import RegressorMixin, clone
+from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import conditional, dask, diagnostics, effects, frames, intervals, validation
 from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths, rough_error
 from dikkat.regression.base import KernelModel, make_history
-from dikkat.regression.columns import refill_cells
 from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
-from dikkat.regression.logarithms import with_useful_logarithms, without_logarithms
+from dikkat.regression.logarithms import with_useful_logarithms
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.shapes import Shapes
@@ -80,6 +79,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
             number below all rows counts as the smallest. None: never.
         support: The least and the greatest possible y, such as (0, None) for positive numbers or (0, 1) for shares;
             None for no limit. Predictions, intervals, quantiles and samples are clipped to it.
+        verbose: Whether `fit` shows its progress: a bar in a terminal or Jupyter, else a line every 30 s.
 
     Attributes:
         bandwidth_: (d,), float64: σ of numbers and λ of categories. λ is 0 if only rows of the same category count;
@@ -124,6 +124,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None, weights: Literal["repeats", "precision"] = "repeats",
         logarithms: Literal["auto"] | None = "auto", support: tuple[float | None, float | None] | None = None,
+        verbose: bool = False,
     ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -139,6 +140,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         self.weights = weights
         self.logarithms = logarithms
         self.support = support
+        self.verbose = verbose
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
@@ -171,14 +173,12 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
             array([3.5])
         """
         self._check_settings()
-        if self.cv is None and groups is not None:
-            raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
+        validation.check_groups(self.cv, groups)
         X = frames.as_table(X, y, sample_weight=sample_weight, groups=groups)
         original_y = y  # the next line may make an array of a named series
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
         names = frames.names_of_fit(X, original_y)
-        validation.check_within(y, self.support)
         return self._fit_in_place(X, y, sample_weight, groups, **names)
 
     @overload
@@ -307,7 +307,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
 
     def predict_interval(
         self, X: ArrayLike, coverage: float = 0.9, method: intervals.Method = "jackknife+", random_state: object = 0,
-        sample_weight: ArrayLike | None = None, groups: ArrayLike | str | None = None,
+        sample_weight: ArrayLike | None = None, by: ArrayLike | str | None = None,
     ) -> tuple[Array, Array]:  # fmt: skip
         r"""Return prediction intervals for single new values, from the errors of rows predicted without themselves.
 
@@ -331,7 +331,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
             random_state: Seed of the halves of "split", as in scikit-learn.
             sample_weight: (n,) or a number: with weights="precision" the precisions of the new values, in the unit of
                 `fit`; None for their mean.
-            groups: With "jackknife+": names or positions of categories. The intervals then contain about `coverage` of
+            by: With "jackknife+": names or positions of categories. The intervals then contain about `coverage` of
                 the new values in each of their levels, if rows are exchangeable, and not only on average.
 
         Returns:
@@ -359,12 +359,12 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         share = validation.check_share("coverage", coverage)
         x = self._query_cells(X, warns=True)
         weight = validation.check_precisions(self, sample_weight, x)
-        if groups is None:
+        if by is None:
             lower, upper = intervals.interval(self, x, share, method, random_state, weight)
         else:
-            lower, upper = conditional.interval(self, x, share, method, groups, weight)
-        if self.support is None:
-            validation.suggest_support(self.y_train_, lower, upper)
+            lower, upper = conditional.interval(self, x, share, method, by, weight)
+        if self.support_ is None:
+            validation.suggest_support(self, lower, upper)
         return lower.astype(self.X_train_.dtype), upper.astype(self.X_train_.dtype)
 
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> Array:
@@ -448,13 +448,6 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         if self.cv is None and self._is_searched:
             diagnostics.warn_of_dependence(self)
 
-    def _refit(self, rows: Rows) -> Self:
-        """Return an estimator with the fitted kernel and order, and the rest learned from `rows`."""
-        x, columns = refill_cells(rows.x, rows.columns, rows.weight)
-        model: Self = clone(self).set_params(kernel=self.kernel_, order=self.order_)
-        columns = without_logarithms(columns)
-        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None, surface=None))
-
     def _fit_copy(self, rows: Rows, **fitted_attributes: Any) -> Self:
         if self.logarithms is not None and self._is_searched and rows.metric is None and not fitted_attributes:
 
@@ -501,10 +494,11 @@ class NadarayaWatson(KernelRegressor):
         periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None, weights: Literal["repeats", "precision"] = "repeats",
         logarithms: Literal["auto"] | None = None, support: tuple[float | None, float | None] | None = None,
+        verbose: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, metric=metric, n_components=n_components,
             categorical_features=categorical_features, ordered_features=ordered_features,
             periodic_features=periodic_features, missing=missing, cv=cv, weights=weights, logarithms=logarithms,
-            support=support,
+            support=support, verbose=verbose,
         )  # fmt: skip

@@ -25,6 +25,9 @@ Array = NDArray[Any]
 FORMAT = "dikkat kernel regression"
 VERSION = 13
 
+ANSWER_SETTINGS = {"kernel", "order", "missing", "weights", "support"}
+"""The settings that answers depend on: `fit` stores them with an underscore, so that `set_params` changes no answer."""
+
 _KEY = "dikkat"  # the metadata key; its value is JSON, because metadata are text
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
 # Only in models with `cv`, with a learned metric, or with a surface of second order.
@@ -84,8 +87,7 @@ def _settings_of(model: Any) -> dict[str, Any]:
     """Return the settings as JSON values; for a fitted model those of its answers."""
     settings = model.get_params()
     settings.pop("periodic_features", None)  # they are in the columns
-    fitted = settings.keys() & {"kernel", "order", "weights"}  # a subclass may lack some
-    settings |= {name: getattr(model, f"{name}_", settings[name]) for name in fitted}
+    settings |= {name: getattr(model, f"{name}_", settings[name]) for name in settings.keys() & ANSWER_SETTINGS}
     if not isinstance(settings.get("cv"), Integral | str | None):
         settings["cv"] = type(settings["cv"]).__name__  # an error in `fit`
     return {

@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 
 from dikkat.errors import InputError
 
+_FEW_VALUES = 5  # a column of so few values may equal a y without a name by chance
+
 
 def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
     """Return X with two dimensions: a series, or a list of numbers or dates, becomes one column.
 
     Raises:
         InputError: A lazy collection or frame.
-        ValueError: Columns of the same name, the column y among the columns of X, or labels in another order than in X.
+        ValueError: Columns of the same name, labels in another order than in X, or a column of X that is y: by its name
+            and values, or by its values if y has no name.
     """
     _check_in_memory(X=X, y=y, **by_row)
     if isinstance(X, list) and X and all(isinstance(cell, Real | date) for cell in X):
@@ -30,10 +33,12 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
     names, name = columns_of_frame(X), getattr(y, "name", None)
     if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(f"X: got {names.count(repeated[0])} columns {repeated[0]!r}; expected different names")
-    if isinstance(name, str) and name in names and _is_equal(np.asarray(X[name]), np.asarray(y)):
-        raise ValueError(
-            f"X: got the column {name!r}, which is y; expected the other columns, X.drop(columns={name!r})"
-        )
+    has_name = isinstance(name, str)
+    for column in [name] if has_name else names if len(names) > 1 else []:
+        if column in names and _is_equal(np.asarray(X[column]), np.asarray(y), any_values=has_name):
+            raise ValueError(
+                f"X: got the column {column!r}, which is y; expected the other columns, X.drop(columns={column!r})"
+            )
     for argument, values in {"y": y, **by_row}.items():
         if not (hasattr(values, "iloc") and hasattr(X, "iloc")) or values.index.equals(X.index):
             continue
@@ -47,9 +52,16 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
     return X
 
 
-def _is_equal(column: NDArray[Any], y: NDArray[Any]) -> bool:
-    """Return whether two columns are equal, missing values included."""
-    return column.shape == y.shape and all(a == b or (a != a and b != b) for a, b in zip(column, y, strict=True))
+def _is_equal(column: NDArray[Any], y: NDArray[Any], any_values: bool) -> bool:
+    """Return whether two columns are equal, missing values included; False for a few values unless `any_values`."""
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    try:
+        is_equal = column.shape == y.shape and all(
+            a is b or a == b or (a != a and b != b) for a, b in zip(column, y, strict=True)
+        )
+    except (TypeError, ValueError):  # pandas.NA is neither equal nor different, and cells may be arrays
+        return False
+    return is_equal and (any_values or len(set(y.tolist())) > _FEW_VALUES)
 
 
 def select_columns(X: Any, names: Sequence[str] | None) -> Any:

@@ -40,8 +40,10 @@ from dikkat.regression.columns import missing, refill_cells, without
 from dikkat.regression.jackknife import estimates_without
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import parts
+from dikkat.regression.validation import check_one_target
 
-_MOST_ERRORS = 10_000  # errors behind an interval, at most
+MOST_ERRORS = 10_000
+"""The largest number of errors behind an interval."""
 _SAMPLE = 200  # rows on which the effect of missing cells is measured, at most
 _FREEDOM = 5  # Student's degrees of freedom for a variance among few categories
 
@@ -77,7 +79,7 @@ def added_variance(model: Any, x: Array) -> Array:
     of training rows that have them. The others lack them too, so their errors already contain the effect.
     """
     result: Array = model._smoother.unseen(model._coordinates(x))
-    if model.missing != "indicator":
+    if model.missing_ != "indicator":
         return result
     rows, added = model._rows, model._smoother.added
     query_missing, train_missing = (missing(cells, model.columns_) for cells in (x, rows.x))
@@ -108,7 +110,7 @@ def widen(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> 
 
 def clip(model: Any, answer: Array) -> Array:
     """Return values of y, clipped to the model's support."""
-    return answer if model.support is None else np.clip(answer, *model.support)
+    return answer if model.support_ is None else np.clip(answer, *model.support_)
 
 
 def quantiles(model: Any, x: Array, q: Array, weight: Array | None = None) -> Array:
@@ -173,8 +175,7 @@ def _distribution(
 
 def left_out_errors(model: Any) -> tuple[Repeats, Array]:
     """Return the rows left out in turn, and their errors (m,); with `weights="precision"` as at the mean precision."""
-    if model.n_outputs_ > 1:
-        raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one")
+    check_one_target(model)
     if (tested := model._smoother.tested) is not None:
         rows, errors = tested.rows, tested.errors[:, 0]
     else:
@@ -197,9 +198,9 @@ def _estimates_without(model: Any, rows: Repeats, x: Array, chosen: NDArray[np.i
 
 
 def _sampled(errors: Array) -> NDArray[np.intp]:
-    """Return the indices of at most `_MOST_ERRORS` errors, at random."""
+    """Return the indices of at most `MOST_ERRORS` errors, at random."""
     count = len(errors)
-    return np.sort(np.random.default_rng(0).choice(count, min(count, _MOST_ERRORS), replace=False))
+    return np.sort(np.random.default_rng(0).choice(count, min(count, MOST_ERRORS), replace=False))
 
 
 def _scale_errors(growth: Array, errors: Array) -> Array:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dikkat.regression.effects import READS
 from dikkat.regression.joined import Array, Repeats
 from dikkat.regression.local import (
     Points,
@@ -39,8 +40,6 @@ from dikkat.regression.local import (
 )  # fmt: skip
 from dikkat.regression.moments.record import LARGEST
 from dikkat.regression.smoother import Smoother
-
-_READS = 64  # reads and writes of each difference: so many times fewer queries at once stay in the cache
 
 
 class _System(NamedTuple):
@@ -75,7 +74,7 @@ def estimates_without(model: Any, rows: Repeats, x: Array) -> Iterator[tuple[sli
     other_total = joined.weight @ joined.y[:, 0] - rows.left_out_weight * y
     other_mean = other_total / np.where(other_weight > 0, other_weight, 1)
     estimates = np.asarray(model._estimate(x), np.float64).ravel()
-    for chunk in parts(len(query), _READS * points.key.numel()):
+    for chunk in parts(len(query), READS * points.key.numel()):
         system = _system(smoother, torch.tensor(query[chunk], dtype=torch.float64), points)
         theta, inverse, product, delta, share = (tensor.numpy() for tensor in system[:5])
         size, slopes = theta.shape[1] - 1, inverse.shape[1] - 1

@@ -9,7 +9,8 @@ as if there were α more rows with the class probabilities π. Near many rows α
 the answer is π. For the order "linear" π comes from a plane of log-odds (`dikkat.regression.logistic`), for "constant"
 from Laplace's rule of succession over all rows, $(W_c + 1)/(W + C)$ for C classes. The criterion is the mean of
 $-\log p$ over the rows' classes, divided by $1 - \nu/(0.8\,W)$. ν is the sum of the shares of rows in their own
-estimates: this is the penalty of the regressor's criterion.
+estimates: this is the penalty of the regressor's criterion. With folds it is the mean over tested rows without a
+penalty, and S, $S_c$ and π come from the learned rows.
 
 **Density.** Let $L = -\frac{1}{W}\sum_i \log f_{-i}(x_i) - \log(1 - \nu/(0.8\,W))$, where $f_{-i}$ is the density by
 the other rows, whose logarithm is the log-sum-exp of the attention. Without the penalty a few tail rows that are close
@@ -34,9 +35,10 @@ import torch
 from numpy.typing import NDArray
 
 from dikkat.regression.bandwidth import Chosen, minimize_criterion, radius, samples, within_dtype
-from dikkat.regression.criterion import MAX_FREEDOM, Criterion, Trial
+from dikkat.regression.criterion import MAX_FREEDOM, Criterion, Fold, HeldOut, Trial, with_zeros
 from dikkat.regression.joined import Array, Joined, Repeats
 from dikkat.regression.local import sensitivity
+from dikkat.regression.logistic import plane
 from dikkat.regression.moments.launch import Profile
 
 FENCE = 8.0
@@ -100,6 +102,11 @@ class LogLoss(_Likelihood):
         loss, free = float((self.row_share * (denominator.log() - numerator.log())).sum()), self._free_share(trial)
         return replace(trial, error=loss / free if free > 0 and math.isfinite(loss) else math.inf)
 
+    def left_out(self, t: Array) -> Array:
+        """Return the probability of each row's class without the row, (n,), in the order of `Joined.rows`."""
+        numerator, denominator, _ = self._likelihood_terms(self(t))
+        return np.asarray(numerator / denominator)
+
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """Return the gradient with respect to t, and Fisher's approximation of the Hessian."""
         # In NumPy: for small tensors PyTorch waits longer for its threads than it computes.
@@ -130,6 +137,65 @@ class LogLoss(_Likelihood):
 
     def _prior(self, t: Array) -> float:
         return math.exp(t[-1]) if self.ridge is None else self.ridge
+
+
+class FoldLogLoss(HeldOut):
+    """The mean log-loss of tested rows, whose probabilities are those of the learned rows of their fold.
+
+    `prior` is α; if it is None, the last entry of t is log α. π comes from planes through the learned rows if `linear`,
+    else from Laplace's rule.
+    """
+
+    ridges = LogLoss.ridges
+
+    def __init__(self, joined: Joined, folds: list[Fold], prior: float | None, linear: bool) -> None:
+        super().__init__(joined, folds, "gaussian", 0, prior)
+        self.variance, self._weight = 1.0, self._share[:, 0].numpy() * joined.y.shape[1]
+        self._label, known = [(fold.y + joined.origin).argmax(1) for fold in folds], []
+        for fold, label in zip(folds, self._label, strict=True):
+            learned, classes = fold.learned, joined.y.shape[1]
+            by_rule = (learned.weight @ (learned.y + joined.origin) + 1) / (learned.weight.sum() + classes)
+            shares, rows = by_rule[label], learned.rows()
+            if linear:
+                line = plane(learned.x[rows.unique], classes_of(learned, rows), rows.weight, classes)[0]
+                by_plane = line.shares(fold.x)[np.arange(len(label)), label]
+                shares = np.where(by_plane > 0, by_plane, shares)  # 0 for a class that is not learned
+            known.append(shares)
+        self._known = np.concatenate(known)
+
+    def __call__(self, t: Array) -> Trial:
+        """Return the trial at t; its error is the log-loss."""
+        trial = super().__call__(t)
+        numerator, denominator, _, _ = self._terms(trial)
+        with np.errstate(divide="ignore"):
+            loss = float(self._weight @ (np.log(denominator) - np.log(numerator)))
+        return replace(trial, error=loss if math.isfinite(loss) else math.inf)
+
+    def gradient(self, trial: Trial) -> tuple[Array, Array]:
+        """Return the gradient with respect to t, and Fisher's approximation of the Hessian."""
+        changes, starts = [], np.cumsum([0, *map(len, self._query)])
+        for points, query, start, end in zip(self._points, self._query, starts, starts[1:], strict=False):
+            lse, row, theta = (tensor[start:end] for tensor in (trial.lse, trial.row, trial.theta))
+            state = self.window(trial.t), lse, row, torch.cat([theta, -row[..., None]], -1)
+            by_feature = sensitivity(query, with_zeros(points), *state, self.joined.feature_of)
+            changes.append(self._finite(by_feature, trial.t, *state, None))
+        (numerator, denominator, mass, share), change = self._terms(trial), np.concatenate(changes)
+        mass_change = change[..., -1] * mass[:, None]
+        label = np.concatenate(self._label)
+        class_change = mass_change * share[:, None] + mass[:, None] * change[np.arange(len(label)), :, label]
+        by_row = class_change / numerator[:, None] - mass_change / denominator[:, None]
+        if self.ridge is None:
+            alpha = math.exp(trial.t[-1])
+            by_row = np.column_stack([by_row, alpha * self._known / numerator - alpha / denominator])
+        weighted = self._weight[:, None] * by_row
+        return -weighted.sum(0), weighted.T @ by_row
+
+    def _terms(self, trial: Trial) -> tuple[Array, Array, Array, Array]:
+        """Return for each tested row: S_c + απ_c of its class c, S + α, S, and S_c/S."""
+        alpha = math.exp(trial.t[-1]) if self.ridge is None else self.ridge
+        mass, label = trial.lse.exp().numpy(), np.concatenate(self._label)
+        share = trial.theta[:, 0].numpy()[np.arange(len(label)), label] + self.joined.origin[label]
+        return mass * share + alpha * self._known, mass + alpha, mass, share
 
 
 def classes_of(joined: Joined, rows: Repeats) -> NDArray[np.intp]:
@@ -197,12 +263,16 @@ def outlying(joined: Joined) -> NDArray[np.bool_]:
     return result
 
 
-def search_likelihood(make: Callable[[Joined], Criterion], joined: Joined, profile: Profile, share: float) -> Chosen:
+def search_likelihood(
+    make: Callable[[Joined], Criterion], joined: Joined, profile: Profile, share: float | None
+) -> Chosen:
     """Search for the bandwidths, and α unless it is fixed, with the least criterion.
 
-    The search uses the Gaussian. Epanechnikov's kernel gets the bandwidths with the same standard deviations.
+    `share` scales the samples of rows for the first steps; None for no samples. The search uses the Gaussian.
+    Epanechnikov's kernel gets the bandwidths with the same standard deviations.
     """
-    path = minimize_criterion([make(sample) for sample in samples(joined, 0, share)])
+    sampled = [joined] if share is None else samples(joined, 0, share)
+    path = minimize_criterion([make(sample) for sample in sampled])
     size, dtype = joined.features, joined.x.dtype
     scale = radius(profile, joined.num_numeric)
     steps = [(within_dtype(scale * np.exp(step.t[:size]), dtype), step.error) for step in path.steps]

@@ -21,7 +21,7 @@ _LEAST_SKEWNESS, _FEWEST_VALUES = 1.0, 6
 
 
 def with_useful_logarithms(rows: Rows, error_of: Callable[[Rows], float]) -> Rows:
-    """Return rows whose skewed columns are compared by their logarithm if that lowers `error_of`, else the rows."""
+    """Return rows with logarithms for skewed columns if that lowers `error_of`, else the rows."""
     has_weight, columns = rows.weight > 0, list(rows.columns or [Column()] * rows.x.shape[1])
     for j, column in enumerate(columns):
         numbers = rows.x[has_weight, j].astype(np.float64)

@@ -63,7 +63,9 @@ def draw_effects(observed: Array, curves: Sequence[Curve], target: str, unshown:
     return figure
 
 
-def draw_groups(observed: Array, panels: Sequence[Sequence[Curve]], groups: Sequence[str], target: str) -> Figure:
+def draw_groups(
+    observed: Array, panels: Sequence[Sequence[Curve]], groups: Sequence[str], target: str, unshown: Sequence[str] = ()
+) -> Figure:
     """Draw a panel for each feature with a curve for each group, and their 95 % confidence intervals."""
     figure, grid = _create_panels(len(panels))
     if len(panels) == 1:
@@ -71,9 +73,14 @@ def draw_groups(observed: Array, panels: Sequence[Sequence[Curve]], groups: Sequ
     for axes, curves in zip(grid, panels, strict=True):
         label = _set_ticks(axes, curves[0])
         for number, (curve, group) in enumerate(zip(curves, groups, strict=True)):
+            if curve.column.is_category:
+                at = curve.at + 0.5 * ((number + 0.5) / len(groups) - 0.5)  # side by side
+                half = (curve.upper - curve.lower) / 2
+                axes.errorbar(at, (curve.lower + curve.upper) / 2, half, fmt="none", color=f"C{number}", alpha=0.5)
+                axes.plot(at, curve.estimate, "o", color=f"C{number}", label=_shorten(group))
+                continue
             axes.fill_between(curve.at, curve.lower, curve.upper, color=f"C{number}", alpha=0.2, linewidth=0)
-            style = "o" if curve.column.is_category else "-"
-            axes.plot(curve.at, curve.estimate, style, color=f"C{number}", linewidth=2, label=_shorten(group))
+            axes.plot(curve.at, curve.estimate, color=f"C{number}", linewidth=2, label=_shorten(group))
         if curves[0].column.is_category:
             levels = [_shorten(str(level), _LABEL_LENGTH) for level in curves[0].column.levels]
             axes.set_xticks(range(len(levels)), levels, rotation=30, ha="right", fontsize=8)
@@ -83,6 +90,7 @@ def draw_groups(observed: Array, panels: Sequence[Sequence[Curve]], groups: Sequ
     lines, names = grid[0].get_legend_handles_labels()
     legend = figure.legend(lines, names, loc="outside upper center", ncols=min(len(names), 4), frameon=False)
     _disable_math(legend.get_texts())
+    _note_unshown(figure, unshown)
     return figure
 
 
@@ -111,6 +119,10 @@ def _draw_effects(
         legend = grid[0].get_legend_handles_labels()
         figure.legend(*legend, loc="outside upper center", ncols=len(legend[0]), frameon=False)
         grid[0].set_title("the other features at their medians", fontsize=10)
+    _note_unshown(figure, unshown)
+
+
+def _note_unshown(figure: Figure, unshown: Sequence[str]) -> None:
     if unshown:
         rest = f" and {len(unshown) - _MAX_MENTIONED} more" if len(unshown) > _MAX_MENTIONED else ""
         note = f"not shown (smallest effects): {', '.join(map(_shorten, unshown[:_MAX_MENTIONED]))}{rest}"

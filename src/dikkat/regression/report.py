@@ -54,7 +54,8 @@ def effects(model: KernelRegressor, coverage: float | None) -> Figure:
         raise ValueError("X: got only constant features in fit; expected one that varies")
     if hasattr(model, "classes_"):
         panels = [probabilities_along(model, j, names_of(model)[j]) for j in shown]
-        return pictures.draw_groups(np.array([0.0, 1.0]), panels, list(map(str, model.classes_)), "probability")
+        groups = list(map(str, model.classes_))
+        return pictures.draw_groups(np.array([0.0, 1.0]), panels, groups, "probability", unshown)
     curves = [curve_along(model, j, names_of(model)[j], coverage) for j in shown]
     has_weight = model.sample_weight_ > 0
     return pictures.draw_effects(model.y_train_[has_weight].ravel(), curves, model.target_name_ or "y", unshown)
@@ -63,16 +64,19 @@ def effects(model: KernelRegressor, coverage: float | None) -> Figure:
 def _groups(model: KernelRegressor, by: str | int) -> Figure:
     """Draw a curve for each level of a category along the other features that change the estimate most."""
     k, names, columns = feature_index(model, "by", by), names_of(model), columns_of(model)
+    shown, unshown = choose_features(model, PANELS + 1)
+    if k in shown:
+        shown.remove(k)
     if not columns[k].is_category or len(columns[k].levels) > _MOST_GROUPS:
         raise ValueError(f"by: got {by!r}; expected a category with at most {_MOST_GROUPS} levels")
-    shown = [j for j in choose_features(model)[0] if not columns[j].coded]
     if not shown:
-        raise ValueError(f"by: got {by!r}, and no other number or date varies; expected one")
+        raise ValueError(f"by: got {by!r}, and no other feature varies; expected one")
     codes = range(len(columns[k].levels))
-    panels = [[curve_along(model, j, names[j], fixed={k: code}) for code in codes] for j in shown]
+    panels = [[curve_along(model, j, names[j], fixed={k: code}) for code in codes] for j in shown[:PANELS]]
+    unshown = [names[j] for j in shown[PANELS:]] + [name for name in unshown if name != names[k]]
     groups = [f"{names[k]}: {level}" for level in columns[k].levels]
     return pictures.draw_groups(
-        model.y_train_[model.sample_weight_ > 0].ravel(), panels, groups, model.target_name_ or "y"
+        model.y_train_[model.sample_weight_ > 0].ravel(), panels, groups, model.target_name_ or "y", unshown
     )
 
 
@@ -208,8 +212,9 @@ def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list
 
 def _class_examples(model: Any, summary: Summary) -> list[str]:
     """Return the HTML of the rows with the least probability of their class, each with similar rows."""
-    predicted = model._estimate(model.X_train_) if summary.held_out is None else summary.held_out.predicted
-    probability = np.where(model.sample_weight_ > 0, (predicted * model.y_train_).sum(1), 1.0)
+    held_out = summary.held_out
+    shares = model._left_out_shares() if held_out is None else (held_out.predicted * model.y_train_).sum(1)
+    probability = np.where(model.sample_weight_ > 0, shares, 1.0)
     rows = np.argsort(np.nan_to_num(probability, nan=1.0), kind="stable")[:_WORST_ROWS]
     sections = ["<h2>The worst predicted rows, and the rows most similar to them</h2>"]
     for row, similar in zip(rows, _similar(model, model.X_train_[rows], _SIMILAR_ROWS + 1), strict=True):

@@ -24,6 +24,7 @@ confidence bands for linear regression and smoothing (the tube formula).
 from __future__ import annotations
 
 import numbers
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +40,7 @@ from dikkat.regression.diagnostics import influence, middles
 from dikkat.regression.effects import locals_at
 from dikkat.regression.joined import Array
 from dikkat.regression.local import least_ridge
-from dikkat.regression.smoother import Confidence
+from dikkat.regression.smoother import Confidence, Smoother
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,7 +137,7 @@ class Shapes:
         """
         model: Any = self
         x, share = model._query_cells(X, warns=True), validation.check_share("level", level, 0.95)
-        slope = _Cubic.at(model, x, _number(model, feature)).slope
+        slope = _Cubic.at(model, x, _number(model, feature), with_rows=False).slope
         center, half = slope.center[:, 0], np.nan_to_num(slope.half(share)[:, 0], nan=np.inf, posinf=np.inf)
         lower, upper = (np.where(np.isinf(end), end, center + end) for end in (-half, half))
         return Estimate(center, lower, upper)
@@ -235,7 +236,7 @@ class _Cubic(NamedTuple):
     Attributes:
         height: With `error` and `freedom`.
         slope: The same of the derivative.
-        row: (k, m), l, each entry times the standard deviation of its row's mean.
+        row: (k, m), l, each entry times the standard deviation of its row's mean; (k, 0) without rows.
     """
 
     height: Confidence
@@ -243,48 +244,59 @@ class _Cubic(NamedTuple):
     row: Array
 
     @classmethod
-    def at(cls, model: Any, x: Array, feature: int) -> _Cubic:
-        """Return the fits at rows like `X_train_`, along a numeric feature."""
+    def at(cls, model: Any, x: Array, feature: int, with_rows: bool = True) -> _Cubic:
+        """Return the fits at rows like `X_train_`, along a numeric feature; `with_rows` needs memory of k × m."""
         smoother, query = model._smoother, model._coordinates(x).astype(np.float64)
         coding = model._rows.coding
-        c, jacobian = coding.order.tolist().index(feature), coding.jacobian(query)
-        by_cell = torch.tensor(coding.slopes(x)[:, c])
-        trend, joined, pieces, masses = smoother.trend, smoother.joined, [], []
-        unit = trend.spread
-        origin = torch.tensor(joined.x[0, : len(unit)]).double()
-        scaled_x = (torch.tensor(joined.x[:, : len(unit)]).double() - origin) / unit
-        for chunk, local in locals_at(smoother, query):
-            size = (local.share[:, None] @ local.delta.square())[:, 0].sqrt()
-            size = torch.where(size > 0, size, 1.0)
-            z = local.delta / size[:, None]
-            along = z[..., c : c + 1]
-            design = torch.cat([torch.ones_like(along), z, along**2, along**3], -1)
-            ridge = torch.nn.functional.pad(local.ridge / size.square(), (1, 2))
-            ridge[:, 1 + c] = 0
-            system = design.mT @ (local.share[..., None] * design)
-            second = system.diagonal(dim1=1, dim2=2)
-            ridge = ridge + torch.where(second > 0, least_ridge(torch.float64) * second, 1.0)
-            conditions = torch.zeros(len(z), design.shape[2], 2, dtype=torch.float64)
-            cell_slope = by_cell[chunk]
-            conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, cell_slope / (size[:, c] * local.bandwidth[:, c])
-            scale = (second + ridge).sqrt()[..., None]  # a ridge may be 10³⁰
-            system = (system + torch.diag_embed(ridge)) / scale / scale.mT
-            system[~local.reached] = torch.eye(system.shape[1]).double()
-            solved = torch.linalg.solve(system, conditions / scale) / scale
-            rows = (local.share[..., None] * (design @ solved)).mT  # (k, 2, m), NaN if no row is in reach
-            position = (torch.tensor(query[chunk, : len(unit)]) - origin) / unit
-            slope = cell_slope[:, None] * torch.tensor(jacobian[chunk, c, : len(unit)]) / unit
-            target = torch.stack([position, slope], 1)
-            masses.append(local.lse.exp().numpy())
-            pieces.append((rows + smoother.shrinks * (target - rows @ scaled_x) @ trend.row.mT).numpy())
-        row = np.concatenate(pieces)
+        c = coding.order.tolist().index(feature)
+        tangent = coding.slopes(x)[:, [c]] * coding.jacobian(query)[:, c]
+        joined, sums, rows = smoother.joined, list[Array](), list[Array]()
+        for row, mass in _cubic_rows(smoother, query, c, tangent):
+            scaled = row / np.sqrt(joined.weight)
+            square = np.where(mass > _LEAST_ROWS, (scaled**2).sum(2).T, np.inf).T
+            sums.append(np.stack([row @ joined.y[:, 0], square], 2))
+            rows.append(scaled[:, 0] if with_rows else np.empty((len(row), 0)))
+        center, square = np.concatenate(sums).transpose(2, 0, 1)
         noise, freedom = smoother.noise(query)
-        is_near = np.concatenate(masses) > _LEAST_ROWS
-        scaled = row / np.sqrt(joined.weight)
-        center, error = row @ joined.y[:, 0], np.sqrt(noise[:, :1] * (scaled**2).sum(2))
-        error = np.where(np.isfinite(center) & is_near[:, None], error, np.inf)
+        deviation = np.sqrt(noise[:, :1])
+        with np.errstate(invalid="ignore"):
+            error = np.where(np.isfinite(center), np.sqrt(square) * deviation, np.inf)
         height = Confidence(center[:, :1] + joined.origin[0], error[:, :1], freedom)
-        return cls(height, Confidence(center[:, 1:], error[:, 1:], freedom), scaled[:, 0] * np.sqrt(noise[:, :1]))
+        return cls(height, Confidence(center[:, 1:], error[:, 1:], freedom), np.concatenate(rows) * deviation)
+
+
+def _cubic_rows(smoother: Smoother, query: Array, c: int, tangent: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield for some queries at a time the rows (k, 2, m) of height and slope along coordinate c, and Σ W K (k,).
+
+    `tangent` is the derivative of the queries (n, coordinates) by the cells of the feature.
+    """
+    trend, joined = smoother.trend, smoother.joined
+    unit = trend.spread
+    origin = torch.tensor(joined.x[0, : len(unit)]).double()
+    scaled_x = (torch.tensor(joined.x[:, : len(unit)]).double() - origin) / unit
+    for chunk, local in locals_at(smoother, query):
+        size = (local.share[:, None] @ local.delta.square())[:, 0].sqrt()
+        size = torch.where(size > 0, size, 1.0)
+        z = local.delta / size[:, None]
+        along = z[..., c : c + 1]
+        design = torch.cat([torch.ones_like(along), z, along**2, along**3], -1)
+        ridge = torch.nn.functional.pad(local.ridge / size.square(), (1, 2))
+        ridge[:, 1 + c] = 0
+        system = design.mT @ (local.share[..., None] * design)
+        second = system.diagonal(dim1=1, dim2=2)
+        ridge = ridge + torch.where(second > 0, least_ridge(torch.float64) * second, 1.0)
+        conditions = torch.zeros(len(z), design.shape[2], 2, dtype=torch.float64)
+        along_query = torch.tensor(tangent[chunk, : len(unit)])
+        conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, along_query[:, c] / (size[:, c] * local.bandwidth[:, c])
+        scale = (second + ridge).sqrt()[..., None]  # a ridge may be 10³⁰
+        system = (system + torch.diag_embed(ridge)) / scale / scale.mT
+        system[~local.reached] = torch.eye(system.shape[1]).double()
+        solved = torch.linalg.solve(system, conditions / scale) / scale
+        rows = (local.share[..., None] * (design @ solved)).mT  # NaN if no row is in reach
+        position = (torch.tensor(query[chunk, : len(unit)]) - origin) / unit
+        target = torch.stack([position, along_query / unit], 1)
+        rows = rows + smoother.shrinks * (target - rows @ scaled_x) @ trend.row.mT
+        yield rows.numpy(), local.lse.exp().numpy()
 
 
 def _minimum(at: Array, curve: _Cubic, level: float) -> tuple[float, float, float]:
@@ -351,21 +363,20 @@ def feature_index(model: Any, argument: str, feature: str | int) -> int:
 
 def _number(model: Any, feature: str | int | None, is_needed: bool = True) -> int:
     """Return the position of a number or date; for None the only one, or the most influential one."""
-    if model.n_outputs_ > 1:
-        raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one")
+    validation.check_one_target(model)
     if model.metric_ is not None:
         raise ValueError("metric: got 'linear'; expected 'diagonal', because a local cubic follows one column")
     numbers = [j for j, column in enumerate(columns_of(model)) if column.kind in ("number", "date")]
-    if feature is not None:
-        if (j := feature_index(model, "feature", feature)) not in numbers:
-            raise ValueError(
-                f"feature: got {feature!r}, which is {columns_of(model)[j].kind}; expected a number or a date"
-            )
-        return j
     names = [names_of(model)[j] for j in numbers]
-    if not numbers or (is_needed and len(numbers) > 1):
+    if feature is None and (not numbers or (is_needed and len(numbers) > 1)):
         raise ValueError(f"feature: got None; expected one of {list_some(names) or 'the numbers, but X has none'}")
-    return numbers[0] if len(numbers) == 1 else max(numbers, key=influence(model).__getitem__)
+    if feature is None:
+        j = numbers[0] if len(numbers) == 1 else max(numbers, key=influence(model).__getitem__)
+    elif (j := feature_index(model, "feature", feature)) not in numbers:
+        raise ValueError(f"feature: got {feature!r}, which is {columns_of(model)[j].kind}; expected a number or a date")
+    if np.ptp(model.X_train_[model.sample_weight_ > 0, j]) == 0:
+        raise ValueError(f"feature: got {names_of(model)[j]!r}, which is constant in fit; expected one that varies")
+    return j
 
 
 def _two_levels(column: Column, name: str, levels: ArrayLike | None) -> list[int]:

@@ -241,21 +241,24 @@ class Smoother:
         """κ of the first output, the design effect of folds, at least 1."""
         return 1.0 if self.tested is None else float(self.tested.design_effect[0])
 
+    @property
+    def log_bandwidth(self) -> Array:
+        """log σ of each feature."""
+        return np.asarray(np.log(self.bandwidth)[np.searchsorted(self.joined.feature_of, range(self.joined.features))])
+
     @cached_property
     def left_out(self) -> tuple[Criterion, Trial]:
         """The leave-one-out criterion and its trial at these bandwidths."""
         criterion = Criterion(self.joined, self.profile, self.degree, self.ridge)
-        first = np.searchsorted(self.joined.feature_of, range(self.joined.features))
-        return criterion, criterion(np.log(self.bandwidth)[first])
+        return criterion, criterion(self.log_bandwidth)
 
     @cached_property
     def tested(self) -> FoldErrors | None:
         """The errors of rows that other folds predict; None without folds."""
         if self.folds is None:
             return None
-        first = np.searchsorted(self.joined.feature_of, range(self.joined.features))
         held = HeldOut(self.joined, self.folds, self.profile, self.degree, self.ridge)
-        return FoldErrors(held, held(np.log(self.bandwidth)[first]))
+        return FoldErrors(held, held(self.log_bandwidth))
 
     def confidence(self, query: Array) -> tuple[Confidence, NDArray[np.bool_]]:
         """Return the confidence intervals at queries, and flags (n,), True if a query has an interval."""

@@ -70,9 +70,9 @@ def summarise(model: KernelRegressor, folds: int) -> Summary:
 
 def _splitter(model: KernelRegressor, folds: int) -> Any:
     """Return the splitter: a random one without `cv`, else blocks of rows, or the model's folds merged to `folds`."""
-    if model.cv is None:
+    if model.folds_ is None:
         return folds
-    if isinstance(model.cv, Integral) or model.folds_ is None:
+    if isinstance(model.cv, Integral):
         return KFold(folds)
     tested = model.folds_ == 2  # groups stay whole
     return PredefinedSplit(np.where(tested.any(0), tested.argmax(0) * folds // len(tested), -1))
@@ -187,9 +187,9 @@ def _describe_rows(model: KernelRegressor, left_out: LeftOut, held_out: LeftOut 
         explained = "" if math.isnan(held_out.r2) else f"R² {held_out.r2:.3f}, "
         lines.append(f"held-out rows: {explained}root mean squared error {format_number(math.sqrt(held_out.error))}")
     if not math.isnan(left_out.error):
-        criterion = _USED_IN_SEARCH if model.history_ and model.cv is None else ""
+        criterion = _USED_IN_SEARCH if model.history_ and model.folds_ is None else ""
         lines.append(f"leave-one-out{criterion}: root mean squared error {format_number(math.sqrt(left_out.error))}")
-    if model.history_ and model.cv is not None:
+    if model.history_ and model.folds_ is not None:
         error = math.sqrt(model.history_[-1]["error"])
         lines.append(f"cross-validation{_USED_IN_SEARCH}: root mean squared error {format_number(error)}")
     lines.append(f"effective degrees of freedom: {model.effective_degrees_of_freedom():.1f}")
@@ -210,5 +210,6 @@ def _describe_classes(model: Any, held_out: LeftOut | None) -> list[str]:
         right = np.average(p.argmax(1) == y.argmax(1), weights=weight)
         lines.append(f"held-out rows: accuracy {right:.3f}, log-loss {loss:.3f}")
     if model.history_:
-        lines.append(f"leave-one-out{_USED_IN_SEARCH}: penalised log-loss {model.history_[-1]['error']:.3f}")
+        name = "leave-one-out{}: penalised" if model.folds_ is None else "cross-validation{}:"
+        lines.append(f"{name.format(_USED_IN_SEARCH)} log-loss {model.history_[-1]['error']:.3f}")
     return lines

@@ -15,7 +15,17 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _get_feature_names, _num_samples, check_array, check_X_y, validate_data
 
 from dikkat.regression.bandwidth import Rule, Searched
-from dikkat.regression.columns import Column, columns_of, encode_cells, find_kinds, label_of, list_some, names_of
+from dikkat.regression.columns import (
+    Column,
+    columns_of,
+    encode_cells,
+    find_kinds,
+    is_missing,
+    is_number,
+    label_of,
+    list_some,
+    names_of,
+)  # fmt: skip
 from dikkat.regression.joined import Array, Rows, largest_rate
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
@@ -25,6 +35,8 @@ Order = Literal["constant", "linear"]
 DTYPES = [np.float64, np.float32]
 _SMALLEST = 1e-150  # the square of a smaller number is 0
 _MARGIN = 0.1  # share of a column's range by which queries may lie beyond it without a warning
+_NEAR_END = 0.05  # the distance from 0 and from 1 that some of a target's shares have
+_SUGGESTED: set[tuple[str | None, str]] = set()  # target names and supports that a warning has suggested
 _RULES = (*get_args(Rule), *get_args(Searched))
 LIKELIHOOD = (*get_args(Rule), "auto")
 """The bandwidth rules, and the search, of estimators whose criterion is a likelihood."""
@@ -83,6 +95,12 @@ def split(cv: object, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, A
     return splits
 
 
+def check_groups(cv: object, groups: object) -> None:
+    """Raise for groups without a `cv`."""
+    if cv is None and groups is not None:
+        raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
+
+
 def check_count(name: str, value: object, minimum: int = 1, or_none: str = "") -> None:
     """Raise unless `value` is a whole number of at least `minimum`, or None if `or_none` describes None."""
     is_none = value is None and or_none
@@ -114,7 +132,7 @@ def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight:
         raise ValueError(f"kernel: got {estimator.kernel!r} with categories; expected 'gaussian', or no categories")
     settings: dict[str, Any] = {"dtype": DTYPES, "multi_output": True, "y_numeric": True, "copy": True}
     # scikit-learn looks for infinite numbers by a sum that may overflow.
-    with np.errstate(over="ignore", invalid="ignore"), naming_missing_cells(estimator, X):
+    with np.errstate(over="ignore", invalid="ignore"), naming_missing_cells(estimator, X, estimator.missing):
         if columns:
             validate_data(estimator, X, skip_check_array=True)
             x, values = check_X_y(encode_cells(X, columns, names), y, estimator=estimator, **settings)
@@ -122,12 +140,14 @@ def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight:
             x, values = validate_data(estimator, X, y, **settings)
     weight = _check_weights(estimator, sample_weight, x)
     values = values.astype(np.float64)
+    if estimator.support is not None:
+        check_within(values, estimator.support)
     _check_sizes(x, values, weight, names)
     return Rows(x, values, weight, columns, weights=estimator.weights)
 
 
 @contextmanager
-def naming_missing_cells(estimator: Any, X: Any) -> Iterator[None]:
+def naming_missing_cells(estimator: Any, X: Any, missing: str) -> Iterator[None]:
     """Add the columns' names and the remedy to scikit-learn's errors for infinite and missing cells of X."""
     try:
         yield
@@ -139,7 +159,7 @@ def naming_missing_cells(estimator: Any, X: Any) -> Iterator[None]:
             raise ValueError(f"X: got an infinite number in {', '.join(labels[:5])}; expected finite numbers") from None
         if "Input X contains NaN" not in str(error) or "missing" not in estimator.get_params():
             raise
-        if estimator.missing == "indicator":
+        if missing == "indicator":
             raise ValueError(
                 "X: got a missing cell (NaN) in a column that is ordered, periodic, or had no numbers in fit; expected "
                 "a value, because missing='indicator' is only for numbers, dates and unordered categories"
@@ -167,14 +187,17 @@ def fill_masked(array: Any) -> Any:
 
 
 def _numeric(y: Any) -> Any:
-    """Return y with NaN for masked cells; dates and durations raise `ValueError`."""
+    """Return y with NaN for masked cells; dates, durations and texts that are not numbers raise `ValueError`."""
     array = np.asarray(y)
     cells = array.ravel().tolist() if array.dtype == object else []
     times = (date, timedelta, np.datetime64, np.timedelta64)
     unusable = array.dtype if array.dtype.kind in "mM" else next((repr(c) for c in cells if isinstance(c, times)), None)
     if unusable is not None:
         raise ValueError(f"y: got {unusable}; expected numbers")
-    return fill_masked(y)
+    cells = array.ravel().tolist() if array.dtype.kind in "OU" else []
+    if others := [cell for cell in cells if not (is_number(cell) or is_missing(cell))]:
+        raise ValueError(f"y: got {others[0]!r}; expected numbers (for classes use KernelClassifier)")
+    return array if hasattr(y, "categories") else fill_masked(y)
 
 
 def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[Any, Any, Any, Any]:
@@ -221,6 +244,12 @@ def _check_weights(estimator: Any, weights: ArrayLike | None, x: Array) -> Array
     return weight
 
 
+def check_one_target(model: Any) -> None:
+    """Raise for a regressor of several targets."""
+    if model.n_outputs_ > 1:
+        raise ValueError(f"y: got {model.n_outputs_} targets in fit; expected one")
+
+
 def check_precisions(model: Any, sample_weight: ArrayLike | None, x: Array) -> Array | None:
     """Return the precisions (n,) of new values at rows x, or None."""
     if sample_weight is None:
@@ -246,24 +275,26 @@ def check_support(support: Any) -> None:
     raise ValueError(f"support: got {support!r}; expected (least, greatest), None for no limit, such as (0, None)")
 
 
-def check_within(y: Any, support: tuple[float | None, float | None] | None) -> None:
+def check_within(y: Array, support: tuple[float | None, float | None]) -> None:
     """Raise if a value of y is outside the support."""
-    if support is not None and np.asarray(y).dtype.kind in "biuf":
-        outside = np.asarray(y)[np.asarray(y) != np.clip(y, *support)]
-        if len(outside := outside[~np.isnan(outside)]):
-            raise ValueError(f"y: got {outside[0]}; expected numbers within support={support}")
+    outside = y[y != np.clip(y, *support)]
+    if len(outside):
+        raise ValueError(f"y: got {outside[0]}; expected numbers within support={support}")
 
 
-def suggest_support(y: Array, lower: Array, upper: Array) -> None:
-    """Warn if intervals contain negative numbers, or numbers above 1, and no value of y is one."""
-    below, above = (lower < 0) & np.isfinite(lower), (upper > 1) & np.isfinite(upper)
-    if y.min() < 0 or not (below.any() or (above.any() and y.max() <= 1)):
+def suggest_support(model: Any, lower: Array, upper: Array) -> None:
+    """Warn if intervals leave the range of all rows: positive numbers, or shares; once for each target in a process."""
+    y = model.y_train_[model.sample_weight_ > 0]
+    are_shares = y.max() <= 1 and y.min() <= _NEAR_END and y.max() >= 1 - _NEAR_END
+    support = "(0, 1)" if are_shares else "(0, None)"
+    beyond = ((lower < 0) & np.isfinite(lower)) | ((upper > 1) & np.isfinite(upper) & are_shares)
+    if y.min() < 0 or not beyond.any() or (model.target_name_, support) in _SUGGESTED:
         return
-    support = "(0, 1)" if y.max() <= 1 else "(0, None)"
+    _SUGGESTED.add((model.target_name_, support))
     classes = " A KernelClassifier returns probabilities of y = 1." if set(np.unique(y)) <= {0.0, 1.0} else ""
     warnings.warn(
-        f"y: got rows within {support}, and {(below | (above & (y.max() <= 1))).sum()} of {len(lower)} intervals "
-        f"beyond; if y cannot be there, expected support={support}.{classes}",
+        f"y: got rows within {support}, and {beyond.sum()} of {len(lower)} intervals beyond; if y cannot be there, "
+        f"expected support={support}.{classes} This message is not repeated",
         UserWarning,
         stacklevel=3,
     )

@@ -80,7 +80,7 @@ class Verbs:
         validation.check_count("k", k)
         return report.nearest(self, X, int(k))
 
-    def report(self: Any, path: str | os.PathLike[str], folds: int = 5, coverage: float = 0.9) -> None:
+    def report(self: Any, path: str | os.PathLike[str], folds: int = 5, coverage: float | None = None) -> None:
         """Write a page with the summary, the effects with their intervals, and the worst predicted rows.
 
         The page is one HTML file without scripts or external files.
@@ -88,39 +88,41 @@ class Verbs:
         Args:
             path: The file, which is replaced if it exists.
             folds: As for `summary`.
-            coverage: As for `predict_interval`.
+            coverage: As for `predict_interval`; None for 0.9. A classifier has no intervals.
 
         Raises:
             NotFittedError: It is not fitted.
-            ValueError: Several targets, only constant features, or invalid folds or coverage.
+            ValueError: Several targets, only constant features, invalid folds or coverage, or a classifier's coverage.
             OSError: The system could not write.
         """
         check_is_fitted(self)
-        report.write_page(self, path, folds, validation.check_share("coverage", coverage))
+        report.write_page(self, path, folds, _check_coverage(self, coverage))
 
-    def plot(self: Any, ax: Axes | None = None, coverage: float = 0.9, by: str | int | None = None) -> Axes | Figure:
+    def plot(
+        self: Any, ax: Axes | None = None, coverage: float | None = None, by: str | int | None = None
+    ) -> Axes | Figure:  # fmt: skip
         """Draw the estimate and its prediction intervals, against one feature or in a panel for each of several.
 
         With several features, the nine with the largest effects have a panel each, with the other features at their
         medians or most frequent categories.
 
-        With `by`, each panel has a curve with 95 % confidence for each group. A classifier has a curve of the
-        probability for each class, without intervals.
+        With `by`, each panel has a curve with 95 % confidence for each group, without intervals for new values. A
+        classifier has a curve of the probability for each class, without intervals.
 
         Args:
             ax: Axes for one feature; None for matplotlib's current axes.
-            coverage: As for `predict_interval`, by "local" for one feature and "jackknife+" for several.
+            coverage: As for `predict_interval`, by "local" for one feature and "jackknife+" for several; None for 0.9.
             by: The name or position of a category with at most ten levels, the groups.
 
         Returns:
             The axes; with several features or a category, the figure.
 
         Raises:
-            ValueError: An invalid coverage or `by`, several targets, only constant features, or an `ax` for several
-                features.
+            ValueError: An invalid coverage or `by`, several targets, only constant features, an `ax` for several
+                features, or a coverage with `by` or of a classifier.
         """
         check_is_fitted(self)
-        return report.plot(self, ax, validation.check_share("coverage", coverage), by)
+        return report.plot(self, ax, _check_coverage(self, coverage, by), by)
 
     def save(self: Any, path: str | os.PathLike[str]) -> None:
         """Save the fitted estimator in one `.safetensors` file, written atomically.
@@ -161,3 +163,16 @@ class Verbs:
         """
         model: Self = files.load_model(cls, path)
         return model
+
+
+def _check_coverage(model: Any, coverage: float | None, by: str | int | None = None) -> float:
+    """Return the coverage of the drawn intervals; raise for several targets, or a coverage without such intervals."""
+    is_classifier = hasattr(model, "classes_")
+    if not is_classifier:
+        validation.check_one_target(model)
+    if coverage is not None and (is_classifier or by is not None):
+        raise ValueError(
+            f"coverage: got {coverage!r}; expected None, because curves of "
+            f"{'probabilities' if is_classifier else 'groups'} have no intervals for new values"
+        )
+    return validation.check_share("coverage", 0.9 if coverage is None else coverage)

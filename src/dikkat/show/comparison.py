@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dikkat.show.document import document, escaped
-from dikkat.show.page import Aligned, _paragraph, _record
+from dikkat.show.page import Aligned, pack_translation, paragraph
 
 
 class Side(NamedTuple):
@@ -31,15 +31,18 @@ def comparison_page(
     sentences, articles = [], []
     for index, originals in enumerate(zip(*(side.translations[-1] for side in sides), strict=True)):
         versions = [
-            [(*_record(group[index], f"translations[{index}]"), group[index].target) for group in side.translations]
+            [
+                (*pack_translation(group[index], f"translations[{index}]"), group[index].target)
+                for group in side.translations
+            ]
             for side in sides
         ]
         sentences.append({"source": originals[0].source, "versions": versions})
-        texts = [_paragraph(originals[0].source, "source", "source", source_language)]
+        texts = [paragraph(originals[0].source, "source", "source", source_language)]
         for side, translation in zip(sides, originals, strict=True):
             texts += [
                 f"<h3>{escaped(side.name)}</h3>",
-                _paragraph(translation.target, "target", "target", target_language),
+                paragraph(translation.target, "target", "target", target_language),
             ]
         articles.append(f'<article class="card">{"".join(texts)}</article>')
     names = [{"name": side.name, "epochs": list(side.epochs)} for side in sides]

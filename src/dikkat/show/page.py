@@ -11,7 +11,10 @@ from dikkat.show.arrays import Weights, as_array
 from dikkat.show.document import document, escaped
 from dikkat.storage.files import write_whole
 
-__all__ = ["Aligned", "page", "save_page"]
+__all__ = ["LANGUAGE_CODE", "Aligned", "pack_translation", "page", "paragraph", "save_page"]
+
+LANGUAGE_CODE = re.compile(r"[A-Za-z]{2,3}(?:-[A-Za-z0-9]{1,8})*")
+"""A language code as in RFC 5646, section 2.1, such as "pt" or "zh-Hant-TW"; the name of a language is none."""
 
 # Weights are stored in thousandths, as two digits of base 36, or - for 0. web/src/page/sentence.ts reads them.
 _PER_UNIT = 1000
@@ -103,11 +106,11 @@ def page(
     """
     numbers = _shown_scores(scores, len(translations))
     for name, code in (("source_language", source_language), ("target_language", target_language)):
-        if not re.fullmatch(r"(?:[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)?", code):
+        if code and not LANGUAGE_CODE.fullmatch(code):
             raise ValueError(f"{name}: got {code!r}; expected a code such as 'de' or 'zh-Hant', or ''")
     records, articles = [], []
     for index, translation in enumerate(translations):
-        records.append(_record(translation, f"translations[{index}]"))
+        records.append(pack_translation(translation, f"translations[{index}]"))
         score = None if numbers is None else f"{escaped(score_name)} <b>{numbers[index]}</b>"
         articles.append(_article(index + 1, translation, score, source_language, target_language))
     count = "1 sentence" if len(articles) == 1 else f"{len(articles)} sentences"
@@ -153,7 +156,7 @@ def _shown_scores(scores: Sequence[float] | None, count: int) -> list[str] | Non
     return [f"{number:.{digits}f}" for number in numbers]
 
 
-def _record(translation: Aligned, name: str) -> tuple[list[str], list[str], str]:
+def pack_translation(translation: Aligned, name: str) -> tuple[list[str], list[str], str]:
     """Return the source tokens, target tokens and packed weights of a sentence for the script."""
     source = _tokens(translation, "source_tokens", name)
     target = _tokens(translation, "target_tokens", name)
@@ -201,16 +204,17 @@ def _article(number: int, translation: Aligned, score: str | None, source_langua
         f'<header><a class="quiet" href="#s={number}">{number}</a>',
         "" if score is None else f'<span class="score">{score}</span>',
         "</header>",
-        _paragraph(_attribute(translation, "source", name), f"{name}.source", "source", source_language),
-        _paragraph(_attribute(translation, "target", name), f"{name}.target", "target", target_language),
+        paragraph(_attribute(translation, "source", name), f"{name}.source", "source", source_language),
+        paragraph(_attribute(translation, "target", name), f"{name}.target", "target", target_language),
     ]
     if reference is not None:
-        text = _paragraph(reference, f"{name}.reference", "", target_language)
+        text = paragraph(reference, f"{name}.reference", "", target_language)
         lines.append(f'<div class="reference"><span>Reference</span>{text}</div>')
     return "".join([*lines, "</article>"])
 
 
-def _paragraph(text: object, name: str, classes: str, language: str) -> str:
+def paragraph(text: object, name: str, classes: str, language: str) -> str:
+    """Return the HTML of a text in a language; errors call the text `name`."""
     if not isinstance(text, str):
         raise TypeError(f"{name}: got {type(text).__name__}; expected str")
     return f'<p class="{classes}" dir="auto" lang="{language}">{escaped(text)}</p>'

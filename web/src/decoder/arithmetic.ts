@@ -45,6 +45,7 @@ export class Arithmetic {
   private readonly out: number;
   private free: number;
   private held: Exponentials | null = null;
+  private heldEnd = 0; // the byte after `held`
 
   /**
    * @param size bytes of all matrices, by `room`
@@ -162,8 +163,10 @@ export class Arithmetic {
     }
   }
 
-  /** log Σ e^x, given the largest x. */
-  logSum(x: Float32Array, most: number): number {
+  /** log Σ e^x. */
+  logSum(x: Float32Array): number {
+    let most = -Infinity;
+    for (let k = 0; k < x.length; k++) most = Math.max(most, x[k]!);
     const from = this.out / 4;
     this.floats.set(x, from);
     this.floats.fill(-Infinity, from + x.length, from + up(x.length, 4));
@@ -191,12 +194,26 @@ export class Arithmetic {
       this.grow(8 * (first + keys.numbers.length));
       this.doubles.set(keys.numbers, first);
       this.held = keys;
+      this.heldEnd = 8 * (first + keys.numbers.length);
     }
     this.doubles.set(query.numbers, own);
     this.doubles.fill(0, own + width, own + 2 * width);
     this.doubles.set(v, own + width);
     this.machine.kernels.additive(8 * first, keys.places, width, 8 * own, 8 * (own + width), 8 * out);
     return this.doubles.slice(out, out + keys.places);
+  }
+
+  /** Σ weight · vector, added in float64. */
+  average(weights: Float64Array, vectors: readonly Float32Array[]): Float32Array<ArrayBuffer> {
+    const size = vectors[0]?.length ?? 0, width = up(size, 2);
+    if (!size) return new Float32Array();
+    const sums = up(Math.max(this.free, this.heldEnd), 16) / 8, from = sums + width, rows = 2 * (from + weights.length);
+    this.grow(4 * (rows + width * vectors.length));
+    this.doubles.fill(0, sums, from);
+    this.doubles.set(weights, from);
+    for (let place = 0; place < vectors.length; place++) this.floats.set(vectors[place]!, rows + place * width);
+    this.machine.kernels.average(4 * rows, vectors.length, width, 8 * from, 8 * sums);
+    return new Float32Array(this.doubles.subarray(sums, sums + size));
   }
 }
 

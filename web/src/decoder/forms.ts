@@ -25,9 +25,9 @@ export class Forms {
 
   /** A word and its forms, the most similar ones first. */
   of(word: string): string[] {
-    const found = [...within(this.sorted, word.slice(0, Math.max(STEM, word.length - OLD_ENDING)))].filter((form) => form !== word && this.areForms(word, form));
+    const forms = [...within(this.sorted, word.slice(0, Math.max(STEM, word.length - OLD_ENDING)))].filter((form) => form !== word && this.areForms(word, form));
     const length = (form: string): number => form.length - commonPrefix(word, form);
-    return [word, ...found.sort((one, other) => length(one) - length(other) || (one < other ? -1 : 1))].slice(0, MOST);
+    return [word, ...forms.sort((one, other) => length(one) - length(other) || (one < other ? -1 : 1))].slice(0, MOST);
   }
 
   areForms(word: string, form: string): boolean {
@@ -56,8 +56,8 @@ export class Forms {
     if (known !== undefined) return known;
     let count = 0;
     const [rarer, common] = now.length >= old.length ? [now, old] : [old, now];
-    for (const each of within(this.reversed, backwards(rarer))) {
-      const stem = backwards(each.slice(rarer.length));
+    for (const reversed of within(this.reversed, backwards(rarer))) {
+      const stem = backwards(reversed.slice(rarer.length));
       count += Number(stem.length >= STEM && this.words.has(stem + common));
       if (count >= SUPPORT) break;
     }

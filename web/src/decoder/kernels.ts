@@ -11,6 +11,7 @@ export interface Kernels {
   sigmoids(at: number, count: number): void;
   tanhs(at: number, count: number): void;
   additive(keys: number, places: number, width: number, query: number, v: number, out: number): void;
+  average(vectors: number, places: number, width: number, weights: number, sums: number): void;
 }
 
 /** Kernels with their memory, whose buffer is replaced when it grows. */
@@ -82,6 +83,12 @@ function inTypedArrays(): Machine {
           sum += w - (2 * w) / (1 + doubles[query / 8 + k]! * doubles[keys / 8 + place * width + k]!);
         }
         doubles[out / 8 + place] = sum;
+      }
+    },
+    average(vectors, places, width, weights, sums) {
+      for (let place = 0; place < places; place++) {
+        const [row, weight] = [vectors / 4 + place * width, doubles[weights / 8 + place]!];
+        for (let k = 0; k < width; k++) doubles[sums / 8 + k]! += weight * floats[row + k]!;
       }
     },
   };

@@ -138,4 +138,20 @@
         (br_if $next (i32.lt_u (local.tee $k (i32.add (local.get $k) (i32.const 16))) (local.get $end))))
       (f64.store (local.get $out) (f64.add (f64x2.extract_lane 0 (local.get $sum)) (f64x2.extract_lane 1 (local.get $sum))))
       (local.set $out (i32.add (local.get $out) (i32.const 8)))
+      (br_if $place (local.tee $places (i32.sub (local.get $places) (i32.const 1))))))
+
+  ;; Adds weight * vector of each place to `sums`, in float64; vectors in float32, `width` is a multiple of 2.
+  (func (export "average")
+    (param $vectors i32) (param $places i32) (param $width i32) (param $weights i32) (param $sums i32)
+    (local $k i32) (local $end i32) (local $weight v128)
+    (local.set $end (i32.add (local.get $sums) (i32.shl (local.get $width) (i32.const 3))))
+    (loop $place
+      (local.set $weight (v128.load64_splat (local.get $weights)))
+      (local.set $k (local.get $sums))
+      (loop $next
+        (v128.store (local.get $k) (f64x2.add (v128.load (local.get $k))
+          (f64x2.mul (local.get $weight) (f64x2.promote_low_f32x4 (v128.load64_zero (local.get $vectors))))))
+        (local.set $vectors (i32.add (local.get $vectors) (i32.const 8)))
+        (br_if $next (i32.lt_u (local.tee $k (i32.add (local.get $k) (i32.const 16))) (local.get $end))))
+      (local.set $weights (i32.add (local.get $weights) (i32.const 8)))
       (br_if $place (local.tee $places (i32.sub (local.get $places) (i32.const 1)))))))

@@ -2,6 +2,9 @@
 import { LETTER } from "./alignment";
 import { SPACE } from "./tokenizer";
 
+/** The most characters of a text. */
+export const LONGEST_TEXT = 10_000;
+
 const SHORT = "\\p{L}|\\p{L}\\.\\p{L}|Mr|Mrs|Ms|Dr|St|No|Nr|Prof|Mme|bzw|vs|cf|p|pp|vgl";
 const END = new RegExp(
   `(?<=(?:[!?…]|(?<!(?<![${LETTER}])(?:${SHORT}))\\.)["'”’»)\\]]{0,4})` +

@@ -1,7 +1,7 @@
 /** Tags of a sentence, which go over to its translation, as `dikkat.translation.text.markup` has it. */
 import type { Units } from "./alignment";
 import { Refusal } from "./refusal";
-import { SPACE, type Span } from "./tokenizer";
+import { BLANK, type Span } from "./tokenizer";
 
 /** What a reference in HTML, such as `&amp;`, stands for. */
 export type Entities = (reference: string) => string;
@@ -20,7 +20,6 @@ export interface Tagged {
 }
 
 // White space and the letters of names as Python's `re` has them.
-const BLANK = `${SPACE}\\x1c-\\x1f`;
 const LETTER = "\\p{L}\\p{N}_";
 export const TAG = new RegExp(
   `<!--(?:>|->|[^]*?--!?>)|<\\?[^]*?\\?>|<!\\[CDATA\\[[^]*?\\]\\]>|<![^>]*>|` +

@@ -2,7 +2,7 @@
 import type { Arithmetic } from "./arithmetic";
 import { Refusal } from "./refusal";
 import { metadataOf, readTensors } from "./tensors";
-import { END, SPACE } from "./tokenizer";
+import { END, oneSpaced } from "./tokenizer";
 
 /** States whose log-weight is below this have no effect. */
 const NEGLIGIBLE = -16;
@@ -12,7 +12,7 @@ const LEAST = 1e-3;
 const [LARGEST, SPLIT] = [65504, 2 ** 42 + 1];
 
 export interface StoredPair {
-  /** The source as `normalised` returns it. */
+  /** The source as `sentenceKey` returns it. */
   readonly key: string;
   readonly source: string;
   readonly target: string;
@@ -27,23 +27,21 @@ export interface StoredPair {
 }
 
 /** A stored pair with its share of a token's probability. */
-export interface Source {
+export interface PairShare {
   readonly source: string;
   readonly target: string;
   readonly weight: number;
 }
 
-interface Near {
+/** A state with its weight, which is above 0. */
+interface NearState {
   readonly pair: StoredPair;
   readonly token: number;
   readonly weight: number;
 }
 
-const BLANK = new RegExp(`[${SPACE}\\x1c-\\x1f]+`, "gu");
-const isSame = (one: readonly number[], other: readonly number[]): boolean => one.length === other.length && one.every((id, k) => id === other[k]);
-
 /** A sentence in composed form with single spaces: sentences with the same result are equal. */
-export const normalised = (sentence: string): string => sentence.normalize("NFC").replace(BLANK, " ").replace(/^ | $/gu, "");
+export const sentenceKey = (sentence: string): string => oneSpaced(sentence.normalize("NFC"));
 
 /** A number as float16 has it. */
 function half(bits: number): number {
@@ -66,50 +64,47 @@ export class States {
 
   /** A query in float16, to be stored. */
   key(readout: Float32Array): Float32Array {
-    return this.query(readout).map((each) => {
-      const x = Math.max(-LARGEST, Math.min(each, LARGEST));
+    return this.query(readout).map((number) => {
+      const x = Math.max(-LARGEST, Math.min(number, LARGEST));
       return x * SPLIT - (x * SPLIT - x);
     });
   }
 
   /** The states with the largest weights, largest first. */
-  private nearest(readout: Float32Array): Near[] {
+  private nearest(readout: Float32Array): NearState[] {
     if (!this.pairs.length) return [];
     const { size, count } = this;
     const query = this.query(readout);
-    const found: Near[] = [];
+    const near: NearState[] = [];
     for (const pair of this.pairs) {
       for (let row = 0; row <= pair.targetIds.length; row++) {
         let log = pair.bias;
         for (let k = 0; k < size && log >= NEGLIGIBLE; k++) log -= (query[k]! - pair.keys[row * size + k]!) ** 2 / 2;
         if (log < NEGLIGIBLE) continue;
         const weight = Math.exp(log);
-        let at = found.length;
-        while (at > 0 && found[at - 1]!.weight < weight) at--;
-        found.splice(at, 0, { pair, token: pair.targetIds[row] ?? END, weight });
-        if (found.length > count) found.pop();
+        let rank = near.length;
+        while (rank > 0 && near[rank - 1]!.weight < weight) rank--;
+        near.splice(rank, 0, { pair, token: pair.targetIds[row] ?? END, weight });
+        if (near.length > count) near.pop();
       }
     }
-    return found;
+    return near;
   }
 
   /** Scores of the mixture p(v) = (p_model(v) + Σ K_i [v = v_i]) / (1 + Σ K_i). */
   mix(arithmetic: Arithmetic, scores: Float32Array, readout: Float32Array): Float32Array {
     const near = this.nearest(readout);
     if (!near.length) return scores;
-    let most = -Infinity;
-    for (let k = 0; k < scores.length; k++) most = Math.max(most, scores[k]!);
-    const sum = arithmetic.logSum(scores, most);
+    const logSum = arithmetic.logSum(scores);
+    const masses = new Map<number, number>();
+    for (const { token, weight } of near) masses.set(token, (masses.get(token) ?? 0) + weight);
     const mixed = Float32Array.from(scores);
-    for (const token of new Set(near.map((each) => each.token))) {
-      const mass = near.reduce((all, each) => all + (each.token === token ? each.weight : 0), 0);
-      mixed[token] = Math.log(Math.exp(scores[token]! - sum) + mass) + sum;
-    }
+    for (const [token, mass] of masses) mixed[token] = Math.log(Math.exp(scores[token]! - logSum) + mass) + logSum;
     return mixed;
   }
 
   /** The pairs that took part in a token's probability, largest share first. */
-  sources(readout: Float32Array): Source[] {
+  sources(readout: Float32Array): PairShare[] {
     const shares = new Map<StoredPair, number>();
     const near = this.nearest(readout);
     const total = near.reduce((sum, { weight }) => sum + weight, 1);
@@ -119,65 +114,66 @@ export class States {
   }
 }
 
-/** The pairs of the page's file, and those that its reader adds: at most one of a sentence, the newest. */
+/** Sentence pairs that translations follow: at most one of a sentence, and of source tokens, the newest. */
 export class PairMemory {
   states!: States;
-  private added: readonly StoredPair[] = [];
   private bySource!: ReadonlyMap<string, StoredPair>;
 
-  constructor(private readonly stored: readonly StoredPair[], private readonly projection: Float32Array, private readonly size: number, private readonly count: number, readonly bias: number) {
+  /** @param stored the pairs of the page's file */
+  constructor(readonly stored: readonly StoredPair[], private readonly projection: Float32Array, private readonly size: number, private readonly count: number, readonly bias: number) {
     this.hold(stored);
   }
 
   static from(bytes: Uint8Array): PairMemory {
     const [tensors, { nearest }] = [readTensors(bytes), metadataOf(bytes)];
     const numbersOf = (name: string) => {
-      const found = tensors.get(name);
-      if (!found) throw new Refusal("damaged", name);
-      return found.numbers;
+      const tensor = tensors.get(name);
+      if (!tensor) throw new Refusal("damaged", name);
+      return tensor.numbers;
     };
     const size = tensors.get("projection")?.shape[0] ?? 0;
     const cut = (side: string): number[][] => {
-      let at = 0;
-      return Array.from(numbersOf(`${side}_lengths`), (length) => [...numbersOf(`${side}_tokens`).slice(at, (at += length))]);
+      let start = 0;
+      return Array.from(numbersOf(`${side}_lengths`), (length) => [...numbersOf(`${side}_tokens`).slice(start, (start += length))]);
     };
     const texts = JSON.parse(new TextDecoder().decode(numbersOf("texts") as Uint8Array)) as [string, string, boolean][];
     const [sources, targets, keys, biases] = [cut("source"), cut("target"), Float32Array.from(numbersOf("keys"), half), numbersOf("biases")];
-    let at = 0;
+    let start = 0;
     const pairs = texts.map(([source, target, hasSlots], k) => ({
-      key: normalised(source), source, target, hasSlots, sourceIds: sources[k]!, targetIds: targets[k]!, bias: biases[k]!, keys: keys.subarray(at, (at += size * (targets[k]!.length + 1))),
+      key: sentenceKey(source), source, target, hasSlots, sourceIds: sources[k]!, targetIds: targets[k]!, bias: biases[k]!,
+      keys: keys.subarray(start, (start += size * (targets[k]!.length + 1))),
     }));
     return new PairMemory(pairs, numbersOf("projection") as Float32Array, size, Number(nearest), numbersOf("bias")[0]!);
   }
 
+  get pairs(): readonly StoredPair[] {
+    return this.states.pairs;
+  }
+
   /** The pair of a sentence. */
   find(sentence: string): StoredPair | undefined {
-    return this.bySource.get(normalised(sentence));
+    return this.bySource.get(sentenceKey(sentence));
   }
 
-  /** The pair with these source tokens. */
-  findIds(ids: readonly number[]): StoredPair | undefined {
-    return this.states.pairs.find((pair) => isSame(pair.sourceIds, ids));
+  /** Adds a pair, and returns the pairs that it replaces. */
+  add(pair: StoredPair): StoredPair[] {
+    const replaced = this.pairs.filter((old) => replaces(pair, old));
+    this.hold(withPair(this.pairs, pair));
+    return replaced;
   }
 
-  add(pair: StoredPair): void {
-    this.added = joined(this.added, pair);
-    this.hold(joined(this.states.pairs, pair));
-  }
-
-  /** Forgets the pairs that the reader added, but for some. */
-  retain(isKept: (pair: StoredPair) => boolean): void {
-    if (this.added.every(isKept)) return;
-    this.added = this.added.filter(isKept);
-    this.hold(this.added.reduce(joined, this.stored));
-  }
-
-  private hold(pairs: readonly StoredPair[]): void {
+  /** Replaces all pairs by these, without conflicts. */
+  hold(pairs: readonly StoredPair[]): void {
     this.states = new States(pairs, this.projection, this.size, this.count);
     this.bySource = new Map(pairs.map((pair) => [pair.key, pair]));
   }
 }
 
-/** Pairs with another one, in place of those of the same sentence or the same source tokens. */
-const joined = (pairs: readonly StoredPair[], pair: StoredPair): readonly StoredPair[] =>
-  [...pairs.filter((old) => old.key !== pair.key && !isSame(old.sourceIds, pair.sourceIds)), pair];
+const replaces = (pair: StoredPair, old: StoredPair): boolean => old.key === pair.key || hasIds(old, pair.sourceIds);
+
+/** Whether a pair has these source tokens. */
+export const hasIds = ({ sourceIds }: StoredPair, ids: readonly number[]): boolean =>
+  sourceIds.length === ids.length && sourceIds.every((id, k) => id === ids[k]);
+
+/** Pairs with another one, in place of the pairs of the same sentence or the same source tokens. */
+export const withPair = (pairs: readonly StoredPair[], pair: StoredPair): StoredPair[] => [...pairs.filter((old) => !replaces(pair, old)), pair];

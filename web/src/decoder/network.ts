@@ -267,8 +267,8 @@ export class Network {
     const looks = this.compared(before.map((state) => state.hidden.at(-1)!), memory).map(({ query, scores }) => {
       const own = softmax(scores);
       const weights = pins?.size ? pinned(own, pins) : own;
-      const context = this.attends ? average(weights, memory.values) : memory.values[0]!;
-      return { query, scores, own, weights, context, attended: average(weights, memory.embedded) };
+      const context = this.attends ? this.arithmetic.average(weights, memory.values) : memory.values[0]!;
+      return { query, scores, own, weights, context, attended: this.arithmetic.average(weights, memory.embedded) };
     });
     const written = this.written(tokens, before, looks);
     return looks.map((look, row) => ({ ...look, ...written[row]! }));
@@ -342,15 +342,6 @@ export class Network {
 
 }
 
-function average(weights: Float64Array, vectors: readonly Float32Array[]): Float32Array {
-  const sum = new Float64Array(vectors[0]?.length ?? 0);
-  vectors.forEach((vector, place) => {
-    const weight = weights[place]!;
-    if (weight) for (let k = 0; k < sum.length; k++) sum[k] = sum[k]! + weight * vector[k]!;
-  });
-  return new Float32Array(sum);
-}
-
 function dot(a: Float32Array, b: Float32Array): number {
   let sum = 0;
   for (let k = 0; k < a.length; k++) sum += a[k]! * b[k]!;
@@ -370,9 +361,11 @@ function joined(parts: readonly Float32Array[]): Float32Array<ArrayBuffer> {
 export function softmax(scores: ArrayLike<number>): Float64Array {
   let most = -Infinity;
   for (let i = 0; i < scores.length; i++) most = Math.max(most, scores[i]!);
-  const shares = Float64Array.from(scores, (score) => Math.exp(score - most));
-  const sum = shares.reduce((a, b) => a + b, 0);
-  return shares.map((share) => share / sum);
+  const shares = Float64Array.from(scores);
+  let sum = 0;
+  for (let i = 0; i < shares.length; i++) sum += shares[i] = Math.exp(shares[i]! - most);
+  for (let i = 0; i < shares.length; i++) shares[i] = shares[i]! / sum;
+  return shares;
 }
 
 /** Weights with the pinned ones set and the others scaled to the rest. */

@@ -1,5 +1,5 @@
 /** Beam search by the rules of `dikkat.translation.decoding.compiled.rules`, with forced words and pinned weights. */
-import type { Source, States } from "./memory";
+import type { PairShare, States } from "./memory";
 import type { Memory, Network, Pins, State, Step } from "./network";
 import { Refusal } from "./refusal";
 import type { Terms } from "./terms";
@@ -92,9 +92,7 @@ function likeliest(network: Network, scores: Float32Array, count: number, allowe
     if (found.length > count) found.pop();
     if (found.length === count) least = found[count - 1]!.gain;
   }
-  let most = -Infinity;
-  for (let token = 0; token < scores.length; token++) most = Math.max(most, scores[token]!);
-  const sum = network.arithmetic.logSum(scores, most);
+  const sum = network.arithmetic.logSum(scores);
   return found.map(({ token, gain }) => ({ token, gain: gain - sum }));
 }
 
@@ -103,11 +101,7 @@ export const scored = (network: Network, states: States, steps: readonly Step[])
   network.tokenScores(steps).map((scores, row) => states.mix(network.arithmetic, scores, steps[row]!.readout));
 
 /** Log-probability of a token. */
-export function gainOf(network: Network, scores: Float32Array, token: number): number {
-  let most = -Infinity;
-  for (let i = 0; i < scores.length; i++) most = Math.max(most, scores[i]!);
-  return scores[token]! - network.arithmetic.logSum(scores, most);
-}
+export const gainOf = (network: Network, scores: Float32Array, token: number): number => scores[token]! - network.arithmetic.logSum(scores);
 
 const byTotal = (one: Candidate, other: Candidate): number => other.total - one.total;
 
@@ -246,11 +240,20 @@ export function* choosing(
   return [...found].sort((one, other) => faults(one) - faults(other)).slice(0, options.best).map(cut);
 }
 
-/** Decoder steps of given tokens, and of the end. Yields between them. */
-export function* forced(network: Network, { memory, state }: Read, ids: readonly number[], pins: Chosen["pins"] = NOTHING.pins): Generator<void, Step[]> {
-  const steps: Step[] = [];
+/** Yields the decoder steps of given tokens, and of the end. */
+export function* forcing(network: Network, { memory, state }: Read, ids: readonly number[], pins: Chosen["pins"] = NOTHING.pins): Generator<Step> {
   for (let k = 0; k <= ids.length; k++) {
-    steps.push(network.steps([ids[k - 1] ?? BEGIN], memory, [steps.at(-1)?.state ?? state], pins.get(k) ?? null)[0]!);
+    const [step] = network.steps([ids[k - 1] ?? BEGIN], memory, [state], pins.get(k) ?? null);
+    yield step!;
+    state = step!.state;
+  }
+}
+
+/** All steps of `forcing`. Yields between them. */
+export function* forced(...request: Parameters<typeof forcing>): Generator<void, Step[]> {
+  const steps: Step[] = [];
+  for (const step of forcing(...request)) {
+    steps.push(step);
     yield;
   }
   return steps;
@@ -278,7 +281,7 @@ export interface Opened extends Step {
   readonly gain: number;
   readonly likely: Continuation[];
   /** The stored pairs that took part in the token's probability. */
-  readonly sources: Source[];
+  readonly sources: PairShare[];
 }
 
 /** Opened steps of a translation; their alternatives are computed on first use. */

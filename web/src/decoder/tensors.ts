@@ -59,6 +59,9 @@ export function readBundle(bytes: Uint8Array): Map<string, Uint8Array> {
   );
 }
 
+/** A checksum (FNV-1a, 32 bits). */
+export const checksum = (bytes: Uint8Array): number => bytes.reduce((sum, byte) => Math.imul(sum ^ byte, 0x01000193), 0x811c9dc5) >>> 0;
+
 /** Decompresses base64 of gzip; the checksum in gzip finds damage. */
 export async function unpacked(base64: string): Promise<Uint8Array> {
   if (typeof DecompressionStream === "undefined") throw new Refusal("old-browser", "DecompressionStream");

@@ -1,14 +1,15 @@
 /** Terms: words whose translations the reader gives, as `dikkat.translation.terms` and `.decoding.term_use` use them. */
 import { LETTER_OF_UNSPACED, unitsOf } from "./alignment";
 import type { Forms } from "./forms";
+import { LONGEST_TEXT } from "./lines";
 import { SPAN } from "./slots";
-import { SLOT, SPACE, type Span, type Tokenizer } from "./tokenizer";
+import { oneSpaced, SLOT, SPACE, type Span, type Tokenizer } from "./tokenizer";
 
 export type Terms = readonly (readonly [source: string, target: string])[];
 
 /** An occurrence of a source term in a text. */
 interface Occurrence {
-  readonly place: Span;
+  readonly span: Span;
   readonly source: string;
   readonly target: string;
 }
@@ -21,15 +22,18 @@ const TOGETHER = 0.7; // weight on a term from which a neighbouring word is repl
 const SHORT = 3; // letters, at most, of words that are not replaced together with a longer neighbour
 const UNLINKED = 0.2; // weight on a term below which no word is replaced, and the term is inserted
 const LONGEST_FORM = 6; // times the letters of a term, at most, that a form of it has
-const [MOST, LONGEST, LONGEST_TEXT] = [50, 1000, 10_000]; // terms of a sentence; characters of a term, and of a text
-const ELIDED = /(?<!\p{L}\p{L}{6})(\p{L}{1,6})['’]$/u;
+const MOST = 50; // terms of a sentence
+/** The most characters of a term. */
+export const LONGEST_TERM = 1000;
+const ELIDED = /(\p{L}{1,6})['’]$/u;
 const MAY_ELIDE = new RegExp(`(?<!\\p{L})(\\p{L}{0,5})[aeiou][${SPACE}]$`, "u");
 const INSIDE = /[\p{L}\p{N}]/u;
+const IN_SLOT = new RegExp(`[${SLOT}]`);
 
-/** A term without superfluous spaces; null if it has no letter or digit. */
+/** A term without superfluous spaces; null if it has no letter or digit, or is too long. */
 export function termOf(text: string): string | null {
-  const term = text.replace(new RegExp(`[${SPACE}]+`, "gu"), " ").trim();
-  return INSIDE.test(term) && !new RegExp(`[${SLOT}]`).test(term) && term.length <= LONGEST ? term : null;
+  const term = oneSpaced(text);
+  return INSIDE.test(term) && !IN_SLOT.test(term) && [...term].length <= LONGEST_TERM ? term : null;
 }
 
 const keyOf = (unit: string): string => unit.replace(/['’]+$/u, "").toLowerCase().replaceAll("ß", "ss").replaceAll("i\u0307", "i").replaceAll("ı", "i");
@@ -38,8 +42,8 @@ const spansIn = (text: string): Span[] => [...text.matchAll(SPAN)].map(({ 0: spa
 const bare = (word: string): string => word.replace(/^['’]+|['’]+$/gu, "").toLowerCase();
 
 function matches(term: string, text: string): boolean {
-  const capitals = [term, term.replaceAll("i", "İ")].map((each) => each.toUpperCase());
-  return text === term || capitals.some((each) => text === each[0] + term.slice(1) || (term.length > 1 && text === each));
+  const capitals = [term, term.replaceAll("i", "İ")].map((word) => word.toUpperCase());
+  return text === term || capitals.some((word) => text === word[0] + term.slice(1) || (term.length > 1 && text === word));
 }
 
 function endsWord(text: string, end: number): boolean {
@@ -49,7 +53,7 @@ function endsWord(text: string, end: number): boolean {
 
 /** The terms in a text, in order and without overlaps; none is a part of an address or placeholder. */
 export function occurrences(terms: Terms, text: string): Occurrence[] {
-  const found: Occurrence[] = [], spans = spansIn(text), { spans: units } = unitsOf(text, false);
+  const results: Occurrence[] = [], spans = spansIn(text), { spans: units } = unitsOf(text, false);
   const firstOf = (term: string): string => keyOf(term.slice(...(unitsOf(term, false).spans[0] ?? [0, 0])));
   const sorted = [...new Map(terms)].sort(([one], [other]) => other.length - one.length || (one < other ? -1 : 1)).map(([source, target]) => ({ source, target, first: firstOf(source) }));
   let end = 0;
@@ -62,32 +66,33 @@ export function occurrences(terms: Terms, text: string): Occurrence[] {
     });
     if (!term) continue;
     end = start + term.source.length;
-    found.push({ place: [start, end], source: term.source, target: term.target });
+    results.push({ span: [start, end], source: term.source, target: term.target });
   }
-  return found;
+  return results;
 }
 
-/** The places of a term in a text; its words may have other forms. */
-function placesOf(text: string, term: string, forms: Forms): Span[] {
-  const [wanted, { spans }] = [unitsOf(term, false).spans.map((span) => bare(term.slice(...span))), unitsOf(text, false)];
+/** The spans of a term in a text; its words may have other forms. */
+function spansOf(text: string, term: string, forms: Forms): Span[] {
+  const [termWords, { spans }] = [unitsOf(term, false).spans.map((span) => bare(term.slice(...span))), unitsOf(text, false)];
   const words = spans.map((span) => bare(text.slice(...span)));
-  const found: Span[] = [];
-  for (let k = 0; wanted.length && k + wanted.length <= words.length; k++) {
-    if (!wanted.every((word, n) => forms.areForms(word, words[k + n]!))) continue;
-    found.push([spans[k]![0], spans[k + wanted.length - 1]![1]]);
-    k += wanted.length - 1;
+  const results: Span[] = [];
+  for (let k = 0, last = termWords.length - 1; last >= 0 && k + last < words.length; k++) {
+    if (!termWords.every((word, n) => forms.areForms(word, words[k + n]!))) continue;
+    results.push([spans[k]![0], spans[k + last]![1]]);
+    k += last;
   }
-  return found;
+  return results;
 }
 
-/** The places of used terms in the source and in the target. */
-export function usedPlaces(terms: Terms, source: string, target: string, forms: Forms): [Span, Span][] {
+/** The occurrences of the source terms of each target term. */
+function byTarget(terms: Terms, source: string): [target: string, Occurrence[]][] {
   const all = occurrences(terms, source);
-  return [...new Set(all.map((each) => each.target))].flatMap((term) => {
-    const read = all.filter((each) => each.target === term);
-    return placesOf(target, term, forms).slice(0, read.length).map((place, k): [Span, Span] => [read[k]!.place, place]);
-  });
+  return [...new Set(all.map(({ target }) => target))].map((target) => [target, all.filter((occurrence) => occurrence.target === target)]);
 }
+
+/** The spans of used terms in the source and in the target. */
+export const usedSpans = (terms: Terms, source: string, target: string, forms: Forms): [Span, Span][] =>
+  byTarget(terms, source).flatMap(([term, sources]) => spansOf(target, term, forms).slice(0, sources.length).map((span, k): [Span, Span] => [sources[k]!.span, span]));
 
 /** A translation's text, into which terms are written one by one. */
 export class Line {
@@ -97,12 +102,11 @@ export class Line {
 
   /** @param isFixed whether the text is of a stored pair, and stays */
   constructor(terms: Terms, private readonly source: string, public target: string, private readonly tokenizer: Tokenizer, isFixed: boolean) {
-    const all = occurrences(terms, source);
-    for (const term of [...new Set(all.map((each) => each.target))].sort((one, other) => other.length - one.length || (one < other ? -1 : 1))) {
-      const places = placesOf(target, term, tokenizer.forms).filter((place) => !overlaps(place, this.used));
-      this.used.push(...places);
-      const missing = all.filter((each) => each.target === term).slice(places.length);
-      if (isFixed) this.unused.push(...missing.map((each) => each.source));
+    for (const [term, sources] of byTarget(terms, source).sort(([one], [other]) => other.length - one.length || (one < other ? -1 : 1))) {
+      const spans = spansOf(target, term, tokenizer.forms).filter((span) => !overlaps(span, this.used));
+      this.used.push(...spans);
+      const missing = sources.slice(spans.length);
+      if (isFixed) this.unused.push(...missing.map((occurrence) => occurrence.source));
       else this.pending.push(...missing);
     }
   }
@@ -128,11 +132,11 @@ export class Line {
       this.unused.push(term.source);
       return;
     }
-    const place = this.replaced(term, weights);
-    if (place) {
-      start = place[0];
+    const replaced = this.replaced(term, weights);
+    if (replaced) {
+      start = replaced[0];
       if (/^\p{Lu}/u.test(this.target.slice(start)) && !INSIDE.test(this.target.slice(0, start))) text = text[0]!.toUpperCase() + text.slice(1);
-      this.replace(place, text);
+      this.replace(replaced, text);
     } else {
       const ends = [0, ...unitsOf(this.target, false).spans.map(([, last]) => last)];
       const inserted = (at: number): string => (at ? `${this.target.slice(0, at)} ${text}${this.target.slice(at)}` : `${text} ${this.target}`);
@@ -143,7 +147,7 @@ export class Line {
     end = start + text.length;
     for (const [first, last] of [...unitsOf(text, false).spans].reverse()) {
       const options = this.cased(text.slice(first, last)).map((form) => text.slice(0, first) + form + text.slice(last));
-      const elisions = first ? [] : this.elided(this.target.slice(0, start));
+      const elisions = first ? [] : elided(this.target.slice(0, start), this.tokenizer);
       const choices = [[start, ""] as const, ...elisions].flatMap(([from, head]) => options.filter((option) => !elisions.length || fits(this.target.slice(0, from) + head, option)).map((option) => ({ from, head, option })));
       const index = choices.length > 1 ? yield choices.map(({ from, head, option }) => this.target.slice(0, from) + head + option + this.target.slice(end)) : 0;
       const { from, head, option } = choices[index]!;
@@ -154,10 +158,10 @@ export class Line {
     this.used.push([start, end]);
   }
 
-  /** The place of the target's words that come from a term; null if there are none. */
-  private replaced({ place }: Occurrence, weights: readonly (readonly number[])[]): Span | null {
+  /** The span of the target's words that come from a term; null if there are none. */
+  private replaced({ span: term }: Occurrence, weights: readonly (readonly number[])[]): Span | null {
     const { spans, isWord } = unitsOf(this.target, false);
-    const columns = unitsOf(this.source, false).spans.map((span) => overlaps(span, [place]));
+    const columns = unitsOf(this.source, false).spans.map((span) => overlaps(span, [term]));
     const linked = weights.map((row) => row.reduce((sum, weight, k) => sum + (columns[k] ? weight : 0), 0));
     const fixed = [...this.used, ...spansIn(this.target)];
     const isFree = spans.map((span, k) => isWord[k]! && !overlaps(span, fixed));
@@ -188,13 +192,13 @@ export class Line {
       return word.slice(0, shared) + form.slice(shared);
     });
   }
+}
 
-  /** Other forms of the word before a term, such as `l'` for `la`, with their starts in the text. */
-  private elided(before: string): (readonly [from: number, head: string])[] {
-    const elided = ELIDED.exec(before), word = MAY_ELIDE.exec(before);
-    if (elided) return [..."aeiou"].filter((vowel) => this.tokenizer.knows(elided[1] + vowel)).map((vowel) => [elided.index, `${elided[1]}${vowel} `]);
-    return word && this.tokenizer.knows(`${word[1]}'`) ? [[word.index, word[1] + (before.includes("’") ? "’" : "'")]] : [];
-  }
+/** Other forms of the word before a term, such as `l'` for `la`, with their starts in the text. */
+export function elided(before: string, tokenizer: Tokenizer): (readonly [from: number, head: string])[] {
+  const elision = ELIDED.exec(before), word = MAY_ELIDE.exec(before);
+  if (elision) return [..."aeiou"].filter((vowel) => tokenizer.knows(elision[1] + vowel)).map((vowel) => [elision.index, `${elision[1]}${vowel} `]);
+  return word && tokenizer.knows(`${word[1]}'`) ? [[word.index, word[1] + (before.includes("’") ? "’" : "'")]] : [];
 }
 
 /** Whether a text may follow a word with or without an elision; both may precede an h. */

@@ -24,6 +24,11 @@ interface Stored {
 
 // White space as Python has it; JavaScript's \s differs.
 export const SPACE = "\\t-\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
+/** White space of Python's `str.split`. */
+export const BLANK = `${SPACE}\\x1c-\\x1f`;
+const BLANKS = new RegExp(`[${BLANK}]+`, "gu");
+/** A text with single spaces, and none at its ends. */
+export const oneSpaced = (text: string): string => text.replace(BLANKS, " ").replace(/^ | $/gu, "");
 const LETTER = "[\\p{L}\\p{M}]";
 const INSIDE = "\\p{L}\\p{M}\\p{N}"; // of words
 /** Characters of slots: neither of words nor marks. */
@@ -42,7 +47,7 @@ const BYTE_PIECES = new RegExp(
   `[${SPACE}]?[${SLOT}]|[${SPACE}]?[^${SPACE}\\p{L}\\p{M}\\p{N}${SLOT}]+|[${SPACE}]+`, "gu",
 );
 const LETTERS = /\p{L}[^\ufffd]*/u; // of a label, without bytes that are no letter
-const BLANK = new RegExp(`[${SPACE}]`, "u");
+const IS_SPACE = new RegExp(`[${SPACE}]`, "u");
 const INNER = new RegExp(`[${INSIDE}]`, "u");
 const stripped = (text: string): string => text.replace(new RegExp(`^[${SPACE}]+|[${SPACE}]+$`, "gu"), "");
 const bare = (piece: string): string => stripped(piece).toLowerCase().replaceAll("’", "'");
@@ -228,7 +233,7 @@ class Words extends Tokenizer {
       if (word === null && (id === PAD || id === BEGIN || id === END)) return;
       const piece = word === null ? this.tokens[id]! : apart(word);
       const [starts, ended] = [INNER.test(first(piece)), INNER.test(last(text))];
-      if (!starts && BLANK.test(last(text))) text = text.slice(0, -1);
+      if (!starts && IS_SPACE.test(last(text))) text = text.slice(0, -1);
       text += starts && ended ? ` ${piece}` : piece;
     });
     return text.replace(/^ /u, "").replace(/ $/u, "").replace(/^ /u, "");

@@ -1,18 +1,16 @@
 /** A page's model with its tokenizers. */
 import { agreed, ofUnits, posteriors, unitsOf } from "./alignment";
-import { sentencesOf } from "./lines";
+import { confidenceOf, type StoredConfidence } from "./confidence";
+import { LONGEST_TEXT, sentencesOf } from "./lines";
 import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
-import { normalised, PairMemory, type StoredPair } from "./memory";
+import { hasIds, PairMemory, sentenceKey, type StoredPair } from "./memory";
 import { Network, type Settings, type Step } from "./network";
 import { Refusal } from "./refusal";
-import { confidenceOf, type StoredConfidence } from "./doubts";
-import { check, choosing, forced, gainOf, normalised as penalised, NOTHING, opened, scored, type Chosen, type Hypothesis, type Opened, type Options, type Read, type SlotBits } from "./search";
+import { check, choosing, forced, forcing, gainOf, normalised, NOTHING, opened, scored, type Chosen, type Hypothesis, type Opened, type Options, type Read, type SlotBits } from "./search";
 import { restored, Slots, writtenOut, type Masked, type StoredSlots } from "./slots";
-import { Line, usedPlaces, type Terms } from "./terms";
-import { readBundle, readTensors, unpacked } from "./tensors";
+import { Line, usedSpans, type Terms } from "./terms";
+import { checksum, readBundle, readTensors, unpacked } from "./tensors";
 import { END, Tokenizer, UNKNOWN, type Encoded, type Span } from "./tokenizer";
-
-export const LONGEST = 10_000;
 
 export interface Translation {
   readonly source: string;
@@ -49,8 +47,9 @@ interface EncodedSource extends Encoded {
   readonly unknown: string[];
 }
 
-/** What became of a correction: words that the model cannot write, and the text that it writes. */
-export interface Corrected {
+/** A correction as it can be stored, the words that the model cannot write, and the text that it writes. */
+export interface Correction {
+  readonly pair: StoredPair;
   readonly unknown: string[];
   readonly target: string;
 }
@@ -71,6 +70,8 @@ export class Translator {
     readonly slots: Slots,
     readonly memory: PairMemory,
     readonly confidence: StoredConfidence | null,
+    /** A checksum of the weights and tokenizers. */
+    readonly checksum: string,
   ) {}
 
   /** Loads a model from its files by name. */
@@ -79,8 +80,10 @@ export class Translator {
       const text = (name: string): string => new TextDecoder().decode(files.get(name));
       const { settings, slots, confidence = null } = JSON.parse(text("settings.json")) as { settings: Settings; slots?: StoredSlots; confidence?: StoredConfidence };
       const network = new Network(settings, readTensors(files.get("model.safetensors")!), plain);
-      const [source, target] = ["source", "target"].map((side) => Tokenizer.from(text(`${side}.tokenizer.json`)));
-      return new Translator(network, source!, target!, new Slots(slots), PairMemory.from(files.get("memory.safetensors")!), confidence);
+      const names = ["source.tokenizer.json", "target.tokenizer.json"];
+      const [source, target] = names.map((name) => Tokenizer.from(text(name)));
+      const sums = [...names, "model.safetensors"].map((name) => checksum(files.get(name)!).toString(36));
+      return new Translator(network, source!, target!, new Slots(slots), PairMemory.from(files.get("memory.safetensors")!), confidence, sums.join(" "));
     } catch (error) {
       throw error instanceof Refusal ? error : new Refusal("damaged", String(error));
     }
@@ -114,36 +117,42 @@ export class Translator {
   }
 
   /**
-   * Stores a correction, which later translations follow, as `Translator.correct` of Python does. Throws a refusal of
-   * an empty text, and of a source without letters. Yields between steps.
+   * Computes a correction. Throws a refusal of an empty text, and of a source without letters. Yields between steps.
+   * @param earlier the pairs that it is stored after
    */
-  *correcting(source: string, target: string): Generator<unknown, Corrected> {
+  *correcting(source: string, target: string, earlier = this.memory.pairs): Generator<unknown, Correction> {
     for (const text of [source, target]) this.check(text);
-    const key = normalised(source);
+    const key = sentenceKey(source);
     const read = (hasSlots: boolean) => {
       const masks = this.masked({ source, target, hasSlots });
       return { source, target, hasSlots, masks, sourceIds: this.source.encode(masks[0]).ids, targetIds: this.target.encode(masks[1]).ids };
     };
     let pair = read(true);
-    const old = this.memory.findIds(pair.sourceIds);
+    const old = earlier.find((other) => hasIds(other, pair.sourceIds));
     if (old && old.key !== key && old.targetIds.join() !== pair.targetIds.join()) pair = read(false); // equal but for numbers
     if (!pair.sourceIds.length || !pair.targetIds.length) throw new Refusal("correction-empty");
     if (this.slots.copies(this.slots.mask(source)[0].text)) throw new Refusal("correction-letters");
-    const { masks: [, written], sourceIds, targetIds } = pair;
-    const steps = yield* forced(this.network, yield* this.reading(sourceIds), targetIds);
-    const keys = steps.flatMap(({ readout }) => [...this.memory.states.key(readout)]);
-    this.memory.add({ key, source, target, sourceIds, targetIds, keys: Float32Array.from(keys), bias: this.memory.bias, hasSlots: pair.hasSlots });
-    const unknown = targetIds.includes(UNKNOWN) ? this.target.unknown(written) : [];
-    return { unknown, target: writtenOut(this.target.decode(targetIds), written.parts) };
+    const { masks: [, written], sourceIds, targetIds, hasSlots } = pair;
+    const keys: number[] = [];
+    for (const { readout } of forcing(this.network, yield* this.reading(sourceIds), targetIds)) {
+      keys.push(...this.memory.states.key(readout));
+      yield;
+    }
+    return {
+      pair: { key, source, target, sourceIds, targetIds, keys: Float32Array.from(keys), bias: this.memory.bias, hasSlots },
+      unknown: targetIds.includes(UNKNOWN) ? this.target.unknown(written) : [],
+      target: writtenOut(this.target.decode(targetIds), written.parts),
+    };
   }
 
-  /** Stores a correction without pauses. */
-  correct(source: string, target: string): Corrected {
-    return ended(this.correcting(source, target));
+  /** Stores a correction, which later translations follow, as `Translator.correct` of Python does. */
+  correct(source: string, target: string): Correction & { replaced: StoredPair[] } {
+    const correction = ended(this.correcting(source, target));
+    return { ...correction, replaced: this.memory.add(correction.pair) };
   }
 
   private check(sentence: string): void {
-    if ([...sentence].length > LONGEST) throw new Refusal("too-long", String([...sentence].length));
+    if ([...sentence].length > LONGEST_TEXT) throw new Refusal("too-long", String([...sentence].length));
     if (/\p{Surrogate}/u.test(sentence)) throw new Refusal("half-character");
   }
 
@@ -179,7 +188,7 @@ export class Translator {
   private assessed(all: readonly Translation[], terms: Terms): Translation[] {
     for (const each of all) {
       const blank = (text: string, [start, end]: Span): string => text.slice(0, start) + "\n".repeat(end - start) + text.slice(end);
-      const used = usedPlaces(terms, each.source, each.target, this.target.forms);
+      const used = usedSpans(terms, each.source, each.target, this.target.forms);
       const texts = used.reduce<[string, string]>(([source, target], [read, written]) => [blank(source, read), blank(target, written)], [each.source, each.target]);
       const [lost, invented] = this.slots.wrong(...texts);
       Object.assign(each, { lost, invented });
@@ -210,27 +219,33 @@ export class Translator {
       found.push({ ...again, unusedTerms: line.unused });
     }
     const rank = (each: Translation): number[] => [
-      Number(each.repeated), Number(!each.finished), Number(this.slots.wrong(each.source, each.target)[0].length > 0), -penalised(each.score, each.targetTokens.length + 1, this.network.penalty),
+      Number(each.repeated), Number(!each.finished), Number(this.slots.wrong(each.source, each.target)[0].length > 0), -normalised(each.score, each.targetTokens.length + 1, this.network.penalty),
     ];
     const ranks = new Map(found.map((each) => [each, rank(each)]));
     return found.sort((one, other) => ranks.get(one)!.map((value, k) => value - ranks.get(other)![k]!).find(Boolean) ?? 0);
   }
 
-  /** The tokens of a source and of a given target, its steps and its log-probability. */
-  private *written(source: string, target: string, pins: Chosen["pins"] = NOTHING.pins) {
+  /**
+   * The tokens of a source and of a given target, its steps and its log-probability.
+   * @param pins of another target with the tokens `before`; they stay up to the first step with another token
+   */
+  private *written(source: string, target: string, pins: Chosen["pins"] = NOTHING.pins, before: readonly number[] = []) {
     const masks = this.slots.mask(source, target);
     const [read, { ids, pieces }] = [this.source.encode(masks[0]), this.target.encode(masks[1])];
+    const changed = ids.findIndex((id, step) => id !== before[step]);
+    if (changed >= 0) pins = new Map([...pins].filter(([step]) => step <= changed));
     const steps = yield* showing(forced(this.network, yield* this.reading(read.ids), ids, pins), () => () => target);
     const total = scored(this.network, this.memory.states, steps).reduce((sum, scores, k) => sum + gainOf(this.network, scores, ids[k] ?? END), 0);
     return { read, masks, ids, pieces, steps, total };
   }
 
-  /** A translation with another target. */
-  private *rewritten(source: string, target: string, { pins }: Chosen, { finished, repeated, unknown }: Translation): Generator<() => string, Translation> {
-    const { read, masks: [{ parts }, { parts: slots }], ids, pieces, steps, total } = yield* this.written(source, target, pins);
+  /** A translation with another target, without the shares of stored pairs. */
+  private *rewritten(source: string, target: string, { pins }: Chosen, { ids: before, finished, repeated, unknown }: Translation): Generator<() => string, Translation> {
+    const { read, masks: [{ parts }, { parts: slots }], ids, pieces, steps, total } = yield* this.written(source, target, pins, before);
     const encoded = { ...read, slots, copy: null, unknown, pieces: read.pieces.map((piece) => restored(piece, parts)) };
-    const targetTokens = pieces.map((piece) => restored(piece, slots));
-    return { ...this.translation(source, encoded, { ids, total, finished, repeated, steps }), target, targetTokens, texts: [source, target] };
+    const translation = this.translation(source, encoded, { ids, total, finished, repeated, steps });
+    const withoutSources = translation.steps.map((step) => Object.create(step, { sources: { value: [] } }) as Opened);
+    return { ...translation, steps: withoutSources, target, targetTokens: pieces.map((piece) => restored(piece, slots)), texts: [source, target] };
   }
 
   private *marked(sentence: string, options: Options, entities: Entities): Generator<() => string, Translation[]> {
@@ -268,7 +283,7 @@ export class Translator {
   private *tagging(root: Tagged, source: string, target: string, terms: Terms): Generator<() => string, string> {
     if (!root.inside.length) return escaped(target);
     const [weights, read, written] = [yield* this.weighing(source, target), unitsOf(source), unitsOf(target)];
-    for (const used of usedPlaces(terms, source, target, this.target.forms)) {
+    for (const used of usedSpans(terms, source, target, this.target.forms)) {
       // Attention does not know where words that the model did not choose come from.
       const [columns, rows] = [read, written].map(({ spans }, side) => [...spans.keys()].filter((k) => spans[k]![0] < used[side]![1] && used[side]![0] < spans[k]![1]));
       for (const row of rows!) weights[row] = read.spans.map((_, k) => (columns!.includes(k) ? 1 / columns!.length : 0));

@@ -1,5 +1,5 @@
 /** The state of the page as the fragment of its address, so that a link restores it. */
-import { LONGEST } from "../decoder/translator";
+import { LONGEST_TEXT } from "../decoder/lines";
 import type { Steering } from "./steering";
 import type { Kept } from "./sentences";
 import { LANGUAGES, type Language } from "./strings";
@@ -41,7 +41,7 @@ export function written(view: View, rooms = LIVING): string {
     const { sentence, spot: { target, source } } = view.kept;
     parts.set("s", `${sentence}${target === null ? "" : `.t${target + 1}`}${source === null ? "" : `.s${source + 1}`}`);
   }
-  if (view.text && view.text.length <= LONGEST) parts.set("text", view.text); // longer texts are refused
+  if (view.text && view.text.length <= LONGEST_TEXT) parts.set("text", view.text); // longer texts are refused
   if (view.beam !== 5) parts.set("beam", String(view.beam));
   if (view.best !== 1) parts.set("best", String(view.best));
   if (view.html) parts.set("html", "1");

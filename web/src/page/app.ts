@@ -10,8 +10,7 @@ import { Room } from "./room";
 import type { Packed, Sentence } from "./sentence";
 import { Sentences, sentencesIn } from "./sentences";
 import { LANGUAGES, pair, preferred, speak, spoken, t, type Language, type Phrase } from "./strings";
-
-const CHECKSUM = 12; // letters of base64 with the checksum and the size of a gzipped model
+import { UserPairs } from "./user_pairs";
 
 export interface Start {
   /** The heading; empty: the languages. */
@@ -36,6 +35,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
   if (!location.hash && start.examples[0]) view = { ...view, text: start.examples[0] };
   let ours = ""; // the fragment this page wrote itself, to be ignored when it changes
   let translator: Translator | null = null;
+  let pairs: UserPairs | null = null;
   let trouble: Refusal | null = null;
   const systems = navigator.languages ?? [navigator.language];
 
@@ -95,8 +95,8 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
       return new Sentences(start.sentences!, view.kept, { kept: (kept) => note({ kept }), translate: start.model === null ? null : translate }).element;
     }
     if (trouble) return h("main", { id: "room" }, h("p", { class: "card trouble", role: "alert" }, t(trouble.reason, trouble.detail)));
-    if (!translator) return h("main", { id: "room" }, h("p", { class: "card quiet", role: "status" }, t("loading")));
-    return new Room(translator, view, start.examples, { changed: note, linked: true, kept: `dikkat ${start.model!.trim().slice(-CHECKSUM)}` }).element;
+    if (!translator || !pairs) return h("main", { id: "room" }, h("p", { class: "card quiet", role: "status" }, t("loading")));
+    return new Room(translator, pairs, view, start.examples, { changed: note, linked: true }).element;
   };
 
   window.addEventListener("hashchange", () => {
@@ -110,6 +110,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
   try {
     if (!start.model.trim()) throw new Refusal("no-model", "0");
     translator = await Translator.unpack(start.model);
+    pairs = new UserPairs(translator, `dikkat ${translator.checksum}`);
   } catch (error) {
     trouble = error instanceof Refusal ? error : new Refusal("damaged", String(error));
   }

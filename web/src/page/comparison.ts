@@ -1,10 +1,9 @@
 /** Room of two models, or the epochs of a training, that translate the same sentences side by side. */
 import { unitsOf } from "../decoder/alignment";
-import { isNowhere, type Aligned, type Picture, type Spot } from "../pictures/aligned";
-import { links } from "../pictures/links";
+import { isNowhere, type Spot } from "../pictures/aligned";
 import { said } from "../pictures/map";
-import { h, whenNear } from "./dom";
-import { DRAWN, framed, tiled } from "./frame";
+import { drawNear, h } from "./dom";
+import { pictured } from "./frame";
 import { unpack, type Packed } from "./sentence";
 import { t } from "./strings";
 
@@ -29,16 +28,13 @@ export function withDifferences(text: string, other: string): (HTMLElement | str
     }
   }
   const parts: (HTMLElement | string)[] = [];
-  let [i, j, end] = [0, 0, 0];
-  while (i < words.length) {
-    const [start, stop] = spans[i]!;
+  let end = 0;
+  for (let [i, j] = [0, 0]; i < words.length; ) {
     if (words[i] === others[j]) [i, j] = [i + 1, j + 1];
-    else if (j < others.length && lengths[i]![j + 1]! >= lengths[i + 1]![j]!) {
-      j++;
-      continue;
-    } else {
-      parts.push(text.slice(end, start), h("mark", {}, words[i++]!));
-      end = stop;
+    else if (j < others.length && lengths[i]![j + 1]! >= lengths[i + 1]![j]!) j++;
+    else {
+      parts.push(text.slice(end, spans[i]![0]), h("mark", {}, words[i]!));
+      end = spans[i++]![1];
     }
   }
   return [...parts, text.slice(end)];
@@ -47,97 +43,75 @@ export function withDifferences(text: string, other: string): (HTMLElement | str
 /** A sentence with its translations by both sides. */
 class Card {
   readonly element: HTMLElement;
-  private readonly columns: readonly HTMLElement[];
-  private readonly pictures: (Pick<Picture, "stress"> | null)[] = [null, null];
-  private readonly drawn: (Version | null)[] = [null, null];
+  private readonly columns = [h("div"), h("div")] as const;
+  private drawn: readonly Version[] = [];
   private width = 0;
 
   constructor(
-    private readonly given: Comparison["sentences"][number], private readonly number: number,
-    private readonly languages: readonly [string, string], private readonly look: (said: string) => void,
+    private readonly sentence: Comparison["sentences"][number], private readonly number: number,
+    private readonly languages: readonly [string, string], private readonly look: (text: string) => void,
   ) {
-    this.columns = [0, 1].map(() => h("div"));
     this.element = h("article", { class: "card sentence", "aria-label": t("sentence", number) },
-      h("p", { class: "source", dir: "auto", lang: languages[0] }, given.source), h("div", { class: "sides" }, ...this.columns));
+      h("p", { class: "source", dir: "auto", lang: languages[0] }, sentence.source), h("div", { class: "sides" }, ...this.columns));
   }
 
-  versions(chosen: readonly number[]): readonly Version[] {
-    return chosen.map((version, side) => this.given.versions[side]![version]!);
+  /** The translations of the selected versions. */
+  versions(selected: readonly number[]): Version[] {
+    return selected.map((version, side) => this.sentence.versions[side]![version]!);
   }
 
-  show(chosen: readonly number[], names: readonly string[]): void {
-    const versions = this.versions(chosen);
-    const width = this.columns[0]!.clientWidth;
-    versions.forEach((version, side) => {
-      const column = this.columns[side]!;
-      const target = h("p", { class: "target", dir: "auto", lang: this.languages[1] }, ...withDifferences(version[3], versions[1 - side]![3]));
-      if (this.drawn[side] === version && this.width === width) {
-        column.querySelector(".target")!.replaceWith(target);
-      } else {
-        const aligned = unpack([version[0], version[1], version[2]], this.languages);
-        const { tools, body } = this.picture(aligned, side, width);
-        column.replaceChildren(h("header", {}, h("h3", { dir: "auto" }, names[side]!), tools && h("div", { class: "tools" }, tools)), target, body ?? "");
-      }
+  show(selected: readonly number[], names: readonly string[]): void {
+    const versions = this.versions(selected), width = this.columns[0].clientWidth;
+    this.columns.forEach((column, side) => {
+      const [version, other] = [versions[side]!, versions[1 - side]!];
+      const target = h("p", { class: "target", dir: "auto", lang: this.languages[1] }, ...withDifferences(version[3], other[3]));
+      if (this.drawn[side] === version && this.width === width) return column.querySelector(".target")!.replaceWith(target);
+      const { tools, body } = this.draw(version, side, width);
+      column.replaceChildren(h("header", {}, h("h3", { dir: "auto" }, names[side]!), tools ? h("div", { class: "tools" }, tools) : null), target, body ?? "");
     });
-    [this.drawn[0], this.drawn[1]] = [versions[0]!, versions[1]!];
-    this.width = width;
+    [this.drawn, this.width] = [versions, width];
   }
 
-  private picture(aligned: Aligned, side: number, width: number): { tools: HTMLElement | null; body: HTMLElement | null } {
+  private draw([source, target, weights]: Version, side: number, width: number): Partial<ReturnType<typeof pictured>> {
+    const aligned = unpack([source, target, weights], this.languages);
+    if (!target.length) return {};
     const look = (spot: Spot): void => {
-      this.pictures[side]!.stress(spot, null);
+      drawn.picture.stress(spot, null);
       this.look(isNowhere(spot) ? "" : said(aligned, spot));
     };
-    if (!aligned.target.length) return { tools: null, body: null };
-    if (aligned.target.length * aligned.source.length > DRAWN) {
-      const tiles = tiled(aligned, (target, source) => look({ target, source }));
-      this.pictures[side] = { stress: (spot) => tiles.stress(spot.target, spot.source) };
-      return { tools: null, body: tiles.element };
-    }
-    const picture = links(aligned, width, { look, open: look });
-    this.pictures[side] = picture;
-    return framed(picture, aligned, `dikkat-${this.number}-${side + 1}`);
+    const drawn = pictured(aligned, width, { look, open: look }, `dikkat-${this.number}-${side + 1}`);
+    return drawn;
   }
 }
 
 export function comparisonRoom({ sides, languages, sentences }: Comparison): HTMLElement {
-  const chosen = sides.map(() => 0);
-  const names = (): string[] => sides.map(({ name, epochs }, side) => (epochs.length ? `${name} · ${t("epoch", epochs[chosen[side]!]!)}` : name));
+  const selected = sides.map(() => 0);
+  const epochOf = (side: number): string => t("epoch", sides[side]!.epochs[selected[side]!]!);
+  const names = (): string[] => sides.map(({ name, epochs }, side) => (epochs.length ? `${name} · ${epochOf(side)}` : name));
   const readout = h("p", { class: "readout", role: "status" });
   const count = h("p", { class: "quiet", id: "differing", role: "status" });
-  const cards = sentences.map((given, k) => new Card(given, k + 1, languages, (text) => (readout.textContent = text)));
-  const near = new Set<Card>();
-  const draw = (): void => {
-    for (const card of near) card.show(chosen, names());
-    const differing = cards.filter((card) => new Set(card.versions(chosen).map((version) => version[3])).size > 1).length;
-    count.textContent = t("differing", differing, cards.length);
-  };
+  const cards = sentences.map((sentence, k) => new Card(sentence, k + 1, languages, (text) => (readout.textContent = text)));
   const sliders = sides.map(({ name, epochs }, side) => {
     if (!epochs.length) return null;
     const label = h("span", {});
-    const slider = h("input", { type: "range", id: `epoch-${side}`, min: 0, max: epochs.length - 1, value: 0, "aria-label": name, input: () => {
-      chosen[side] = Number(slider.value);
-      label.textContent = t("epoch", epochs[chosen[side]!]!);
+    const slider = h("input", { type: "range", id: `epoch-${side}`, min: 0, max: epochs.length - 1, value: 0, "aria-label": name, input: () => select(Number(slider.value)) });
+    const select = (version: number): void => {
+      selected[side] = version;
+      label.textContent = epochOf(side);
       slider.setAttribute("aria-valuetext", label.textContent);
-      draw();
-    } });
-    label.textContent = t("epoch", epochs[0]!);
-    slider.setAttribute("aria-valuetext", label.textContent);
-    return h("label", {}, label, slider);
+      for (const card of near) card.show(selected, names());
+      countDifferences();
+    };
+    return { element: h("label", {}, label, slider), select };
   });
-  const room = h("main", { id: "room" }, h("div", { class: "finder" }, ...sliders, count),
+  const countDifferences = (): void => {
+    const differing = cards.filter((card) => new Set(card.versions(selected).map((version) => version[3])).size > 1).length;
+    count.textContent = t("differing", differing, cards.length);
+  };
+  const room = h("main", { id: "room" }, h("div", { class: "finder" }, ...sliders.map((slider) => slider && slider.element), count),
     h("p", { class: "help" }, t(sliders.some(Boolean) ? "epochs-help" : "differing-help")), ...cards.map((card) => card.element), readout);
-  draw();
-  let width = 0;
-  new ResizeObserver(() => {
-    if (!room.clientWidth || room.clientWidth === width) return;
-    const first = !width;
-    width = room.clientWidth;
-    if (first) for (const card of cards) whenNear(card.element, () => {
-      near.add(card);
-      card.show(chosen, names());
-    });
-    else draw();
-  }).observe(room);
+  const near = drawNear(room, cards, (card) => card.show(selected, names()));
+  for (const slider of sliders) slider?.select(0);
+  countDifferences();
   return room;
 }

@@ -30,14 +30,36 @@ export function s<K extends keyof SVGElementTagNameMap>(
   return filled(document.createElementNS(SVG, name), attributes, children);
 }
 
+const NEAR = "800px 0px"; // around the window
+
 /** Acts once, when an element comes near the window. */
 export function whenNear(element: Element, act: () => void): void {
   const near = new IntersectionObserver((entries) => {
     if (!entries.some(({ isIntersecting }) => isIntersecting)) return;
     near.disconnect();
     act();
-  }, { rootMargin: "800px 0px" });
+  }, { rootMargin: NEAR });
   near.observe(element);
+}
+
+/** Draws the cards that come near the window, and those near it again when their room has another width. Returns the cards near it. */
+export function drawNear<Card extends { readonly element: Element }>(room: HTMLElement, cards: readonly Card[], draw: (card: Card) => void): ReadonlySet<Card> {
+  const [near, byElement] = [new Set<Card>(), new Map<Element, Card>(cards.map((card) => [card.element, card]))];
+  const observer = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const card = byElement.get(target)!;
+      if (!isIntersecting) near.delete(card);
+      else if (!near.has(card)) draw((near.add(card), card));
+    }
+  }, { rootMargin: NEAR });
+  let width = 0;
+  new ResizeObserver(() => {
+    if (!room.clientWidth || room.clientWidth === width) return;
+    if (width) for (const card of near) draw(card);
+    else for (const { element } of cards) observer.observe(element);
+    width = room.clientWidth;
+  }).observe(room);
+  return near;
 }
 
 /** A button that opens a list of others; it closes after one of them, with Escape, or when the focus leaves. */

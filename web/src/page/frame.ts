@@ -1,5 +1,6 @@
 /** Frames of alignment pictures: a menu of table, SVG, PNG and PDF; tile maps for long texts. */
-import type { Aligned, Picture } from "../pictures/aligned";
+import type { Aligned, Listeners, Picture } from "../pictures/aligned";
+import { links } from "../pictures/links";
 import { table } from "../pictures/table";
 import { TileMap } from "../pictures/tiles/tilemap";
 import { h, menu, visible } from "./dom";
@@ -34,6 +35,16 @@ export function framed(picture: Picture, given: Aligned, name: string): Framed {
       h("button", { type: "button", class: "plain", click: () => printAlone(picture.element) }, "PDF")),
     body: h("div", {}, drawn, twin),
   };
+}
+
+/** The links of an alignment with their menu; a tile map without a menu if there are too many cells. */
+export function pictured(given: Aligned, width: number, listeners: Listeners, name: string): { picture: Pick<Picture, "stress">; tools: HTMLElement | null; body: HTMLElement } {
+  if (given.target.length * given.source.length > DRAWN) {
+    const tiles = tiled(given, (target, source) => listeners.open({ target, source }));
+    return { picture: { stress: (spot) => tiles.stress(spot.target, spot.source) }, tools: null, body: tiles.element };
+  }
+  const picture = links(given, width, listeners);
+  return { picture, ...framed(picture, given, name) };
 }
 
 const tableOf = ({ source, target, weights }: Aligned): HTMLElement =>

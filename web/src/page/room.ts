@@ -1,8 +1,9 @@
 /** The translator's room: the text field, translations with their pictures, and steering. */
-import { flagsOf } from "../decoder/doubts";
+import { flagsOf } from "../decoder/confidence";
 import { Refusal } from "../decoder/refusal";
 import { normalised } from "../decoder/search";
-import { LONGEST, type Translation, type Translator } from "../decoder/translator";
+import { LONGEST_TEXT } from "../decoder/lines";
+import type { Translation, Translator } from "../decoder/translator";
 import { isSame, NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
 import { links } from "../pictures/links";
 import { map, said } from "../pictures/map";
@@ -10,17 +11,18 @@ import type { TileMap } from "../pictures/tiles/tilemap";
 import { BEAMS, BESTS, type View } from "./address";
 import { activeIn, h, isolated, marked, numbered, tagged, unescaped, visible } from "./dom";
 import { DRAWN, framed, tiled } from "./frame";
-import { Notes } from "./notes";
+import { PairEditor } from "./pair_editor";
+import { paused } from "./pausing";
 import { saveText } from "./save";
 import { FREE, History, isFree, pick, pin } from "./steering";
 import { StepPanel } from "./step";
 import { number, percent, t, type Phrase } from "./strings";
+import type { UserPairs } from "./user_pairs";
 import { wholeOf, wholes, type Wholes } from "./wholes";
 
 const FIRST = 80; // milliseconds before an unfinished translation is shown: most searches end earlier
-const SLICE = 24; // milliseconds of search between two turns of the browser's event loop
 const WAIT = 90; // milliseconds after a key before a search begins
-const HELD = 4 * LONGEST; // letters that the field takes in
+const HELD = 4 * LONGEST_TEXT; // letters that the field takes in
 const LOW = 0.5; // confidence below which it has another colour
 const FOLLOWED = 0.01; // least share of a stored pair that is read out
 const COVERED = 90; // pixels at the window's bottom that the read-out may cover
@@ -32,8 +34,6 @@ export interface RoomListeners {
   readonly changed: (own: Own) => void;
   /** True if the page's address holds the state, so that a link can be copied. */
   readonly linked: boolean;
-  /** The name by which the browser keeps corrections and terms; null: it does not keep them. */
-  readonly kept: string | null;
   /** Called with the translation that is shown, or null. */
   readonly shown?: (translation: Translation | null) => void;
 }
@@ -52,7 +52,7 @@ export class Room {
   private readonly result = h("p", { class: "result", dir: "auto", "aria-live": "polite" });
   private readonly facts = h("p", { class: "facts" });
   private readonly flags = h("ul", { class: "flags quiet", hidden: true });
-  private readonly notes: Notes;
+  private readonly editor: PairEditor;
   private readonly numbers = h("p", { class: "quiet numbers" });
   /** Both texts, at the window's top while the desk is out of sight. */
   private readonly overhead = h("div", { class: "overhead", "aria-hidden": "true", hidden: true });
@@ -74,7 +74,7 @@ export class Room {
   private apart = false; // true while parts of words are drawn by themselves
   private away = false; // true while the desk is out of sight
 
-  constructor(private readonly translator: Translator, view: Own, examples: readonly string[], private readonly listeners: RoomListeners) {
+  constructor(private readonly translator: Translator, private readonly pairs: UserPairs, view: Own, examples: readonly string[], private readonly listeners: RoomListeners) {
     this.own = view;
     this.history.clear(view.chosen);
     this.text = h("textarea", {
@@ -104,14 +104,15 @@ export class Room {
           void this.run();
         },
       }, ...values.map((value) => h("option", { value, selected: value === this.own[name] }, say(value)))));
-    this.notes = new Notes(translator, listeners.kept, { changed: () => void this.run(), corrected: () => this.history.clear(), shown: () => this.best ?? null });
+    this.editor = new PairEditor(pairs, translator.network.attends, { corrected: () => this.history.clear(), shown: () => this.best ?? null });
+    pairs.changed = () => void this.run();
     const desk = h("section", { class: "card desk" },
       h("div", { class: "half" },
         h("label", { for: "text", class: "title" }, t("source")), this.text,
         examples.length ? h("p", { class: "examples" }, h("span", { class: "quiet" }, t("examples")), ...examples.map((each) =>
           h("button", { type: "button", class: "chip", dir: "auto", click: () => this.use(each) }, visible(each)))) : null),
-      h("div", { class: "half" }, h("h2", { class: "title" }, t("target")), this.result, this.others, this.trouble, this.flags, this.notes.said, this.notes.form,
-        h("div", { class: "tools below" }, this.facts, this.notes.button)),
+      h("div", { class: "half" }, h("h2", { class: "title" }, t("target")), this.result, this.others, this.trouble, this.flags, this.editor.status, this.editor.form,
+        h("div", { class: "tools below" }, this.facts, this.editor.button)),
       h("details", { class: "more" }, h("summary", {}, t("more")),
         h("div", { class: "tools" },
           choose("alternatives", BESTS, "best", (best) => (best === 1 ? t("the-best") : t("n-best", best))),
@@ -133,7 +134,7 @@ export class Room {
           h("button", { type: "button", class: "plain", click: () => this.saveJson() }, t("save-json")),
           listeners.linked && h("button", { type: "button", class: "plain", click: (event: Event) => void this.copyLink(event.currentTarget as HTMLElement) }, t("link"))),
         this.numbers),
-      ...this.notes.lists);
+      ...this.editor.lists);
     this.element.append(this.overhead, desk, this.changes, this.beginning, this.pictures);
     new IntersectionObserver((entries) => {
       const { isIntersecting, boundingClientRect } = entries.at(-1)!;
@@ -145,7 +146,6 @@ export class Room {
       if (room && room !== this.room) this.draw();
     }).observe(this.pictures);
     void this.run();
-    void this.notes.apply();
   }
 
   private get best(): Translation {
@@ -182,20 +182,15 @@ export class Room {
     if (!live) this.listeners.changed(this.own);
     this.complain("");
     this.panel.refuse("");
-    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), chosen, terms: this.notes.terms };
+    const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), chosen, terms: this.pairs.lists.terms };
     const started = performance.now();
     try {
-      const going = this.translator.translating(this.own.text, options, this.own.html ? unescaped : null);
-      let found = going.next();
-      for (let since = started + FIRST - SLICE; !found.done; found = going.next()) {
-        if (performance.now() - since < SLICE) continue;
-        this.result.textContent = found.value();
+      const found = await paused(this.translator.translating(this.own.text, options, this.own.html ? unescaped : null), () => mine !== this.turn, (text) => {
+        this.result.textContent = text();
         this.result.classList.add("forming");
-        await new Promise((resolve) => setTimeout(resolve));
-        if (mine !== this.turn) return;
-        since = performance.now();
-      }
-      this.found = found.value;
+      }, FIRST);
+      if (!found) return;
+      this.found = found;
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       const steered = !isFree(chosen);
@@ -239,7 +234,7 @@ export class Room {
     this.facts.textContent = found.length ? [sure, best > beam && t("few", beam)].filter(Boolean).join(" · ") : "";
     this.facts.classList.toggle("low", !!found.length && (this.best.confidence ?? 1) < LOW);
     this.showFlags();
-    this.notes.update();
+    this.editor.update();
     this.numbers.textContent = [
       found.length && `${t("score")} ${number(this.best.score)}`, t(this.translator.confidence ? "confidence-is" : "ranked"), milliseconds !== null && t("speed", Math.round(milliseconds)),
     ].filter(Boolean).join(" · ");
@@ -259,15 +254,12 @@ export class Room {
     return confidence === null ? ["sure", percent(sureness(this.best), digits)] : ["confidence", percent(confidence, digits)];
   }
 
-  /** The reasons to check the translation, but for those that stand in place of its confidence. */
+  /** Shows the reasons with words to check the translation; the other ones are shown in place of its confidence. */
   private showFlags(): void {
-    const { unknown = [] } = this.best ?? {};
-    const flags = this.found.length ? flagsOf(this.best) : {};
-    const items = ([["not-learnt", unknown], ...(["lost-numbers", "lost-placeholders", "invented-numbers", "unused-terms"] as const).map((name) => [`flag-${name}`, flags[name.replace("-", " ")] ?? []])] as [Phrase, readonly string[]][])
-      .filter(([, words]) => words.length);
-    this.flags.hidden = !items.length;
-    this.flags.replaceChildren(...items.map(([phrase, words]) => h("li", {}, t(phrase),
-      ...[...new Set(words)].flatMap((word) => [" ", h("u", { title: phrase === "not-learnt" ? t("a-guess") : null, dir: "auto" }, visible(shortened(word)))]))));
+    const flags = this.found.length ? [...flagsOf(this.best)].filter(([, words]) => words.length) : [];
+    this.flags.hidden = !flags.length;
+    this.flags.replaceChildren(...flags.map(([flag, words]) => h("li", {}, t(flag),
+      ...[...new Set(words)].flatMap((word) => [" ", h("u", { title: flag === "unknown words" ? t("a-guess") : null, dir: "auto" }, visible(shortened(word)))]))));
   }
 
   /** The text of a translation, with what the reader's changes made of it in <mark>. */
@@ -457,7 +449,7 @@ export class Room {
         weights: [...now.pins].flatMap(([step, each]) => [...each].map(([place, weight]) => ({ step, place, weight }))),
       },
       translations: this.found.map((each) => ({
-        target: each.target, score: each.score, finished: each.finished, repeated: each.repeated, unknown: each.unknown, confidence: each.confidence, flags: Object.keys(flagsOf(each)),
+        target: each.target, score: each.score, finished: each.finished, repeated: each.repeated, unknown: each.unknown, confidence: each.confidence, flags: [...flagsOf(each).keys()],
         lost: each.lost, invented: each.invented, unused_terms: each.unusedTerms, source_tokens: each.sourceTokens, target_tokens: each.targetTokens.filter(Boolean),
         weights: each.ids.flatMap((_, k) => (each.targetTokens[k] ? [[...each.steps[k]!.weights]] : [])),
       })),

@@ -1,9 +1,8 @@
 /** Card of a stored translation: its texts, with pictures drawn on demand. */
 import { NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
-import { links } from "../pictures/links";
 import { map, said } from "../pictures/map";
 import { h } from "./dom";
-import { DRAWN, framed, tiled } from "./frame";
+import { DRAWN, framed, pictured } from "./frame";
 import { t } from "./strings";
 
 /**
@@ -57,24 +56,21 @@ export class SentenceCard {
 
   /** @param room width for the pictures, in pixels */
   draw(room: number): void {
+    if (room === this.room) return;
     this.room = room;
-    const given = this.aligned;
-    const cells = given.source.length * given.target.length;
+    const cells = this.aligned.source.length * this.aligned.target.length;
     if (cells > DRAWN && this.drawn.length) return; // a tile map resizes by itself and keeps its zoom
     const open = this.listeners.translate;
     const buttons: HTMLElement[] = open ? [h("button", { type: "button", class: "plain", click: open }, t("open"))] : [];
-    this.drawn = [];
-    if (cells > DRAWN) {
-      const tiles = tiled(given, (target, source) => this.listeners.keep({ target, source }));
-      this.drawn = [{ stress: (spot) => tiles.stress(spot.target, spot.source) }];
-      this.pictures.replaceChildren(tiles.element);
-    } else if (cells) {
-      const first = links(given, room, this.picked);
-      const { tools, body } = framed(first, given, `dikkat-${this.number}-links`);
-      this.drawn = [first];
-      buttons.push(tools);
-      this.pictures.replaceChildren(body, this.details);
-      this.drawMap();
+    if (cells) {
+      const { picture, tools, body } = pictured(this.aligned, room, this.picked, `dikkat-${this.number}-links`);
+      this.drawn = [picture];
+      this.pictures.replaceChildren(body);
+      if (tools) {
+        buttons.push(tools);
+        this.pictures.append(this.details);
+        this.drawMap();
+      }
     }
     this.tools.replaceChildren(...buttons);
     this.stress(NOWHERE);

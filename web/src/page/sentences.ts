@@ -1,6 +1,6 @@
 /** Room of stored translations: a searchable list whose pictures are drawn near the window. */
 import { isNowhere, NOWHERE, type Spot } from "../pictures/aligned";
-import { fold, h, whenNear } from "./dom";
+import { drawNear, fold, h } from "./dom";
 import { saveText } from "./save";
 import { SentenceCard, type Packed, type Sentence } from "./sentence";
 import { t } from "./strings";
@@ -29,12 +29,10 @@ export const sentencesIn = (page: Element, packed: readonly Packed[]): Sentence[
 export class Sentences {
   readonly element: HTMLElement;
   private readonly cards: SentenceCard[];
-  private readonly near: SentenceCard[] = [];
   private readonly readout = h("p", { class: "readout", role: "status" });
   private readonly count = h("p", { class: "quiet", id: "count", role: "status" });
   private readonly none = h("p", { class: "quiet", hidden: true }, t("none-found"));
   private folded: readonly string[] | null = null;
-  private room = 0;
 
   constructor(all: readonly Sentence[], private kept: Kept | null, private readonly listeners: SentencesListeners) {
     const { translate } = listeners;
@@ -56,28 +54,14 @@ export class Sentences {
       h("p", { class: "help" }, t("sentences-help")),
       ...this.cards.map((card) => card.element), this.none, this.readout);
     this.find("");
-    this.watch();
+    drawNear(this.element, this.cards, (card) => card.draw(this.inside));
     if (kept && this.cards[kept.sentence - 1]) this.stay(kept);
     else this.kept = null;
   }
 
-  /** Starts drawing sentences as they come near, at the current width. */
-  private watch(): void {
-    new ResizeObserver(() => {
-      const before = this.room;
-      this.room = this.element.clientWidth;
-      if (!this.room || this.room === before) return;
-      if (before) for (const card of this.near) card.draw(this.inside);
-      else for (const card of this.cards) whenNear(card.element, () => {
-        this.near.push(card);
-        card.draw(this.inside);
-      });
-    }).observe(this.element);
-  }
-
   private get inside(): number {
     const style = this.cards[0] && getComputedStyle(this.cards[0].element);
-    return Math.max(220, this.room - 2 * (style ? Number.parseFloat(style.paddingLeft) || 0 : 0) - 2);
+    return Math.max(220, this.element.clientWidth - 2 * (style ? Number.parseFloat(style.paddingLeft) || 0 : 0) - 2);
   }
 
   // --- looking

@@ -6,6 +6,7 @@ import { read, written } from "../page/address";
 import { backgroundOf, h, writeAs } from "../page/dom";
 import { Room } from "../page/room";
 import { preferred, speak, t } from "../page/strings";
+import { UserPairs } from "../page/user_pairs";
 import { maps, type Panel } from "../pictures/tiles/panels";
 
 /** State shared with Python; the names are those of `dikkat.show.notebook`. */
@@ -64,8 +65,8 @@ function translate(model: Model, place: HTMLElement): Cleanup {
   let text = model.get("text");
   const address = read(model.get("address"));
   const own = address.text === text ? address : read(""); // changes belong to one sentence
-  const room = new Room(translator, { ...own, text }, model.get("examples"), {
-    linked: false, kept: null,
+  const room = new Room(translator, new UserPairs(translator, null), { ...own, text }, model.get("examples"), {
+    linked: false,
     changed: (own) => {
       text = own.text;
       model.set("text", text);

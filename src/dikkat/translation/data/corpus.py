@@ -7,7 +7,8 @@ import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -26,6 +27,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _LONGEST_LINE = 4 * MAX_CHARACTERS + 2  # bytes: at most four per character in UTF-8, and the line end
 _HEAD_LINES = 10_000  # lines of a table that show its delimiter and whether its cells are quoted
 _QUOTED_TABLE = regex.compile(r'(?:(?:"(?:[^"]|"")*+"|[^"\t\n]*+)[\t\n])*+')
+_NEEDS_QUOTES = regex.compile(r'["\t]|^[ \f\v\ufeff]|[ \f\v]$')
+_LINE_BREAK = regex.compile(r"[\r\n]")
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 
 COLUMN_NAME = regex.compile(
@@ -180,17 +183,20 @@ class TsvCorpus(StoredCorpus):
     @property
     def languages(self) -> tuple[str, str] | None:
         """The languages in the names of the selected columns, or else in the first row; None if there are none."""
-        _, rows = _read_rows(self.path)
-        source, target = self._columns or _header(next(rows, (0, []))[1]) or ["source", "target"]
+        _, rows = self._rows()
+        source, target = self._columns or find_header(next(rows, (0, []))[1]) or ["source", "target"]
         is_generic = any(label and not label["language"] for label in map(COLUMN_NAME.fullmatch, (source, target)))
         return None if is_generic else (source, target)
 
     def _pairs(self) -> Iterator[Pair]:
         return (pair for _, pair in self.numbered_pairs())
 
+    def _rows(self) -> tuple[str, Iterator[tuple[int, list[str]]]]:
+        return read_rows(partial(read_lines, self.path), self.path)
+
     def numbered_pairs(self) -> Iterator[tuple[int, Pair]]:
         """Yield the pairs with the numbers of their lines, from 1."""
-        delimiter, rows = _read_rows(self.path)
+        delimiter, rows = self._rows()
         source, target = 0, 1
         for index, (number, row) in enumerate(rows):
             where = f"{self.path}, line {number}"
@@ -198,11 +204,10 @@ class TsvCorpus(StoredCorpus):
                 if missing := [name for name in self._columns if name not in row]:
                     raise CorpusError(f"{where}: column {missing[0]!r} is missing; expected one of {', '.join(row)}")
                 source, target = map(row.index, self._columns)
-            elif index == 0 and (header := _header(row)):
+            elif index == 0 and (header := find_header(row)):
                 if not self._has_warned:
                     self._has_warned = True
-                    message = f"{where}: skipped the column names {' and '.join(map(repr, header))}"
-                    warnings.warn(message, UserWarning, stacklevel=2)
+                    warnings.warn(skipped_header(header, where), UserWarning, stacklevel=2)
             elif len(row) <= max(source, target):
                 raise CorpusError(
                     f"{where}: got {_shortened(row[-1])}, which has no {delimiter}; expected a source sentence, a "
@@ -219,13 +224,16 @@ class TsvCorpus(StoredCorpus):
         return " ".join(["tsv", file_state(self.path), *self._columns])
 
 
-def _read_rows(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
-    """Return the name of a table's delimiter, and the line number and cells of each non-empty row."""
-    head = [f"{line}\n" for line in islice(read_lines(path), _HEAD_LINES)]
-    is_csv, text = ".csv" in [suffix.lower() for suffix in path.suffixes], "".join(head)
+def read_rows(read: Callable[[], Iterator[str]], name: str | Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
+    """Return the name of a table's delimiter, and the line number and cells of each non-empty row.
+
+    `read` returns the lines from the first one, and is called twice. Errors call the table `name`.
+    """
+    head = [f"{line}\n" for line in islice(read(), _HEAD_LINES)]
+    is_csv, text = ".csv" in [suffix.lower() for suffix in Path(name).suffixes], "".join(head)
     delimiter = max(_DELIMITERS, key=lambda mark: _count_like_rows(head, mark)) if is_csv else "\t"
     is_quoted = is_csv or ('"' in text and _QUOTED_TABLE.fullmatch(text, partial=True))
-    lines = read_lines(path)
+    lines = read()
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         if not is_quoted:
@@ -235,9 +243,25 @@ def _read_rows(path: Path) -> tuple[str, Iterator[tuple[int, list[str]]]]:
         try:
             yield from ((reader.line_num, [cell.replace("\n", " ") for cell in row]) for row in reader if row)
         except csv.Error as error:
-            raise CorpusError(f"{path}, line {reader.line_num}: a quotation mark is not closed ({error})") from error
+            raise CorpusError(f"{name}, line {reader.line_num}: a quotation mark is not closed ({error})") from error
 
     return _DELIMITERS[delimiter], rows()
+
+
+def format_rows(pairs: Sequence[Pair]) -> Iterator[str]:
+    r"""Yield the lines of a table from which `TsvCorpus` reads the pairs, with line breaks as spaces.
+
+    Example:
+        >>> list(format_rows([("Go.", "Va !"), ('"Go!"', "Va !")]))
+        ['"Go."\t"Va !"', '"\"\"Go!\"\""\t"Va !"']
+    """
+    rows = [[_LINE_BREAK.sub(" ", cell) for cell in pair] for pair in pairs]
+    if rows and find_header(rows[0]):  # without names, this pair would be read as names
+        yield "source\ttarget"
+    if any(_NEEDS_QUOTES.search(cell) for row in rows for cell in row):
+        # Quotes in all rows: then any selection of the lines is read with quotes.
+        rows = [['"' + cell.replace('"', '""') + '"' for cell in row] for row in rows]
+    yield from map("\t".join, rows)
 
 
 def _count_like_rows(lines: Sequence[str], delimiter: str) -> int:
@@ -248,9 +272,15 @@ def _count_like_rows(lines: Sequence[str], delimiter: str) -> int:
     return max(widths.values(), default=0)
 
 
-def _header(row: Sequence[str]) -> list[str] | None:
+def find_header(row: Sequence[str]) -> list[str] | None:
+    """Return the names of the first two columns if a table's first row has names, such as English and French."""
     names = [cell.strip() for cell in row[:2]]
     return names if len(set(names)) == 2 and all(map(COLUMN_NAME.fullmatch, names)) else None
+
+
+def skipped_header(header: Sequence[str], where: str) -> str:
+    """Return the warning about a first row that has names."""
+    return f"{where}: skipped the column names {' and '.join(map(repr, header))}"
 
 
 class AlignedCorpus(StoredCorpus):

@@ -1,7 +1,8 @@
 """Corrections: sentence pairs that a user adds to the memory of a translator."""
 
+import warnings
 from collections.abc import Sequence
-from copy import copy, deepcopy
+from copy import deepcopy
 from dataclasses import replace
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.translation.decoding.options import length_limit
-from dikkat.translation.memory.pair_memory import PairMemory, StoredPair, normalise
+from dikkat.translation.memory.pair_memory import PairMemory, StoredPair
 from dikkat.translation.memory.states import score_projection
 from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.text.slots import Slots
@@ -33,9 +34,26 @@ def correct(
     target: str,
 ) -> list[str]:
     """Store a correction; return messages about a replaced correction, and about parts that cannot be written."""
+    pair, replaced = _store(memory, model, tokenizers, slots, source, target)
+    replacements = [f"replaces the earlier correction {old.target!r} of {old.source!r}" for old in replaced]
+    return replacements + _faults(pair, tokenizers[1], slots)
+
+
+def _store(
+    memory: PairMemory,
+    model: TranslationModel,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    slots: Slots,
+    source: str,
+    target: str,
+) -> tuple[StoredPair, list[StoredPair]]:
+    """Store a correction; return its pair, and the replaced pairs with other translations."""
     if not source.strip() or not target.strip():
         side = "target" if source.strip() else "source"
         raise InputError(f"{side}: got an empty text; expected a sentence and its translation. Leave the pair out")
+    for side, text in (("source", source), ("target", target)):
+        if "\0" in text:  # no table can have it
+            raise InputError(f"{side}: got {text!r:.120}; expected text without NUL characters")
     snapshot, pair = memory.snapshot, StoredPair(source, target, (), (), torch.empty(0, device="cpu"), BIAS)
     pair = _tokenize(pair, tokenizers, slots)
     old = None if snapshot is None else snapshot.find_ids(pair.source_ids)
@@ -48,12 +66,8 @@ def correct(
     if slots.copies(slots.mask(source)[0].text):
         raise InputError(f"source: got {source!r}; expected letters, since a text without letters is always copied")
     projection = memory.projection(lambda: _make_projection(model))
-    keys = compute_keys(model, projection, [(pair.source_ids, pair.target_ids)])[0]
-    return [
-        f"replaces the earlier correction {old.target!r} of {old.source!r}"
-        for old in memory.store(replace(pair, keys=keys))
-        if old.target_ids != pair.target_ids
-    ] + _faults(pair, tokenizers[1], slots)
+    pair = replace(pair, keys=compute_keys(model, projection, [(pair.source_ids, pair.target_ids)])[0])
+    return pair, [old for old in memory.store(pair) if old.target_ids != pair.target_ids]
 
 
 def share_corrections(
@@ -61,19 +75,25 @@ def share_corrections(
 ) -> tuple[PairMemory, ...]:
     """Return a memory for each model of an ensemble, with the corrections of all of them.
 
-    If several models have different corrections of one sentence, the first model's is used.
+    All memories store the same pairs in the same order, the first model's last. Then a search follows all of them. If
+    models have different corrections of one sentence, the first model's is used, and a warning has the number of the
+    unused corrections.
     """
-    targets = dict[str, tuple[str, str]]()
-    for memory, _ in members:
-        for source, target in memory.pairs:
-            targets.setdefault(normalise(source), (source, target))
-    memories = tuple(copy(memory) for memory, _ in members)
-    for memory, (_, model) in zip(memories, members, strict=True):
-        known = memory.pairs
-        for pair in targets.values():
-            if pair not in known:
-                correct(memory, model, tokenizers, slots, *pair)
-    return memories
+    pairs = dict.fromkeys(pair for memory, _ in members for pair in reversed(memory.pairs))
+    shared = tuple(PairMemory() for _ in members)
+    unused = list[StoredPair]()
+    for source, target in reversed(pairs):
+        for memory, (_, model) in zip(shared, members, strict=True):
+            _, replaced = _store(memory, model, tokenizers, slots, source, target)
+            unused += replaced if memory is shared[0] else []
+    if unused:
+        warnings.warn(
+            f"ensemble: {len(unused):,} corrections of later models are not used, since an earlier model has another "
+            f"correction of the sentence: {unused[0].target!r} of {unused[0].source!r}{' …' if unused[1:] else ''}",
+            UserWarning,
+            stacklevel=3,
+        )
+    return shared
 
 
 def pack_memory(memory: PairMemory, model: TranslationModel) -> bytes:

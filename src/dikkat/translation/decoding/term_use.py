@@ -29,6 +29,7 @@ _SHORT = 3  # letters, at most, of words that are not replaced together with a l
 _UNLINKED = 0.2  # weight on a term below which no word is replaced, and the term is inserted
 _LONGEST_FORM = 6  # times the characters of a term, at most, that a form of it has
 _MOST_TERMS = 50  # of a sentence
+_MOST_PLACES = 100  # where a term can be inserted: each is a line to score
 _APOSTROPHES = "'’"
 _ELIDED = regex.compile(r"(\p{L}{1,6})(['’])\Z")
 _MAY_ELIDE = regex.compile(r"(?<!\p{L})(\p{L}{0,5})[aeiou]\s\Z")
@@ -68,7 +69,8 @@ def use_terms(
     """Return the translations of each sentence with the terms of their sources, best first, or in the order of samples.
 
     If a translation has no form of a term, the words that come from the source term are replaced, by the mean of
-    `posteriors` and attention weights. If there are none, the term is inserted. The term's words get the forms of the
+    `posteriors` and attention weights. If there are none, the term is inserted, unless the
+    target is long. The term's words get the forms of the
     target vocabulary that make the line likeliest. The tokens, attention weights and score are those of the new target.
 
     Args:
@@ -188,6 +190,9 @@ def _find_pending(translation: Translation, terms: Terms, forms: Forms, *, is_fi
             line.unused += [occurrence.source for occurrence in missing]
         else:
             line.pending += missing
+    usable = max(0, _MOST_TERMS - len(line.used))
+    line.pending, left_out = line.pending[:usable], line.pending[usable:]
+    line.unused += [occurrence.source for occurrence in left_out]
     return line
 
 
@@ -209,11 +214,14 @@ def _use_next(line: _Line, weights: Tensor, tokenizer: Tokenizer) -> Choice:
     """Use the first pending term of a line."""
     term = line.pending.pop(0)
     text, span = term.target, _find_replaced(line, term, weights)
-    if len(line.target) + _LONGEST_FORM * len(text) > MAX_CHARACTERS or len(line.used) >= _MOST_TERMS:
+    if len(line.target) + _LONGEST_FORM * len(text) > MAX_CHARACTERS:
         line.unused.append(term.source)
         return
     if span is None:
         ends = [0, *(end for _, end in Units.of(line.target).spans)]
+        if len(ends) > _MOST_PLACES:
+            line.unused.append(term.source)
+            return
         end = ends[(yield [_insert(line.target, text, end) for end in ends])]
         start = end + bool(end)
         line.replace((end, end), f" {text}" if end else text + " " * bool(line.target))

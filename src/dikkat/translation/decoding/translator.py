@@ -389,8 +389,9 @@ class Translator(BaseTranslator):
             translators: At least one translator. All have the same tokenizers and slots; other settings may differ.
 
         Returns:
-            An ensemble, with the methods of a translator and the corrections of all translators. If they have
-            different corrections of one sentence, the first translator's is used.
+            An ensemble, with the methods of a translator and copies of the corrections of all translators. Later
+            calls of `correct` of a translator do not change the ensemble. If translators have different corrections of
+            one sentence, the first translator's is used, and a warning has the number of unused corrections.
 
         Raises:
             InputError: Tokenizers or slots differ (the message says whose), or there is no translator.
@@ -527,7 +528,8 @@ class Translator(BaseTranslator):
     def widget(self, text: str = "", *, examples: Sequence[str] = ()) -> "TranslatorWidget":
         """Return the page of `export_html` as a widget for a notebook.
 
-        The int8 model is sent to the browser once and translates there, even without a running kernel.
+        The int8 model is sent to the browser once and translates there, even without a running kernel. The widget
+        contains the texts of the stored corrections. So does a notebook that is saved with its widget state.
 
         Args:
             text: The first text to translate.

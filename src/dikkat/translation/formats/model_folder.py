@@ -3,7 +3,6 @@
 import json
 import os
 import reprlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,18 +150,17 @@ def write_memory(folder: str | Path, memory: PairMemory, sums: Mapping[str, str]
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Let one process of a user at a time check and replace a model folder."""
-    user = os.getuid() if hasattr(os, "getuid") else ""
-    name = f"dikkat-{digest(f'{user} {folder.parent.resolve() / folder.name}'.encode())[:24]}.lock"
+    """Let one process at a time check and replace a model folder."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(Path(tempfile.gettempdir(), name), wait=True):
+        with locked(folder.with_name(f".{folder.name}.lock"), wait=True):
             recover(folder)
             check_replaceable(folder)
             yield
     except OSError as error:
         older = "; the older model is unchanged" if folder.exists() else ""
-        raise OSError(error.errno, f"the model was not saved: {error.strerror}{older}", str(folder)) from error
+        message = f"the model was not saved: {error.strerror} in {folder.parent}{older}"
+        raise OSError(error.errno, message, str(folder)) from error
 
 
 def _memory_files(memory: PairMemory | None, weights: bytes) -> dict[str, bytes]:

@@ -40,6 +40,7 @@ _FEWEST = 256  # pairs of an epoch
 _MOST_COPIES = 2  # of a correction in an epoch
 _MEASURED = 2  # epochs from one measurement to the next: translating takes as long as an epoch
 _GUARD_PAIRS = 500  # old validation pairs whose translations are scored
+_NEW_SHARES = (0.5, 0.25)  # of the last weights in their means with the old weights
 _VALUES: dict[str, Any] = {  # settings that options may change
     "epochs": 10, "schedule": "linear", "warmup_steps": 10, "batch_size": 32, "dropout": 0.1,
     "r_drop": 0.0, "max_minutes": None,
@@ -66,8 +67,10 @@ def continue_training(
 
     Each epoch has all corrections and at least twice as many old pairs, other ones in each epoch. After every second
     epoch, dikkat translates the corrections and up to 500 old validation pairs. The result has the weights with the
-    most right corrections whose BLEU on the old validation pairs is at most 0.3 lower than before. The training ends
-    early if all corrections are right, or after `max_minutes`, which is not inherited from the translator's settings.
+    most right corrections whose BLEU on the old validation pairs is at most 0.3 lower than before. If no weights reach
+    this, dikkat tries the mean of the old and the last weights, and then a mean with a quarter of the last weights
+    (Wortsman and others, "Robust fine-tuning of zero-shot models", 2022, section 3). The training ends early if all
+    corrections are right, or after `max_minutes`, which is not inherited from the translator's settings.
 
     The corrections in the translator's memory are learnt too. The memory of the result has the corrections that its
     weights have not learnt. The translator's settings of the vocabulary and the network stay. A word vocabulary gets a
@@ -88,7 +91,8 @@ def continue_training(
 
     Raises:
         CorpusError: There are no corrections, old pairs or validation pairs, or all are too long.
-        InputError: Weights in int8; several processes; the BLEU of old validation pairs fell too far in all epochs.
+        InputError: Weights in int8; several processes; the BLEU of old validation pairs fell too far in all epochs,
+            and with means of weights.
         SettingsError: An unknown setting, a value that is not allowed, a setting of the vocabulary or the network with
             a value that differs from the translator's, or a setting without effect.
         KeyboardInterrupt: Ctrl-C.
@@ -203,6 +207,7 @@ class _Loop(Loop):
         )  # fmt: skip
         self._corrections, self._before, self._report = corrections, before, report
         self._right = 0
+        self._old = self._copy_weights()
         self._kept: tuple[Measurement, dict[str, Tensor]] | None = None
 
     @property
@@ -218,9 +223,18 @@ class _Loop(Loop):
         return self._kept[0]
 
     def keep_best(self) -> None:
-        """Load the kept weights."""
+        """Load the kept weights, or a mean of old and last weights that keeps the BLEU."""
+        last = self._copy_weights()
+        for share in _NEW_SHARES:
+            if self._kept is None:
+                mean = {name: torch.lerp(tensor, last[name], share) for name, tensor in self._old.items()}
+                self.model.load_state_dict(mean)
+                self._consider(_measure(self.translator, self.sample, self._corrections), f"{share:.0%} of new weights")
         if self.kept and self._kept:
             self.model.load_state_dict(self._kept[1])
+
+    def _copy_weights(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
 
     def _validate(self, batches: Batches) -> None:
         epoch = self.state.epoch + 1
@@ -233,14 +247,17 @@ class _Loop(Loop):
 
     def _keep_weights(self, validation: Validation) -> None:
         self.state.validations.append(validation)
-        measured = Measurement(validation.bleu or 0.0, self._right)
+        self._consider(Measurement(validation.bleu or 0.0, self._right), f"epoch {self.state.epoch + 1}")
+
+    def _consider(self, measured: Measurement, name: str) -> None:
+        """Keep the current weights if they are better than those kept, and report their scores."""
         holds = measured.bleu >= self._before.bleu - MOST_LOST
         if holds and (
             self._kept is None or (measured.right, measured.bleu) > (self._kept[0].right, self._kept[0].bleu)
         ):
-            self._kept = measured, {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+            self._kept = measured, self._copy_weights()
         self._report(
-            f"epoch {self.state.epoch + 1}: {self._right:,} of {len(self._corrections):,} corrections right, BLEU "
+            f"{name}: {measured.right:,} of {len(self._corrections):,} corrections right, BLEU "
             f"{measured.bleu:.2f} of old validation pairs{'' if holds else ', which is too low'}"
         )
 

@@ -7,15 +7,17 @@ export interface StoredConfidence {
   readonly constant: number;
 }
 
-/** Python's names of the reasons to check a translation, with the words that are meant. */
-export function flagsOf({ unknown, repeated, finished, lost, invented, unusedTerms }: Translation): Record<string, readonly string[]> {
+export type Flag = "unknown words" | "repeated" | "cut" | "lost numbers" | "lost placeholders" | "invented numbers" | "unused terms";
+
+/** The reasons to check a translation, with their words. */
+export function flagsOf({ unknown, repeated, finished, lost, invented, unusedTerms }: Translation): ReadonlyMap<Flag, readonly string[]> {
   const isNumber = (text: string): boolean => /^\p{Nd}([^]*\p{Nd})?$/u.test(text);
-  const flags: [string, boolean, readonly string[]][] = [
+  const flags: [Flag, boolean, readonly string[]][] = [
     ["unknown words", unknown.some((word) => /[\p{L}\p{N}]/u.test(word)), unknown], ["repeated", repeated, []], ["cut", !finished, []],
     ["lost numbers", lost.some(isNumber), lost.filter(isNumber)], ["lost placeholders", !lost.every(isNumber), lost.filter((text) => !isNumber(text))],
     ["invented numbers", invented.length > 0, invented], ["unused terms", unusedTerms.length > 0, unusedTerms],
   ];
-  return Object.fromEntries(flags.filter(([, applies]) => applies).map(([name, , words]) => [name, words]));
+  return new Map(flags.filter(([, applies]) => applies).map(([flag, , words]) => [flag, words]));
 }
 
 /** The probability that a translation is right; 1 for a copied line without letters. */

@@ -12,7 +12,7 @@ from processes import python
 
 # What the extra "regression" does not bring, nor PyTorch.
 OTHERS = {"tokenizers", "sacrebleu", "sacremoses", "regex", "httpx", "platformdirs", "datasets"}
-SETTINGS = "bandwidth", "kernel", "ridge"
+SETTINGS = "bandwidth", "kernel", "ridge", "logarithms"
 OTHERS |= {"tensorboard", "tensorflow", "keras", "jax", "mxnet", "pandas", "polars"}
 
 
@@ -99,6 +99,7 @@ def test_all_other_columns_of_numbers_are_the_features_and_the_bandwidth_is_foun
 
 def test_every_option_of_the_model_reaches_it(run, quick, homes):
     settings = ["kernel=epanechnikov", "ridge=0.5", "bandwidth=silverman", "cv=4", "weights=precision"]
+    settings += ["logarithms=none"]
     options = ["--order", "linear", *(part for each in settings for part in ("--set", each))]
     made(run("homes.csv", "--target", "price", "--feature", "area", *options))
     model = KernelRegressor.load("regression/model.safetensors")
@@ -108,8 +109,8 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
     assert model.get_params() == {
         "kernel": "epanechnikov", "bandwidth": "silverman", "order": "linear", "ridge": 0.5, "metric": "diagonal",
         "n_components": None, "categorical_features": "from_dtype", "ordered_features": "from_dtype",
-        "periodic_features": None, "missing": "refuse", "cv": 4, "weights": "precision", "support": None,
-        "verbose": False,
+        "periodic_features": None, "missing": "refuse", "cv": 4, "weights": "precision", "logarithms": None,
+        "support": None, "verbose": False,
     }  # fmt: skip
 
 

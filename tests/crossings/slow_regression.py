@@ -25,6 +25,7 @@ class Slow:
         kinds = [column.kind for column in model.columns_] or ["number"] * model.X_train_.shape[1]
         self.plain = [j for j, kind in enumerate(kinds) if kind in ("number", "date")]
         self.coded = [(j, model.columns_[j]) for j in range(len(kinds)) if j not in self.plain]
+        self.logs = {j: column.log for j, column in enumerate(model.columns_) if column.log}
         self.metric = np.eye(len(self.plain)) if model.metric_ is None else model.metric_
         self.size = self.metric.shape[1]
         found = (
@@ -43,6 +44,9 @@ class Slow:
 
     def at(self, x):
         """Numbers along the directions; a category at a corner, each 1 from the others; an order as steps; a circle."""
+        x = np.array(x, float)
+        for j, (least, offset) in self.logs.items():
+            x[:, j] = np.log(np.maximum(x[:, j], least) + offset)
         parts = [x[:, self.plain] @ self.metric]
         for j, column in self.coded:
             count = len(column.levels)
@@ -360,7 +364,8 @@ class Slow:
             width = self.sigma
             mean = self.shares(place, width, self.weight)[1] - math.log(self.weight.sum())
             result.append(mean + math.log(height * abs(np.linalg.det(self.metric)) / np.prod(width[:d])))
-        return np.array(result) + sum(math.log(1 - rate) for rate in self.rates)
+        unit = -sum(np.log(x[:, j] + offset) for j, (_, offset) in self.logs.items())
+        return np.array(result) + sum(math.log(1 - rate) for rate in self.rates) + unit
 
     def trace(self):
         every, total = self.everyone.tobytes(), 0.0

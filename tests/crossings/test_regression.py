@@ -1,6 +1,6 @@
 """Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
 
-15,324 cells: estimator × two settings × method × state.
+16,473 cells: estimator × two settings × method × state.
 
 A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
 formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.
@@ -54,10 +54,11 @@ SETTINGS = {
     "frame": {"frame": True},
     "gaps": {"missing": "indicator", "gaps": True},
     "support": {"support": "of y"},
+    "logarithm": {"logarithms": "auto", "bandwidth": "auto", "skewed": True},
 }
 CLIPPED = {"predict", "confidence", "jackknife+", "local", "split", "quantiles", "plot", "along"}
-OF_DATA = {"without", "column", "weighted", "outputs", "dtype", "frame", "gaps"}
-SEARCHED = {"searched", "loo", "metric", "one direction"}
+OF_DATA = {"without", "column", "weighted", "outputs", "dtype", "frame", "gaps", "skewed"}
+SEARCHED = {"searched", "loo", "metric", "one direction", "logarithm"}
 
 # Refused by name, whatever the estimator; the first that holds.
 REFUSED_IN_FIT = {
@@ -103,7 +104,7 @@ def searches():
 def made(estimator, names):
     """The data of settings, and the fitted models."""
     case = SimpleNamespace(
-        names=names, columns=["a", "b"], weight=None, outputs=None, dtype=float, frame=False, gaps=False
+        names=names, columns=["a", "b"], weight=None, outputs=None, dtype=float, frame=False, gaps=False, skewed=False
     )
     given = {}
     for name in names:
@@ -125,12 +126,15 @@ def made(estimator, names):
         "size": np.arange(count) // 2 % 3, "hour": random.uniform(0, 24, count),
     }  # fmt: skip
     every["a"][ROWS:], every["b"][ROWS:] = [0.8, 1.4, 2.2], [7.0, 11, 9]
+    a, b = every["a"], every["b"]
+    if case.skewed:
+        every["a"] = np.exp(1.5 * a)
     cells = np.column_stack([every[name] for name in case.columns]).astype(case.dtype)
     for name, rows in {"a": [3, 8, 13, ROWS + 1], "b": [2, 5, 9, 12, 17, ROWS], "town": [7, 11, 15, ROWS + 2]}.items():
         if case.gaps and name in case.columns:
             cells[rows, case.columns.index(name)] = np.nan
     x, given_cells = np.split(cells, [ROWS])
-    y = np.sin(2 * every["a"]) + 0.1 * every["b"] + 0.5 * every["town"] - 0.3 * every["size"]
+    y = np.sin(2 * a) + 0.1 * b + 0.5 * every["town"] - 0.3 * every["size"]
     y = (y + 0.1 * random.normal(size=count))[:ROWS]
     case.y = y if case.outputs is None else np.column_stack([y, np.cos(y)])
     if "support" in names:
@@ -312,8 +316,14 @@ def middle(case):
     for j, name in enumerate(case.features):
         if name in ("town", "size") or name not in WIDTHS:
             at[:, j] = np.bincount(there[:, j].astype(int)).argmax()
-    at[:, 0] = np.linspace(there[:, 0].min(), there[:, 0].max(), 201)
+    at[:, 0] = spaced(there[:, 0], case)
     return at
+
+
+def spaced(x, case):
+    """Even steps over a column, or over its logarithm."""
+    at = np.geomspace if 0 in case.slow.logs else np.linspace
+    return at(x.min(), x.max(), 201)
 
 
 def drawn_line(model):
@@ -326,7 +336,7 @@ def drawn_line(model):
 
 def line_of_plot(case):
     x = case.x[:, 0].astype(float)
-    at = np.linspace(x.min(), x.max(), 201)
+    at = spaced(x, case)
     return np.column_stack([at, case.slow.predict(at[:, None])[:, 0]])
 
 
@@ -421,11 +431,13 @@ def as_summary(case):
             most = 1 if levels == 1 else (levels - 1) / levels
             alike = "steps" if slow.steps else "no influence"
             return alike if width >= most * (1 - 1e-6) else f"λ {width:.4g}"
-        if width > 1e3 * (24 if own == "hour" else np.ptp(there[:, j])):
+        log = slow.logs.get(j)
+        values, suffix = (np.log(there[:, j] + log[1]), " of its logarithm") if log else (there[:, j], "")
+        if width > 1e3 * (24 if own == "hour" else np.ptp(values)):
             if own == "hour":
                 return "a wave" if slow.steps else "no influence"
-            return "a straight line" if slow.linear else "no influence"
-        return f"{width:.4g}"
+            return (f"a line{suffix}" if log else "a straight line") if slow.linear else "no influence"
+        return f"{width:.4g}{suffix}"
 
     def check(found):
         expected = []

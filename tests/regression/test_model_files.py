@@ -95,7 +95,14 @@ def set_to(name, value):
             put(columns=[{"kind": "number"}]),
             "columns: got [{'kind': 'number'}]; expected a kind for each column of X_train_",
         ),
-        (put(columns=[{"kind": "category", "levels": ["a"], "origin": ""}] * 3), "expected positive and finite"),
+        (
+            put(columns=[{"kind": "category", "levels": ["a"], "origin": "", "log": []}] * 3),
+            "expected positive and finite",
+        ),
+        (
+            put(columns=[{"kind": "number", "levels": [], "origin": "", "log": [0.0, 0.0]}] * 3),
+            "expected a kind for each column of X_train_",
+        ),
         (put(target=3), "target: got 3; expected a name or null"),
         (put(version=7), f"version: got 7; expected {VERSION}. Use the dikkat that wrote it"),
         (put(history=None), "history: missing or of a wrong type"),
@@ -103,7 +110,7 @@ def set_to(name, value):
             put(history=[{"bandwidth": [1.0], "error": 0.5}]),
             "history: got an invalid entry; expected bandwidths and errors",
         ),
-        (put(settings={}), "got the settings ; expected bandwidth, categorical_features, cv, kernel, metric, missing"),
+        (put(settings={}), "got the settings ; expected bandwidth, categorical_features, cv, kernel, logarithms"),
         (set_to("kernel", "cosine"), "kernel: got 'cosine'"),
         (set_to("bandwidth", -1.0), "bandwidth: got -1.0"),
         (set_to("kernel", "boxcar"), "kernel: got 'boxcar'; expected 'gaussian', 'epanechnikov'"),
@@ -132,6 +139,7 @@ def test_content_that_lacks_a_part(tmp_path, name):
     ("tensors", "message"),
     [
         ({"y_train_": None}, "y_train_: got nothing; expected a tensor"),
+        ({"surface_": np.zeros((4, 3))}, "surface_: got float64 (4, 3); expected float64 (4, 3), positive in row 1"),
         ({"extra": np.ones(2)}, "extra: got a tensor; expected nothing"),
         ({"X_train_": np.ones(23)}, "X_train_: got float64 (23,); expected float32 or float64 (rows, features)"),
         ({"X_train_": np.ones((23, 3), np.int64)}, "X_train_: got int64"),

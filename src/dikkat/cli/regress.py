@@ -31,7 +31,7 @@ _FOLDER = Path("regression")
 _VISIBLE = 0.01  # relative difference of attention weights below which a picture of them has one colour
 _PICTURES, _ENDINGS = ("fit", "attention"), (".png", ".svg")
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # an argument of the estimator in an error message
-_SET_NAMES = ("kernel", "bandwidth", "ridge", "cv", "weights")  # settings of the estimator for --set
+_SET_NAMES = ("kernel", "bandwidth", "ridge", "cv", "weights", "logarithms")  # settings of the estimator for --set
 _TEXT_NAMES = ("delimiter", "decimal", "thousands", "encoding", "na")  # for --text
 _ADVICE = {  # settings of the estimator in messages
     "weights='precision'": "--set weights=precision", "missing='indicator'": "--missing indicator",
@@ -41,7 +41,7 @@ _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "cate
 _MISSING = ("refuse", "drop", "indicator")  # the values of --missing
 _SET_WORDS = (  # for completion in the shell
     "bandwidth=auto", "bandwidth=loo", "bandwidth=silverman", "bandwidth=scott", "kernel=gaussian",
-    "kernel=epanechnikov", "ridge=auto",
+    "kernel=epanechnikov", "ridge=auto", "logarithms=none",
 )  # fmt: skip
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
@@ -67,7 +67,8 @@ _HELP = {
     "set": "Another setting of the model: bandwidth=NUMBER, or one number for each feature, separated by commas, in "
     "units of the feature, or a method: auto, loo, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or "
     "auto; cv=N for a time series: N blocks of rows, each predicted from the other blocks; weights=precision if "
-    "--weights are 1/σ². Repeatable. [default: bandwidth=auto, kernel=gaussian, ridge=auto]",
+    "--weights are 1/σ²; logarithms=none to compare skewed columns as they are. Repeatable. [default: bandwidth=auto, "
+    "kernel=gaussian, ridge=auto, logarithms=auto]",
     "interval": "Also write prediction intervals with this coverage, such as 0.9.",
     "folds": "Number of folds for cross-validation, which estimates the error on new rows. Each fold takes as long as "
     "a fit. 0: none. [default: 5]",
@@ -169,7 +170,7 @@ def _parse(name: str, text: str) -> Any:
             raise InputError(f"--set cv: got {text!r}; expected a whole number of at least 2")
         return int(text)
     if name not in ("bandwidth", "ridge"):
-        return text
+        return None if (name, text) == ("logarithms", "none") else text
     try:
         numbers = [float(number) for number in text.split(",")]
     except ValueError:

@@ -20,6 +20,7 @@ Searched = Literal["auto", "loo"]
 _SAMPLE_ROWS = 1000  # rows of the sample on which many starts are tried
 _MAX_STEPS, _FIRST_STEPS = 60, 4  # of one descent; steps after which only the best descents continue
 _CONTINUED = 3  # descents that continue
+_CONTINUED_ROUGHLY, _ROUGH_STEPS = 3, 16  # descents that compare columns with their logarithms, and their steps
 _PAIR_FEATURES = 8  # at most so many features are tried in pairs
 _STANDARD_ERRORS = 1.9  # by so many, leave-one-out errors without the penalty must be smaller
 _PROMISING = 0.97  # relative error at which a descent without the penalty continues
@@ -111,17 +112,9 @@ def search(
         The bandwidths, the ridge and the steps over all rows; for Epanechnikov's kernel only the last step. There are
         no steps if all rows are equal in X, or all values are equal.
     """
-    total_variance = joined.variance()
-    if len(joined.x) == 1 or total_variance == 0:
+    if len(joined.x) == 1 or joined.variance() == 0:
         return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
-    # In this unit squares of slopes of squares do not overflow. A power of 2 changes no digit.
-    unit = 2.0 ** round(math.log2(total_variance) / 2)
-    joined = joined.divide_y(unit)
-    folds = None if folds is None else [fold.divide_y(unit) for fold in folds]
-    if folds is not None:
-        levels: list[Criterion] = [HeldOut(joined, folds, "gaussian", degree, ridge)]
-    else:
-        levels = [Criterion(sample, "gaussian", degree, ridge, by, MAX_FREEDOM) for sample in samples(joined, degree)]
+    unit, levels = _levels(joined, degree, ridge, by, folds)
     path, last, _ = minimize_criterion(levels)
     if by == "auto" and folds is None:
         path, last, _ = _without_penalty(levels, Path(path, last, np.eye(len(last.t))))
@@ -135,9 +128,36 @@ def search(
     return Chosen(steps[-1][0], float(np.exp(last.t[-1])) if ridge is None else ridge, steps)
 
 
+def _levels(
+    joined: Joined, degree: int, ridge: float | None, by: Searched, folds: list[Fold] | None
+) -> tuple[float, list[Criterion]]:
+    """Return a unit of y, and the criteria of growing samples in that unit, last of all rows."""
+    # In this unit squares of slopes of squares do not overflow. A power of 2 changes no digit.
+    unit = 2.0 ** round(math.log2(joined.variance()) / 2)
+    joined = joined.divide_y(unit)
+    if folds is not None:
+        return unit, [HeldOut(joined, [fold.divide_y(unit) for fold in folds], "gaussian", degree, ridge)]
+    return unit, [Criterion(sample, "gaussian", degree, ridge, by, MAX_FREEDOM) for sample in samples(joined, degree)]
+
+
+def rough_error(
+    joined: Joined, degree: int, ridge: str | float, by: Searched, folds: list[Fold] | None = None
+) -> float:
+    """Return about the least criterion, by two short descents on a sample; ∞ if all rows or all values are equal."""
+    if len(joined.x) == 1 or joined.variance() == 0:
+        return math.inf
+    _, levels = _levels(
+        joined, degree, None if degree and isinstance(ridge, str) else float(degree and ridge), by, folds
+    )
+    rule, box, log_growth = _frame(levels)
+    starts = sorted(_grid(levels[0], rule + log_growth, box), key=attrgetter("error"))[:_CONTINUED_ROUGHLY]
+    paths = [_descend(levels[0], start, box, _ROUGH_TOLERANCE, max_steps=_ROUGH_STEPS) for start in starts]
+    return min(path.last.error for path in paths)
+
+
 def samples(joined: Joined, degree: int, share: float = 1.0) -> list[Joined]:
     """Return growing samples of the rows, and last all rows; `share` scales the size of the samples."""
-    count, size = len(joined.x), round(share * _sample_size(len(joined.feature_of), degree))
+    count, size = len(joined.x), round(share * _sample_size(len(joined.feature_of) - joined.num_terms, degree))
     size = max(100, min(size, count // 2)) if size < count else size
     # A second sample of ten times the size pays if all rows are another ten times as many.
     sizes = [size, *[10 * size for _ in range(100 * size <= count)]]
@@ -156,7 +176,7 @@ def _frame(levels: Sequence[Criterion]) -> tuple[Array, "_Box", Array]:
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(levels[-1])
     if first.ridge is None:
         rule = np.append(rule, math.log(first.ridges[1]))
-    return rule, box, np.log(len(joined.x) / len(first.joined.x)) / (4 + joined.features) * box.width
+    return rule, box, np.log(len(joined.x) / len(first.joined.x)) / (4 + joined.features - joined.num_terms) * box.width
 
 
 def _without_penalty(levels: Sequence[Criterion], path: Path) -> Path:
@@ -184,7 +204,9 @@ def _without_penalty(levels: Sequence[Criterion], path: Path) -> Path:
 
 def _is_crossed(joined: Joined) -> bool:
     """Return True if no column has more than √n different values."""
-    values = (len(np.unique(joined.x[:, joined.feature_of == c], axis=0)) for c in range(joined.features))
+    values = (
+        len(np.unique(joined.x[:, joined.feature_of == c], axis=0)) for c in range(joined.features - joined.num_terms)
+    )
     return max(values) <= math.sqrt(max(len(joined.x), joined.weight.sum()))
 
 
@@ -238,9 +260,10 @@ def negligible_bandwidths(joined: Joined) -> Array:
 
 
 def varying(joined: Joined) -> NDArray[np.bool_]:
-    """Return (d,) flags, True for features that are not constant."""
+    """Return (d,) flags, True for features that are not constant; False for terms of second order."""
     result = np.zeros(joined.features, bool)
     np.logical_or.at(result, joined.feature_of, (joined.x != joined.x[0]).any(0))
+    result[joined.features - joined.num_terms :] = False
     return result
 
 
@@ -330,7 +353,11 @@ def _descend_levels(levels: Sequence[Criterion], starts: list[Trial], box: _Box,
         return _toggle_features(full, end._replace(steps=[*start.steps, *end.steps[1:]]), rule, box)
     paths = [_toggle_features(levels[0], rough_paths[0], rule, box), *rough_paths[1:3]]
     for smaller, level in pairwise(levels):
-        log_growth = np.log(len(level.joined.x) / len(smaller.joined.x)) / (4 + level.joined.features) * box.width
+        log_growth = (
+            np.log(len(level.joined.x) / len(smaller.joined.x))
+            / (4 + level.joined.features - level.joined.num_terms)
+            * box.width
+        )
         trials = ((level(box.clip(path.last.t - log_growth)), path.curve) for path in paths)
         start_trial, curve = min(trials, key=lambda pair: pair[0].error)
         tolerance = _FINE_TOLERANCE if len(level.joined.x) <= MANY_ROWS else _ROUGH_TOLERANCE / 100
@@ -385,11 +412,16 @@ def _continued(criterion: Criterion, path: Path, box: _Box) -> Path:
 
 def _starts(criterion: Criterion, rule: Array, box: _Box) -> list[Trial]:
     """Return trials of the rule of thumb, its best multiples, a plane, the mean, and subsets of the features."""
-    grid = [criterion(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
+    *grid, plane = _grid(criterion, rule, box)
     ordered = sorted(grid, key=attrgetter("error"))
-    plane = np.where(box.width > 0, box.high, rule)  # for the constant order, or a high ridge, the mean
-    starts: list[Trial] = [criterion(box.clip(rule)), *ordered[:2], criterion(plane), criterion(box.high)]
+    starts: list[Trial] = [criterion(box.clip(rule)), *ordered[:2], plane, criterion(box.high)]
     return starts + _subset_starts(criterion, rule, box, ordered[0]) if len(rule) > 1 else starts
+
+
+def _grid(criterion: Criterion, rule: Array, box: _Box) -> list[Trial]:
+    """Return trials of multiples of the rule of thumb, and last of a plane: for the constant order the mean."""
+    grid = [criterion(box.clip(rule + step * box.width)) for step in np.linspace(-3.5, 3.5, 11)]
+    return [*grid, criterion(np.where(box.width > 0, box.high, rule))]
 
 
 def _subset_starts(criterion: Criterion, rule: Array, box: _Box, best: Trial) -> list[Trial]:

@@ -19,13 +19,15 @@ from dikkat.regression.columns import Column, encode_cells, refill_cells, warn_o
 from dikkat.regression.criterion import Criterion, Membership, folds_of, membership
 from dikkat.regression.joined import Array, Coding, Joined, Rows, largest_rate
 from dikkat.regression.likelihood import search_likelihood
+from dikkat.regression.logarithms import without_logarithms
 from dikkat.regression.metric import Metric, directions, sample_rows
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.progress import working
 from dikkat.regression.smoother import Smoother
+from dikkat.regression.surfaces import second_order
 
 # The attributes that make up `Rows`.
-_ROW_ATTRIBUTES = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_", "weights_")
+_ROW_ATTRIBUTES = ("X_train_", "y_train_", "sample_weight_", "columns_", "metric_", "folds_", "weights_", "surface_")
 
 
 class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -60,6 +62,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     history_: list[dict[str, Any]]
     folds_: Membership | None = None
     weights_: str = "repeats"
+    surface_: Array | None = None
     _smoother: Smoother
 
     def _fit_in_place(
@@ -95,6 +98,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                 return sample_model._smoother, sample_model.history_[-1]["error"] if sample_model.history_ else np.inf
 
             rows = rows._replace(metric=directions(sample_rows(rows), self.n_components, fit_sample))
+        if not fitted_attributes and self._may_have_surface():
+            rows = rows._replace(surface=second_order(rows))
         joined, outputs = rows.joined(), 1 if rows.y.ndim == 1 else rows.y.shape[1]
         model = object.__new__(type(self))
         model.__dict__ = vars(self) | dict(zip(_ROW_ATTRIBUTES, rows, strict=True))
@@ -110,11 +115,16 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         model: Self = clone(self).set_params(**{name: getattr(self, f"{name}_") for name in names})
         if hasattr(self, "classes_"):
             model.classes_ = self.classes_
-        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None))
+        columns = without_logarithms(columns)
+        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None, surface=None))
 
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         """Hook: return the attributes that a fit chooses: the bandwidths and the path of their search."""
         raise NotImplementedError
+
+    def _may_have_surface(self) -> bool:
+        """Hook: return True if lines may be shrunk to a surface of second order."""
+        return False
 
     def _saved_attributes(self) -> dict[str, Any]:
         """Hook: return further fitted attributes to save, as JSON values."""
@@ -233,7 +243,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
             >>> NadarayaWatson("epanechnikov", bandwidth=2.0).fit([[0.0], [1.0]], [0, 0]).log_density([[0.5]])
             array([-1.04536777])
         """
-        query, smoother = self._query_coordinates(X), self._smoother
+        cells, smoother = self._query_cells(X), self._smoother
+        query = self._coordinates(cells)
         if any(column.kind in ("ordered", "periodic") for column in self.columns_):
             raise ValueError("X: got ordered or periodic features, whose kernels do not sum to 1; expected none")
         density: Array = smoother.log_density(query)
@@ -249,6 +260,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                     "for a density, as many directions as columns and no constant column"
                 )
             density += volume
+        with np.errstate(divide="ignore"):  # a number below all rows
+            density += np.log(coding.slopes(cells)).sum(1)
         return density.astype(self.X_train_.dtype)
 
     def __getstate__(self) -> dict[str, Any]:

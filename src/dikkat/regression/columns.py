@@ -42,11 +42,13 @@ class Column(NamedTuple):
             periodic number; the value used for missing cells of a number or date, if these are allowed.
         origin: The first date, in ISO 8601. For a number that was True or False, "bool". For an indicator of missing
             cells, a category after the columns of X, the position of its column.
+        log: (smallest, offset) of a number that is compared by log(max(x, smallest) + offset); () for other columns.
     """
 
     kind: Kind = "number"
     levels: tuple[Level, ...] = ()
     origin: str = ""
+    log: tuple[float, ...] = ()
 
     @property
     def coded(self) -> bool:
@@ -87,6 +89,13 @@ class Column(NamedTuple):
         if self.is_flag and value in (0, 1):
             return bool(value)
         return self.moment(value) if self.kind == "date" else value
+
+    def grid(self, low: float, high: float, count: int) -> Array:
+        """Return `count` numbers from low to high, evenly spaced in the number or its logarithm."""
+        if not self.log:
+            return np.linspace(low, high, count)
+        start, end = (math.log(float(number) + self.log[1]) for number in (low, high))
+        return np.asarray(np.clip(np.exp(np.linspace(start, end, count)) - self.log[1], low, high))
 
     def moment(self, value: float) -> np.datetime64:
         """Return the date that is `value` days after `origin`."""

@@ -67,7 +67,7 @@ def smooth(
     origin = _first_date(x)
     weighted = {} if sample_weight is None else {"sample_weight": sample_weight}
     points, values, *given = _complete({"x": x, "y": y, **weighted}, origin)
-    model = KernelRegressor(**settings).fit(points[:, None], values, *given)
+    model = KernelRegressor(**{"logarithms": None} | settings).fit(points[:, None], values, *given)
     weights = given[0] if given else np.ones(len(points))
     for _ in range(robust):
         weight = weights * _bisquare(values - np.asarray(model.predict(points[:, None])))

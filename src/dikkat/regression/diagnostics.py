@@ -239,7 +239,7 @@ def _points_along(model: Any, feature: int) -> tuple[Array, Array, Column]:
     """Return points along a feature, with the other features at `middles`; the feature's data, and its column."""
     rows = model.X_train_[model.sample_weight_ > 0]
     data, column = rows[:, feature], model.columns_[feature] if model.columns_ else Column()
-    positions = np.arange(len(column.levels)) if column.is_category else np.linspace(data.min(), data.max(), _POINTS)
+    positions = np.arange(len(column.levels)) if column.is_category else column.grid(data.min(), data.max(), _POINTS)
     points = np.tile(middles(model), (len(positions), 1)).astype(rows.dtype)
     points[:, feature] = positions
     return points, data, column

@@ -100,20 +100,21 @@ def locals_at(smoother: Smoother, query: Array) -> Iterator[tuple[slice, Local]]
         yield rows, Local(delta, share, pull, bandwidth, held, target, design, inverse, reached, value, weight, lse)
 
 
-def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
+def gradient(smoother: Smoother, query: Array, jacobian: Array) -> tuple[Array, Array]:
     """Return the gradient (n, p, v) by the numeric coordinates at queries in coordinates, and ‖l'‖² (n, p).
 
-    Both are NaN if no row is in reach.
+    Both are NaN if no row is in reach. `jacobian` is that of `Coding`.
     """
     result = []
     trend, unit, numbers = smoother.trend, smoother.trend.spread, smoother.joined.num_numeric
     plane, plane_row = trend.slope * smoother.shrinks, trend.row * smoother.shrinks
     x = torch.tensor(smoother.joined.x[:, : len(unit)], dtype=torch.float64)
     scaled_x = (x - x[0]) / unit
-    for _, local in locals_at(smoother, query):
+    for chunk, local in locals_at(smoother, query):
         row = _rows(local, smoother.degree)[..., :numbers]
-        change = row.mT @ (local.value - scaled_x @ plane) + (plane / unit[:, None])[:numbers]
-        row = row + plane_row @ (torch.diag(1 / unit)[:numbers] - row.mT @ scaled_x).mT
+        moved = torch.tensor(jacobian[chunk, :, : len(unit)]) / unit
+        change = row.mT @ (local.value - scaled_x @ plane) + moved @ plane
+        row = row + plane_row @ (moved - row.mT @ scaled_x).mT
         result.append((change, (row.square() / local.weight[:, None]).sum(1)))
     slope, norm = (torch.cat(piece).numpy() for piece in zip(*result, strict=True))
     return slope, norm
@@ -122,15 +123,15 @@ def gradient(smoother: Smoother, query: Array) -> tuple[Array, Array]:
 def by_columns(model: Any, x: Array, return_std: bool) -> Array | tuple[Array, Array]:
     """Return the gradient by the columns of X, and with `return_std` its standard error, at rows like `X_train_`."""
     smoother, query = model._smoother, model._coordinates(x)
-    slope, norm = gradient(smoother, query)
+    slope, norm = gradient(smoother, query, model._rows.coding.jacobian(query))
     answers = [slope if model.metric_ is None else np.einsum("dk,nkv->ndv", model.metric_, slope)]
     if return_std:
         answers.append(np.sqrt(norm[:, :, None] * smoother.noise(query)[0][:, None]))
     coding = Coding(model.columns_, x.shape[1])
-    order, result = coding.order[: coding.num_numeric], list[Array]()
+    order, result, by_cell = coding.order[: coding.num_numeric], list[Array](), coding.slopes(x)[..., None]
     for answer in answers:
         full = np.full((*x.shape, answer.shape[2]), np.nan)
-        full[:, order] = np.where(np.isnan(answers[0]), np.nan, answer)
+        full[:, order] = np.where(np.isnan(answers[0]), np.nan, answer * by_cell)
         result.append((full[..., 0] if model.y_train_.ndim == 1 else full).astype(model.X_train_.dtype))
     return (result[0], result[1]) if return_std else result[0]
 

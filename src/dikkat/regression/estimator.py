@@ -13,10 +13,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import conditional, dask, diagnostics, effects, frames, intervals, validation
-from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths
+from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths, rough_error
 from dikkat.regression.base import KernelModel, make_history
 from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
+from dikkat.regression.logarithms import with_useful_logarithms
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.shapes import Shapes
@@ -73,6 +74,9 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         weights: The meaning of `sample_weight`: "repeats", the number of times each row counts; or "precision", 1/σ² of
             known errors up to a factor. With "precision" only ratios of weights matter, each row counts once, and a new
             value of weight w has the variance σ²/w.
+        logarithms: "auto": with a searched bandwidth, positive and skewed columns are compared by their logarithm if
+            that lowers the criterion of a short search by 3 %. Their bandwidths are those of the logarithm, and a
+            number below all rows counts as the smallest. None: never.
         support: The least and the greatest possible y, such as (0, None) for positive numbers or (0, 1) for shares;
             None for no limit. Predictions, intervals, quantiles and samples are clipped to it.
         verbose: Whether `fit` shows its progress: a bar in a terminal or Jupyter, else a line every 30 s.
@@ -119,7 +123,8 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None, weights: Literal["repeats", "precision"] = "repeats",
-        support: tuple[float | None, float | None] | None = None, verbose: bool = False,
+        logarithms: Literal["auto"] | None = "auto", support: tuple[float | None, float | None] | None = None,
+        verbose: bool = False,
     ) -> None:  # fmt: skip
         self.kernel = kernel
         self.bandwidth = bandwidth
@@ -133,6 +138,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         self.missing = missing
         self.cv = cv
         self.weights = weights
+        self.logarithms = logarithms
         self.support = support
         self.verbose = verbose
 
@@ -439,8 +445,25 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
     def _warn_of_rows(self, weighted: bool) -> None:
         if weighted and self.weights == "repeats":
             validation.warn_of_weights(self.sample_weight_)
-        if self.cv is None and isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched):
+        if self.cv is None and self._is_searched:
             diagnostics.warn_of_dependence(self)
+
+    def _fit_copy(self, rows: Rows, **fitted_attributes: Any) -> Self:
+        if self.logarithms is not None and self._is_searched and rows.metric is None and not fitted_attributes:
+
+            def error_of(rows: Rows) -> float:
+                joined, degree = rows.joined(), int(self.order == "linear")
+                return rough_error(joined, degree, self.ridge, self.bandwidth, folds_of(rows, joined))
+
+            rows = with_useful_logarithms(rows, error_of)
+        return super()._fit_copy(rows, **fitted_attributes)
+
+    @property
+    def _is_searched(self) -> bool:
+        return isinstance(self.bandwidth, str) and self.bandwidth in get_args(Searched)
+
+    def _may_have_surface(self) -> bool:
+        return self._is_searched and self.order == "linear" and self.ridge != 0 and self.metric == "diagonal"
 
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         coding, setting = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns)
@@ -470,11 +493,12 @@ class NadarayaWatson(KernelRegressor):
         ordered_features: ArrayLike | Literal["from_dtype"] | None = "from_dtype",
         periodic_features: Mapping[Any, float] | None = None, missing: Literal["refuse", "indicator"] = "refuse",
         cv: object = None, weights: Literal["repeats", "precision"] = "repeats",
-        support: tuple[float | None, float | None] | None = None, verbose: bool = False,
+        logarithms: Literal["auto"] | None = None, support: tuple[float | None, float | None] | None = None,
+        verbose: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(
             kernel, bandwidth=bandwidth, order=order, ridge=ridge, metric=metric, n_components=n_components,
             categorical_features=categorical_features, ordered_features=ordered_features,
-            periodic_features=periodic_features, missing=missing, cv=cv, weights=weights, support=support,
-            verbose=verbose,
+            periodic_features=periodic_features, missing=missing, cv=cv, weights=weights, logarithms=logarithms,
+            support=support, verbose=verbose,
         )  # fmt: skip

@@ -30,7 +30,8 @@ ANSWER_SETTINGS = {"kernel", "order", "missing", "weights", "support"}
 
 _KEY = "dikkat"  # the metadata key; its value is JSON, because metadata are text
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
-_FOLDS, _METRIC = "folds_", "metric_"  # only in models with `cv`, or with a learned metric
+# Only in models with `cv`, with a learned metric, or with a surface of second order.
+_FOLDS, _METRIC, _SURFACE = "folds_", "metric_", "surface_"
 _BAD_COLUMNS = "columns: got {}; expected a kind for each column of X_train_"
 _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
@@ -102,7 +103,7 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
     content = header(FORMAT, VERSION) | saved._asdict() | {"columns": [*map(Column._asdict, saved.rows.columns)]}
     del content["rows"], content["bandwidth"]
     tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, (*arrays, saved.bandwidth)), strict=True))
-    for name, array in ((_FOLDS, saved.rows.folds), (_METRIC, saved.rows.metric)):
+    for name, array in ((_FOLDS, saved.rows.folds), (_METRIC, saved.rows.metric), (_SURFACE, saved.rows.surface)):
         if array is not None:
             tensors[name] = np.ascontiguousarray(array)
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
@@ -147,11 +148,11 @@ def _check(content: dict[str, Any], tensors: dict[str, Array], expected: dict[st
     """Return the content of a file, or raise if its parts do not fit together."""
     if content["settings"].keys() != expected.keys():
         raise ValueError(f"got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(expected)}")
-    folds, metric = tensors.pop(_FOLDS, None), tensors.pop(_METRIC, None)
+    folds, metric, surface = (tensors.pop(name, None) for name in (_FOLDS, _METRIC, _SURFACE))
     faults = misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor"))
     if not faults:
         x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
-        rows = Rows(x, y, weight, _columns(content.get("columns")), metric, folds)
+        rows = Rows(x, y, weight, _columns(content.get("columns")), metric, folds, surface=surface)
         faults = _find_faults(rows, bandwidth, content)
     if faults:
         raise ValueError(f"{'; '.join(faults)}. Save the model again")
@@ -162,7 +163,9 @@ def _check(content: dict[str, Any], tensors: dict[str, Array], expected: dict[st
 def _columns(saved: Any) -> tuple[Column, ...]:
     """Return the columns' kinds; () if all are numbers."""
     try:
-        return tuple(Column(column["kind"], tuple(column["levels"]), column["origin"]) for column in saved)
+        return tuple(
+            Column(column["kind"], tuple(column["levels"]), column["origin"], tuple(column["log"])) for column in saved
+        )
     except (TypeError, KeyError):
         raise ValueError(_BAD_COLUMNS.format(reprlib.repr(saved))) from None
 
@@ -175,6 +178,9 @@ def _is_column(column: Column, values: Array) -> bool:
             return False
     if column.kind == "periodic":
         return len(column.levels) == 1 and isinstance(column.levels[0], float) and 0 < column.levels[0] < math.inf
+    if column.log:
+        is_log = len(column.log) == 2 and all(isinstance(end, float) and 0 <= end < math.inf for end in column.log)
+        return column.kind == "number" and is_log and sum(column.log) > 0
     if not column.coded:
         return column.kind == "number"
     texts = all(isinstance(level, str | int | float) for level in column.levels)
@@ -184,7 +190,7 @@ def _is_column(column: Column, values: Array) -> bool:
 
 def _find_faults(rows: Rows, bandwidth: Array, content: dict[str, Any]) -> list[str]:
     """Return messages about invalid rows, bandwidths, names or history."""
-    x, y, weight, columns, metric, folds, _ = rows
+    x, y, weight, columns, metric, folds, _, surface = rows
     if x.ndim != 2 or 0 in x.shape or x.dtype not in _DTYPES:
         return [f"X_train_: got {describe(x)}; expected float32 or float64 (rows, features), not empty"]
     count, size = x.shape
@@ -204,7 +210,12 @@ def _find_faults(rows: Rows, bandwidth: Array, content: dict[str, Any]) -> list[
         folds.dtype == np.int8 and folds.shape[1:] == (count,) and np.isin(folds, (0, 1, 2)).all()
     ):
         faults.append(f"{_FOLDS}: got {describe(folds)}; expected int8 (folds, {count}) of 0, 1 and 2")
-    finite = {"X_train_": x, "y_train_": y, "sample_weight_": weight} | ({} if metric is None else {_METRIC: metric})
+    if surface is not None:
+        numbers = size - sum(column.coded for column in columns)
+        if surface.shape != (4, numbers) or surface.dtype != np.float64 or not (surface[1] > 0).all():
+            faults.append(f"{_SURFACE}: got {describe(surface)}; expected float64 (4, {numbers}), positive in row 1")
+    optional = {name: array for name, array in ((_METRIC, metric), (_SURFACE, surface)) if array is not None}
+    finite = {"X_train_": x, "y_train_": y, "sample_weight_": weight} | optional
     infinite = [name for name, array in finite.items() if not np.isfinite(array).all()]
     faults += [f"{name}: got NaN or infinity; expected finite numbers" for name in infinite]
     if not (weight >= 0).all() or not weight.any():

@@ -47,11 +47,16 @@ _ROWS_PER_CELL = 5
 
 
 class Coding:
-    """The coordinates of the `size` columns of X; `columns` and `metric` are fields of `Rows`."""
+    """The coordinates of the `size` columns of X; `columns`, `metric` and `surface` are fields of `Rows`."""
 
-    def __init__(self, columns: Sequence[Column], size: int, metric: Array | None = None) -> None:
+    def __init__(
+        self, columns: Sequence[Column], size: int, metric: Array | None = None, surface: Array | None = None
+    ) -> None:
         self.coded = [j for j in range(len(columns)) if columns[j].coded]
         self._numeric_columns, self._metric = [j for j in range(size) if j not in self.coded], metric
+        self._surface = surface
+        numbers = [columns[j] if columns else Column() for j in self._numeric_columns]
+        self._logs = {c: column.log for c, column in enumerate(numbers) if column.log}
         self._columns = [columns[j] for j in self.coded]
         # `levels` of a numeric column is the value for its missing cells.
         self._fill_values = [next(iter(column.levels), 0.0) if not column.coded else 0.0 for column in columns]
@@ -61,19 +66,58 @@ class Coding:
         # The columns in the order of the coordinates (numbers or directions first), and the feature of each coordinate.
         self.order = np.array(self._numeric_columns + self.coded if metric is None else range(features), np.intp)
         sizes = [2 if column.kind == "periodic" else max(1, len(column.levels) - 1) for column in self._columns]
-        self.feature_of: NDArray[np.intp] = np.repeat(np.arange(features), [1] * self.num_numeric + sizes)
+        self.num_terms = 0 if surface is None else self.num_numeric * (self.num_numeric + 1) // 2
+        self.feature_of: NDArray[np.intp] = np.repeat(
+            np.arange(features + self.num_terms), [1] * self.num_numeric + sizes + [1] * self.num_terms
+        )
 
     def coordinates(self, x: Array) -> Array:
         """Return the coordinates (n, coordinates) of rows (n, d) from `dikkat.regression.columns.encode_cells`."""
-        if (missing_cells := np.isnan(x)).any():  # cells that were never missing in fit
-            x = np.where(missing_cells, self._fill_values, x).astype(x.dtype)
-        if not self._columns and self._metric is None:
-            return x
-        numbers = x[:, self._numeric_columns]
+        x = self._filled(x)
+        if not self._columns and self._metric is None and self._surface is None:
+            return self.numbers(x) if self._logs else x
+        numbers = self.numbers(x)
         if self._metric is not None:
             numbers = numbers.astype(np.float64) @ self._metric
         blocks = [_points(column, x[:, j]) for j, column in zip(self.coded, self._columns, strict=True)]
+        if self._surface is not None:
+            blocks.append(second_order_terms(numbers, self._surface))
         return np.ascontiguousarray(np.hstack([numbers, *blocks]), x.dtype)
+
+    def numbers(self, x: Array) -> Array:
+        """Return the numbers of rows (n, d), or their logarithms, (n, numbers)."""
+        result = self._filled(x)[:, self._numeric_columns]
+        for c, (smallest, offset) in self._logs.items():
+            result[:, c] = np.log(np.maximum(result[:, c].astype(np.float64), smallest) + offset)
+        return result
+
+    def slopes(self, x: Array) -> Array:
+        """Return the derivatives (n, numbers) of `numbers` by the cells of rows (n, d)."""
+        cells = self._filled(x)[:, self._numeric_columns].astype(np.float64)
+        result = np.ones_like(cells)
+        for c, (smallest, offset) in self._logs.items():
+            result[:, c] = np.where(cells[:, c] >= smallest, 1 / (np.maximum(cells[:, c], smallest) + offset), 0.0)
+        return result
+
+    def _filled(self, x: Array) -> Array:
+        if (missing_cells := np.isnan(x)).any():  # cells that were never missing in fit
+            return np.where(missing_cells, self._fill_values, x).astype(x.dtype)
+        return x
+
+    def jacobian(self, x: Array) -> Array:
+        """Return the derivatives (n, numbers, coordinates) of coordinates by numbers or directions at coordinates x."""
+        size = self.num_numeric
+        result = np.tile(np.eye(size, len(self.feature_of)), (len(x), 1, 1))
+        if self._surface is not None:
+            mean, spread, low, high = self._surface
+            z, inside = (np.clip(x[:, :size], low, high) - mean) / spread, (x[:, :size] >= low) & (x[:, :size] <= high)
+            slope = inside / spread
+            for term, (a, b) in enumerate(
+                zip(*np.triu_indices(size), strict=True), len(self.feature_of) - self.num_terms
+            ):
+                result[:, a, term] += z[:, b] * slope[:, a]
+                result[:, b, term] += z[:, a] * slope[:, b]
+        return result
 
     def center(self) -> Array:
         """Return a point (coordinates,), equally far from all known categories; NaN for columns of other kinds."""
@@ -81,7 +125,7 @@ class Coding:
         for column in self._columns:
             point = _points(column, np.array([-1.0]))[0]
             points.append(point if column.kind == "category" else np.full_like(point, np.nan))
-        return np.concatenate(points)
+        return np.concatenate([*points, np.full(self.num_terms, np.nan)])
 
     def to_sigma(self, bandwidth: Array) -> Array:
         """Convert bandwidths (d,), σ or for categories λ, to the σ of each feature in the order of the coordinates."""
@@ -97,11 +141,11 @@ class Coding:
                     weight_ratio = np.divide(rate, (count - 1) * (1 - rate)) if count > 1 else 1.0
                 beta = abs(max(-np.log(weight_ratio), 0.0))  # abs: 1/√−0.0 is −∞
                 sigma[c] = np.clip(np.divide(1, np.sqrt(2 * beta)), NARROWEST, WIDEST)
-        return sigma
+        return np.append(sigma, np.full(self.num_terms, WIDEST))
 
     def to_bandwidth(self, sigma: Array) -> Array:
         """Convert the σ of each feature to σ of numbers and λ of categories, (d,) in the order of X."""
-        result = np.array(sigma, np.float64)
+        result = np.array(sigma[: len(self.order)], np.float64)
         for c, column in enumerate(self._columns, start=self.num_numeric):
             if column.kind == "periodic":
                 result[c] *= float(column.levels[0]) / np.pi
@@ -136,6 +180,14 @@ def _points(column: Column, values: Array) -> Array:
     return np.asarray(np.vstack([corners, center])[values.astype(np.intp)])
 
 
+def second_order_terms(numbers: Array, surface: Array) -> Array:
+    """Return the squares and products (n, terms) of standardised numbers, which are clipped to their range in fit."""
+    mean, spread, low, high = surface
+    z = (np.clip(numbers.astype(np.float64), low, high) - mean) / spread
+    first, second = np.triu_indices(z.shape[1])
+    return np.asarray((z[:, first] * z[:, second]).round(12))  # the square of two levels is exactly constant
+
+
 class Rows(NamedTuple):
     """Checked training rows."""
 
@@ -146,6 +198,8 @@ class Rows(NamedTuple):
     metric: Array | None = None  # (numeric columns, k), the directions of a metric; None without a metric
     folds: NDArray[np.int8] | None = None  # (folds, n): 1 for rows to learn from, 2 for tested rows
     weights: str = "repeats"  # or "precision": the variance of a row's error is one over its weight
+    # (4, numbers): mean, standard deviation and range of each number; None without a surface of second order
+    surface: Array | None = None
 
     def take(self, chosen: NDArray[np.intp]) -> "Rows":
         """Return the rows at these indices."""
@@ -161,14 +215,15 @@ class Rows(NamedTuple):
     @property
     def coding(self) -> "Coding":
         """The coordinates of the columns."""
-        return Coding(self.columns, self.x.shape[1], self.metric)
+        return Coding(self.columns, self.x.shape[1], self.metric, self.surface)
 
     def joined(self, unit_weight: float | None = None) -> "Joined":
         """Join rows with equal coordinates. A weight of `unit_weight` (by default `self.unit_weight`) is one row."""
         coding, y = self.coding, self.y.reshape(len(self.y), -1)
         x = coding.coordinates(self.x)
         weight, precise = self.weight / (unit_weight or self.unit_weight), self.weights == "precision"
-        return join(x, y, weight, coding.feature_of, coding.num_numeric, coding.center().astype(x.dtype), precise)
+        joined = join(x, y, weight, coding.feature_of, coding.num_numeric, coding.center().astype(x.dtype), precise)
+        return joined._replace(num_terms=coding.num_terms)
 
 
 class Repeats(NamedTuple):
@@ -212,10 +267,11 @@ class Joined(NamedTuple):
     num_numeric: int  # the number of numeric features (or directions); they are first, and only they have slopes
     center: Array  # (d,), the point of an unseen category; NaN for numbers and ordered categories
     precise: bool = False  # True if weights are precisions, so that each row counts once
+    num_terms: int = 0  # the number of terms of second order, the last coordinates: they have no influence on weights
 
     @property
     def features(self) -> int:
-        """The number of features."""
+        """The number of features, with the terms of second order."""
         return int(self.feature_of[-1]) + 1
 
     def divide_y(self, divisor: float) -> "Joined":

@@ -43,7 +43,8 @@ e_g = \frac{\bar y_g - \bar y - z_g^\top b}{1 - v_g (1 + z_g^\top (C + \lambda)^
 
 where $b_{-g}$ is without the rows at g, and $e_g$ is their error. λ is the power of ten from −6 to 3, or ∞, with the
 least mean square of these errors. The plane is over the numbers, or over all coordinates if their least error is
-smaller: a category then has a step for each of its levels.
+smaller: a category then has a step for each of its levels. In a design (`dikkat.regression.surfaces`) it has squares
+and products of the numbers too, if their least error is smaller by a tenth.
 
 Source: Seifert and Gasser 1996, Finite-sample variance of local polynomials; 2000, Data adaptive ridging in local
 polynomial regression.
@@ -493,6 +494,10 @@ def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
 AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # the candidates for λ; on a tie the first wins
 
 
+SURFACE_ERROR = 0.9
+"""The largest squared error of a surface of second order, over that of the plane, at which it replaces the plane."""
+
+
 class Trend(NamedTuple):
     """The slopes of a plane over p coordinates: the numbers, or all coordinates.
 
@@ -528,7 +533,10 @@ def trend(joined: Joined) -> Trend:
     unit, share = np.where(unit > 0, unit, 1.0), joined.weight / joined.weight.sum()
     scaled = (joined.x.astype(np.float64) - joined.x[0]) / unit
     scaled, centred_y = scaled - share @ scaled, joined.y - share @ joined.y
-    planes = [_plane(scaled[:, :size], centred_y, share) for size in dict.fromkeys([joined.num_numeric, len(unit)])]
+    sizes = dict.fromkeys([joined.num_numeric, len(unit) - joined.num_terms, len(unit)])
+    planes = [_plane(scaled[:, :size], centred_y, share) for size in sizes]
+    if joined.num_terms and planes[-1][0] > SURFACE_ERROR * min(plane[0] for plane in planes[:-1]):
+        planes = planes[:-1]
     _, slope, row, without, inverse = min(planes, key=itemgetter(0))
     size, center = len(slope), share @ joined.x.astype(np.float64)
     gain = inverse / joined.weight.sum()

@@ -40,7 +40,7 @@ def sample_rows(rows: Rows) -> Rows:
 
 def directions(rows: Rows, count: int | None, fit: Callable[[Rows], tuple[Smoother, float]]) -> Array:
     """Return k directions in the units of the columns, (numeric columns, k), from fits and their criterion."""
-    numbers = rows.x[:, rows.coding.order[: rows.coding.num_numeric]].astype(np.float64)
+    numbers = rows.coding.numbers(rows.x).astype(np.float64)
     spread = numbers.std(0)
     unit = np.divide(1, spread, out=np.zeros_like(spread), where=spread > 0)
     basis, best_basis, least_error = np.eye(len(unit)), np.eye(len(unit)), np.inf
@@ -49,7 +49,9 @@ def directions(rows: Rows, count: int | None, fit: Callable[[Rows], tuple[Smooth
         if round_index and not error < _IMPROVEMENT * least_error:
             break
         best_basis, least_error = basis, error
-        slope, _ = effects.gradient(smoother, smoother.joined.x)
+        slope, _ = effects.gradient(
+            smoother, smoother.joined.x, rows._replace(metric=unit[:, None] * basis).coding.jacobian(smoother.joined.x)
+        )
         slope = np.einsum("dk,nkv->nvd", basis, np.nan_to_num(slope, posinf=0.0, neginf=0.0))
         outer = np.einsum("n,nvd,nve->de", smoother.joined.weight, slope, slope)
         basis = np.linalg.eigh(outer)[1][:, ::-1]

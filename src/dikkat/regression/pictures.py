@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_POINTS = 2_000  # more points hide each other and make a large SVG
 _MAX_TICKS = 200  # marks of data on the edge of a panel
+_LOGARITHMIC = 20  # ratio of the ends of a column's range from which its axis is logarithmic
 _NAME_LENGTH = 32  # characters of a column's name
 _LABEL_LENGTH, _MAX_LABELS = 20, 14  # characters of a category's name; categories in a panel
 _MAX_TICK_LABELS, _MAX_DATES = 28, 5  # categories beside the attention; dates below a panel
@@ -70,7 +71,7 @@ def draw_groups(
     if len(panels) == 1:
         figure.set_size_inches(6.4, 4.2)
     for axes, curves in zip(grid, panels, strict=True):
-        label = _set_date_ticks(axes, curves[0]) if curves[0].column.kind == "date" else curves[0].name
+        label = _set_ticks(axes, curves[0])
         for number, (curve, group) in enumerate(zip(curves, groups, strict=True)):
             if curve.column.is_category:
                 at = curve.at + 0.5 * ((number + 0.5) / len(groups) - 0.5)  # side by side
@@ -207,7 +208,7 @@ def _draw_curve(axes: Axes, curve: Curve, target: str, limits: tuple[float, floa
     if curve.column.is_category:
         _draw_categories(axes, curve, target, limits)
         return
-    label = _set_date_ticks(axes, curve) if curve.column.kind == "date" else curve.name
+    label = _set_ticks(axes, curve)
     if curve.column.is_flag:
         axes.set_xticks([0, 1], ["False", "True"])
     if curve.values is not None:
@@ -218,6 +219,16 @@ def _draw_curve(axes: Axes, curve: Curve, target: str, limits: tuple[float, floa
     axes.plot(curve.at, curve.estimate, color="C0", linewidth=2, label="estimate")
     axes.set_ylim(limits)
     _set_labels(axes, label, target)
+
+
+def _set_ticks(axes: Axes, curve: Curve) -> str:
+    """Set the ticks of dates, or a logarithmic axis, and return the axis label."""
+    if curve.column.kind == "date":
+        return _set_date_ticks(axes, curve)
+    if curve.column.log and curve.at[-1] > _LOGARITHMIC * curve.at[0] > 0:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    return curve.name
 
 
 def _set_date_ticks(axes: Axes, curve: Curve) -> str:

@@ -38,7 +38,7 @@ from dikkat.regression import validation
 from dikkat.regression.columns import Column, columns_of, list_some, names_of
 from dikkat.regression.diagnostics import influence, middles
 from dikkat.regression.effects import locals_at
-from dikkat.regression.joined import Array, Coding
+from dikkat.regression.joined import Array
 from dikkat.regression.local import least_ridge
 from dikkat.regression.smoother import Confidence, Smoother
 
@@ -247,9 +247,11 @@ class _Cubic(NamedTuple):
     def at(cls, model: Any, x: Array, feature: int, with_rows: bool = True) -> _Cubic:
         """Return the fits at rows like `X_train_`, along a numeric feature; `with_rows` needs memory of k × m."""
         smoother, query = model._smoother, model._coordinates(x).astype(np.float64)
-        c = Coding(model.columns_, x.shape[1]).order.tolist().index(feature)
+        coding = model._rows.coding
+        c = coding.order.tolist().index(feature)
+        tangent = coding.slopes(x)[:, [c]] * coding.jacobian(query)[:, c]
         joined, sums, rows = smoother.joined, list[Array](), list[Array]()
-        for row, mass in _cubic_rows(smoother, query, c):
+        for row, mass in _cubic_rows(smoother, query, c, tangent):
             scaled = row / np.sqrt(joined.weight)
             square = np.where(mass > _LEAST_ROWS, (scaled**2).sum(2).T, np.inf).T
             sums.append(np.stack([row @ joined.y[:, 0], square], 2))
@@ -263,8 +265,11 @@ class _Cubic(NamedTuple):
         return cls(height, Confidence(center[:, 1:], error[:, 1:], freedom), np.concatenate(rows) * deviation)
 
 
-def _cubic_rows(smoother: Smoother, query: Array, c: int) -> Iterator[tuple[Array, Array]]:
-    """Yield for some queries at a time the rows (k, 2, m) of height and slope along coordinate c, and Σ W K (k,)."""
+def _cubic_rows(smoother: Smoother, query: Array, c: int, tangent: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield for some queries at a time the rows (k, 2, m) of height and slope along coordinate c, and Σ W K (k,).
+
+    `tangent` is the derivative of the queries (n, coordinates) by the cells of the feature.
+    """
     trend, joined = smoother.trend, smoother.joined
     unit = trend.spread
     origin = torch.tensor(joined.x[0, : len(unit)]).double()
@@ -281,14 +286,15 @@ def _cubic_rows(smoother: Smoother, query: Array, c: int) -> Iterator[tuple[Arra
         second = system.diagonal(dim1=1, dim2=2)
         ridge = ridge + torch.where(second > 0, least_ridge(torch.float64) * second, 1.0)
         conditions = torch.zeros(len(z), design.shape[2], 2, dtype=torch.float64)
-        conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, 1 / (size[:, c] * local.bandwidth[:, c])
+        along_query = torch.tensor(tangent[chunk, : len(unit)])
+        conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, along_query[:, c] / (size[:, c] * local.bandwidth[:, c])
         scale = (second + ridge).sqrt()[..., None]  # a ridge may be 10³⁰
         system = (system + torch.diag_embed(ridge)) / scale / scale.mT
         system[~local.reached] = torch.eye(system.shape[1]).double()
         solved = torch.linalg.solve(system, conditions / scale) / scale
         rows = (local.share[..., None] * (design @ solved)).mT  # NaN if no row is in reach
         position = (torch.tensor(query[chunk, : len(unit)]) - origin) / unit
-        target = torch.stack([position, (torch.arange(len(unit)) == c).expand_as(position) / unit], 1)
+        target = torch.stack([position, along_query / unit], 1)
         rows = rows + smoother.shrinks * (target - rows @ scaled_x) @ trend.row.mT
         yield rows.numpy(), local.lse.exp().numpy()
 

@@ -14,7 +14,7 @@ from sklearn.model_selection import KFold, PredefinedSplit
 
 from dikkat.regression.columns import Column, columns_of, format_number, names_of
 from dikkat.regression.diagnostics import LeftOut, hold_out, influence, leave_out
-from dikkat.regression.joined import largest_rate
+from dikkat.regression.joined import Coding, largest_rate
 
 if TYPE_CHECKING:
     from dikkat.regression.estimator import KernelRegressor
@@ -103,10 +103,13 @@ def cells_of_row(model: KernelRegressor, row: int) -> list[float]:
 def describe_bandwidths(model: KernelRegressor) -> list[str]:
     """Return the text of each feature's bandwidth: a number in its units, or its meaning if all weights are equal.
 
-    The meaning is "a straight line" or "no influence". If the plane has steps, it is "steps" for a category and
-    "a wave" for a periodic feature. With a metric, whose bandwidths are along directions, numbers get "".
+    The meaning is "a straight line", "a parabola" in a design with a surface of second order, or "no influence". If the
+    plane has steps, it is "steps" for a category and "a wave" for a periodic feature. With a metric, whose bandwidths
+    are along directions, numbers get "".
     """
-    ranges = np.ptp(model.X_train_[model.sample_weight_ > 0], axis=0)
+    rows, coding = model.X_train_[model.sample_weight_ > 0], Coding(model.columns_, model.X_train_.shape[1])
+    ranges = np.ptp(rows, axis=0)
+    ranges[coding.order[: coding.num_numeric]] = np.ptp(coding.numbers(rows), axis=0)
     coding, result = model._rows.coding, [""] * len(ranges)
     positions = range(len(ranges)) if model.metric_ is None else coding.coded
     widths = model.bandwidth_ if model.metric_ is None else model.bandwidth_[coding.num_numeric :]
@@ -131,8 +134,12 @@ def _describe_bandwidth(model: KernelRegressor, column: Column, sigma: float, sp
     if spread == 0:
         return "constant"
     if _FAR * spread < sigma:
-        return "a straight line" if model.order_ == "linear" else "no influence"
-    return format_number(sigma) + (" days" if column.kind == "date" else "")
+        if smoother.shrinks and smoother.joined.num_terms:
+            return "a parabola"
+        if model.order_ == "constant":
+            return "no influence"
+        return "a line of its logarithm" if column.log else "a straight line"
+    return format_number(sigma) + (" days" if column.kind == "date" else " of its logarithm" if column.log else "")
 
 
 def _features(model: KernelRegressor) -> list[tuple[str, str, str, str, str]]:

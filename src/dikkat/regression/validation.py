@@ -49,6 +49,8 @@ def check_settings(model: Any) -> None:
     check_metric(model.metric, model.n_components, model.bandwidth)
     check_name("missing", model.missing, ("refuse", "indicator"))
     check_name("weights", model.weights, ("repeats", "precision"))
+    if not (model.logarithms is None or (isinstance(model.logarithms, str) and model.logarithms == "auto")):
+        raise ValueError(f"logarithms: got {model.logarithms!r}; expected 'auto', or None for the numbers as they are")
     if model.support is not None:
         check_support(model.support)
     ridge = model.ridge

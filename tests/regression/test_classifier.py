@@ -6,11 +6,12 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, r2_score
-from sklearn.model_selection import GroupKFold
+from sklearn.model_selection import GroupKFold, PredefinedSplit, StratifiedKFold
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dikkat.regression import KernelClassifier, KernelRegressor
 from dikkat.regression.criterion import folds_of
+from dikkat.regression.diagnostics import hold_out
 from dikkat.regression.joined import join
 from dikkat.regression.likelihood import FoldLogLoss, LogLoss
 from dikkat.regression.logistic import plane
@@ -239,3 +240,18 @@ def test_classes_of_weight_0(order):
 def test_a_label_that_is_none():
     with pytest.raises(ValueError, match="y: got None in row 1; expected a class for each row"):
         KernelClassifier().fit([[0.0], [1.0]], np.array(["a", None], object))
+
+
+def test_splitters_see_the_classes():
+    random = np.random.default_rng(3)
+    x = random.normal(size=(53, 2))
+    y = np.where(x[:, 0] + random.normal(size=53) > 0, "b", "a")
+    splitter = StratifiedKFold(5, shuffle=True, random_state=1)
+    splits = list(splitter.split(x, y))
+    models = [KernelClassifier(cv=cv).fit(x, y) for cv in (splitter, splits)]
+    np.testing.assert_array_equal(*(model.bandwidth_ for model in models))
+    fold = np.zeros(len(x), int)
+    for number, (_, tested) in enumerate(splits):
+        fold[tested] = number
+    left_out = [hold_out(models[0], folds).predicted for folds in (splitter, PredefinedSplit(fold))]
+    np.testing.assert_array_equal(*left_out)

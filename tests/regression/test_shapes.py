@@ -228,3 +228,31 @@ def test_the_other_features_of_a_minimum_are_one_row():
     with pytest.raises(ValueError, match="X: got 2 rows; expected one, with the values of the other features"):
         model.argmin("x0", X=X[:2])
     assert model.argmin(np.int64(0), X=X[:1]).value == model.argmin("x0", X=X[:1]).value
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4, 11])
+@pytest.mark.parametrize("bandwidth", ["auto", [0.4, 2.0, 0.1], [30.0, 0.7, 0.3]], ids=str)
+def test_rows_of_heights_sum_to_one_on_designs(levels, bandwidth):
+    random = np.random.default_rng(7)
+    frame = pd.DataFrame({"x": random.integers(0, levels, 131) * 1.0, "z": random.integers(0, 3, 131) * 1.0})
+    frame["town"] = random.choice(["a", "b"], len(frame))
+    noise = random.normal(0, 0.1, len(frame))
+    model = KernelRegressor(bandwidth=bandwidth).fit(frame, frame.x * (2 - frame.z) + 5 + noise)
+    query = np.column_stack([np.linspace(0, levels - 1, 17), np.full(17, 1.0), np.full(17, model.X_train_[0, 2])])
+    deviation = np.sqrt(model._smoother.noise(model._coordinates(query))[0][:, :1])
+    cubic = _Cubic.at(model, query, 0)
+    is_near = np.isfinite(cubic.height.error[:, 0])
+    assert is_near.any()
+    weight = np.sqrt(model._smoother.joined.weight)
+    np.testing.assert_allclose((cubic.row / deviation)[is_near] @ weight, 1, atol=1e-6)
+
+
+def test_the_difference_of_groups_on_a_design():
+    random, covered = np.random.default_rng(11), 0
+    for _ in range(12):
+        frame = pd.DataFrame({"x": random.integers(0, 3, 151) * 1.0, "z": random.integers(0, 3, 151) * 1.0})
+        frame["town"] = random.choice(["a", "b"], len(frame))
+        y = frame.x**2 - frame.x * frame.z + (frame.town == "b") + random.normal(0, 0.1, len(frame))
+        band = KernelRegressor().fit(frame, y).difference("town", feature="x")
+        covered += bool(((band.lower < 1) & (band.upper > 1)).all())
+    assert covered >= 9  # P = 0.0002 for intervals of 95 %

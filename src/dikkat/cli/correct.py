@@ -47,7 +47,7 @@ def correct(
 ) -> None:
     """Store corrections in a model folder. Later translations of these sentences, and of similar ones, follow them.
 
-    Standard error lists lines that replace an earlier correction, and lines with words that the model cannot write.
+    Standard error lists lines that replace an earlier correction, and lines whose translation will be cut.
     """
     from dikkat.translation import Translator
     from dikkat.translation.data.corpus import format_rows

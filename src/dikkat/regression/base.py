@@ -77,7 +77,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         model.__dict__ = vars(self) | settings
         rows = validation.check_rows(model, X, y, sample_weight)
         if self.cv is not None:
-            rows = rows._replace(folds=membership(validation.split(self.cv, rows, groups), len(rows.x)))
+            rows = rows._replace(folds=membership(validation.split(model, rows, groups), len(rows.x)))
         with working("finding the bandwidth", None, len(rows.x) ** 2) if self.verbose else nullcontext():
             fitted = model._fit_copy(rows)
         if warns:

@@ -40,6 +40,7 @@ from dikkat.regression.columns import Column, columns_of, names_of, refill_cells
 from dikkat.regression.criterion import FoldErrors, folds_of
 from dikkat.regression.joined import Array
 from dikkat.regression.local import parts
+from dikkat.regression.validation import targets_of
 
 if TYPE_CHECKING:
     from dikkat.regression.estimator import KernelRegressor
@@ -152,7 +153,7 @@ def hold_out(
         return LeftOut(np.full(rows.y.shape, math.nan), math.nan, math.nan)
     predicted = np.full(rows.y.shape, np.nan)
     if is_splitter:
-        splits = list(folds.split(rows.x, rows.y, groups))
+        splits = list(folds.split(rows.x, targets_of(model, rows), groups))
     else:
         fold = joined.folds(folds, random_state)
         splits = [((fold != k) & (fold >= 0), fold == k) for k in range(fold.max() + 1)]

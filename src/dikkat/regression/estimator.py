@@ -35,7 +35,8 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
     at the border of the data and among unevenly spaced rows, and reproduces straight lines exactly.
 
     Memory is linear in the rows, and so is the time of a prediction. The time of a search is quadratic; for one feature
-    it is linear except for a sort. If that is too slow, search with a sample of the rows and pass its `bandwidth_`.
+    it is linear except for a sort. If that is too slow, search with a sample of the rows and
+    `logarithms=None`, and pass its `bandwidth_` and `ridge_`.
 
     Args:
         kernel: K as a function of the scaled distance r: "gaussian", e^(−r²/2); or "epanechnikov", 1 − r² below 1.

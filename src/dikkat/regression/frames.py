@@ -34,8 +34,9 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
     if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(f"X: got {names.count(repeated[0])} columns {repeated[0]!r}; expected different names")
     has_name = isinstance(name, str)
-    for column in [name] if has_name else names if len(names) > 1 else []:
-        if column in names and _is_equal(np.asarray(X[column]), np.asarray(y), any_values=has_name):
+    y_values = np.asarray(y)
+    for column in [] if y is None else [name] if has_name else names if len(names) > 1 else []:
+        if column in names and _is_equal(np.asarray(X[column]), y_values, any_values=has_name):
             raise ValueError(
                 f"X: got the column {column!r}, which is y; expected the other columns, X.drop(columns={column!r})"
             )

@@ -274,17 +274,19 @@ def _cubic_rows(smoother: Smoother, query: Array, c: int, tangent: Array) -> Ite
     unit = trend.spread
     origin = torch.tensor(joined.x[0, : len(unit)]).double()
     scaled_x = (torch.tensor(joined.x[:, : len(unit)]).double() - origin) / unit
+    powers = range(2, min(4, len(np.unique(joined.x[:, c]))))  # as many as the values determine
     for chunk, local in locals_at(smoother, query):
         size = (local.share[:, None] @ local.delta.square())[:, 0].sqrt()
         size = torch.where(size > 0, size, 1.0)
         z = local.delta / size[:, None]
         along = z[..., c : c + 1]
-        design = torch.cat([torch.ones_like(along), z, along**2, along**3], -1)
-        ridge = torch.nn.functional.pad(local.ridge / size.square(), (1, 2))
+        design = torch.cat([torch.ones_like(along), z, *(along**power for power in powers)], -1)
+        ridge = torch.nn.functional.pad(local.ridge / size.square(), (1, len(powers)))
         ridge[:, 1 + c] = 0
         system = design.mT @ (local.share[..., None] * design)
         second = system.diagonal(dim1=1, dim2=2)
         ridge = ridge + torch.where(second > 0, least_ridge(torch.float64) * second, 1.0)
+        ridge[:, 0] = 0  # rows of the height sum to 1
         conditions = torch.zeros(len(z), design.shape[2], 2, dtype=torch.float64)
         along_query = torch.tensor(tangent[chunk, : len(unit)])
         conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, along_query[:, c] / (size[:, c] * local.bandwidth[:, c])
@@ -331,7 +333,8 @@ def _difference_band(curves: list[_Cubic], level: float) -> tuple[Array, Array]:
         return (curves[1].height.center - curves[0].height.center)[:, 0], np.full(len(error), np.inf)
     freedom = float(np.mean((error**4 / sum(shares))[is_near]))  # Welch and Satterthwaite
     normal = rows[is_near] / error[is_near, None]
-    length = np.linalg.norm(np.diff(normal, axis=0), axis=1).sum()
+    chords = np.linalg.norm(np.diff(normal, axis=0), axis=1)
+    length = 2 * np.arcsin(np.minimum(chords / 2, 1)).sum()
 
     def excess(width: float) -> float:
         tube = length / np.pi * (1 + width**2 / freedom) ** (-freedom / 2)

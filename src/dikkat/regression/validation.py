@@ -80,13 +80,19 @@ def check_metric(metric: object, n_components: object, bandwidth: object) -> Non
         raise ValueError(f"metric: got 'linear' with bandwidth={bandwidth!r}; expected bandwidth='auto' or 'loo'")
 
 
-def split(cv: object, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, Any]]:
-    """Return (learned rows, tested rows), as indices, for each fold of `cv`."""
+def targets_of(model: Any, rows: Rows) -> Array:
+    """Return y as scikit-learn's splitters expect it: the numbers of the classes, or the values."""
+    return rows.y.argmax(1) if hasattr(model, "classes_") else rows.y
+
+
+def split(model: Any, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, Any]]:
+    """Return (learned rows, tested rows), as indices, for each fold of the setting `cv`."""
+    cv, targets = model.cv, targets_of(model, rows)
     try:
-        splitter = check_cv(cv, rows.y, classifier=False)
+        splitter = check_cv(cv, targets, classifier=False)
     except ValueError as error:
         raise ValueError(f"cv: got {cv!r}; expected a scikit-learn splitter, pairs of indices, or a number") from error
-    splits = list(splitter.split(rows.x, rows.y, groups))
+    splits = list(splitter.split(rows.x, targets, groups))
     if isinstance(cv, Integral):  # blocks of rows; half a block on either side, whose errors are similar, is left out
         splits = [
             (learned[np.abs(learned[:, None] - tested[[0, -1]]).min(1) > len(tested) // 2], tested)

@@ -2,7 +2,7 @@
 import type { Arithmetic } from "./arithmetic";
 import { Refusal } from "./refusal";
 import { metadataOf, readTensors } from "./tensors";
-import { END, oneSpaced, UNKNOWN } from "./tokenizer";
+import { END, oneSpaced } from "./tokenizer";
 
 /** States whose log-weight is below this have no effect. */
 const NEGLIGIBLE = -16;
@@ -54,9 +54,9 @@ export class States {
   /** @param projection from readouts to queries, row by row, in units of the bandwidth */
   constructor(readonly pairs: readonly StoredPair[], private readonly projection: Float32Array, private readonly size: number, private readonly count: number) {}
 
-  /** The pair of a source whose translation has words outside the vocabulary. */
-  withUnknownWords(source: readonly number[]): StoredPair | undefined {
-    return this.pairs.find((pair) => pair.targetIds.includes(UNKNOWN) && hasIds(pair, source));
+  /** The pair with these source tokens. */
+  byIds(source: readonly number[]): StoredPair | undefined {
+    return this.pairs.find((pair) => hasIds(pair, source));
   }
 
   query(readout: Float32Array): Float32Array {

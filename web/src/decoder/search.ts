@@ -132,7 +132,7 @@ export function* searching(
 ): Generator<readonly number[], Hypothesis[]> {
   const { chosen } = options, { penalty } = network;
   const limit = limitOf(source.length);
-  const copies = (network.attends && source.includes(UNKNOWN)) || states.withUnknownWords(source) !== undefined;
+  const copies = (network.attends && source.includes(UNKNOWN)) || (states.byIds(source)?.targetIds.includes(UNKNOWN) ?? false);
   const onlySlots = slots.targets.every((bit, token) => token <= END || bit !== 0);
   let living: Place[] = [{ ids: [], total: 0, missing: slots.source, state: first, steps: [] }];
   let places = options.beam;
@@ -229,12 +229,13 @@ export function* choosing(
   readsWord: (id: number) => boolean, beginsWord: (id: number) => boolean,
 ): Generator<readonly number[], Hypothesis[]> {
   const allowed = Math.max(2, repetition(source, readsWord).times, repetition(options.chosen.tokens, beginsWord).times);
+  const stored = states.byIds(source)?.targetIds.join();
   const cut = (hypothesis: Hypothesis): Hypothesis => {
-    const { end } = repetition(hypothesis.ids, beginsWord, allowed);
+    const end = hypothesis.ids.join() === stored ? hypothesis.ids.length : repetition(hypothesis.ids, beginsWord, allowed).end;
     const [ids, steps] = [hypothesis.ids.slice(0, end), hypothesis.steps.slice(0, end + 1)];
     return { ...hypothesis, ids, steps, repeated: end < hypothesis.ids.length };
   };
-  const faults = (each: Hypothesis): number => 2 * Number(repetition(each.ids, beginsWord).times > allowed) + Number(!each.finished);
+  const faults = (each: Hypothesis): number => 2 * Number(repetition(each.ids, beginsWord).times > allowed && each.ids.join() !== stored) + Number(!each.finished);
   let found = yield* searching(network, states, source, read, options, slots);
   if (options.best < options.beam && found.some(faults)) found = yield* searching(network, states, source, read, { ...options, best: options.beam }, slots);
   return [...found].sort((one, other) => faults(one) - faults(other)).slice(0, options.best).map(cut);

@@ -45,8 +45,8 @@ interface EncodedSource extends Encoded {
   /** The translation of a text without letters; null: the model translates it. */
   readonly copy: string | null;
   readonly unknown: string[];
-  /** Words outside the vocabulary of its stored translation; null: it has none. */
-  readonly storedWords: readonly string[] | null;
+  /** Words outside the vocabulary of the stored translation. */
+  readonly storedWords: readonly string[];
   /** Its stored pair, if there is one. */
   readonly stored: StoredPair | undefined;
 }
@@ -105,11 +105,18 @@ export class Translator {
     const [source, target] = stored ? this.masked({ ...stored, source: sentence }) : this.slots.mask(sentence);
     const { ids, pieces, spans } = this.source.encode(source);
     const copy = this.slots.copies(source.text) ? restored(source.text, target.parts) : null;
-    const pair = this.memory.states.withUnknownWords(ids);
-    const [own, right] = pair ? this.masked(pair) : [];
-    const isSame = own && String(this.source.encode(own).pieces) === String(pieces); // with the same unknown words
-    const storedWords = isSame ? unknownWords(this.target.encode(right!)) : null;
+    const storedWords = this.storedWords({ ids, pieces });
     return { ids, spans, pieces: pieces.map((piece) => restored(piece, source.parts)), slots: target.parts, copy, unknown: this.source.unknown(source), storedWords, stored };
+  }
+
+  /** The unknown words of the stored translation with the same source tokens; unknown words of both sources become the sentence's own. */
+  private storedWords({ ids, pieces }: Pick<Encoded, "ids" | "pieces">): string[] {
+    const pair = this.memory.states.byIds(ids);
+    if (!pair?.targetIds.includes(UNKNOWN)) return [];
+    const [source, target] = this.masked(pair);
+    const own = unknownWords({ ids, pieces });
+    const names = new Map(unknownWords(this.source.encode(source)).map((word, k) => [word, own[k]!]));
+    return unknownWords(this.target.encode(target)).map((word) => names.get(word) ?? word);
   }
 
   /** Both texts of a pair, with the slots that both have. */
@@ -186,11 +193,16 @@ export class Translator {
       const blank = (text: string, [start, end]: Span): string => text.slice(0, start) + "\n".repeat(end - start) + text.slice(end);
       const used = usedSpans(terms, each.source, each.target, this.target.forms);
       const texts = used.reduce<[string, string]>(([source, target], [read, written]) => [blank(source, read), blank(target, written)], [each.source, each.target]);
-      const [lost, invented] = this.slots.wrong(...texts);
+      const [lost, invented] = this.isStored(each) ? [[], []] : this.slots.wrong(...texts);
       Object.assign(each, { lost, invented });
       if (this.confidence) Object.assign(each, { confidence: confidenceOf(this.confidence, each) });
     }
     return terms.length ? all.filter(({ target }, k) => all.findIndex((each) => each.target === target) === k) : [...all];
+  }
+
+  private isStored({ source, target }: Translation): boolean {
+    const stored = this.memory.find(source);
+    return stored !== undefined && lineOf(stored) === target;
   }
 
   /** Translations with terms, best first. */
@@ -198,7 +210,7 @@ export class Translator {
     const found: Translation[] = [];
     for (const each of all) {
       const { source, target } = each;
-      const line = new Line(terms, source, target, this.target, this.memory.find(source)?.target === target);
+      const line = new Line(terms, source, target, this.target, this.isStored(each));
       while (!line.isDone) {
         const now = line.target;
         const both = [yield* this.weighing(source, now, false), yield* this.weighing(source, now, false, true)];
@@ -236,7 +248,7 @@ export class Translator {
   /** A translation with another target, without the shares of stored pairs. */
   private *rewritten(source: string, target: string, { pins }: Chosen, { ids: before, finished, repeated, unknown }: Translation): Generator<() => string, Translation> {
     const { read, masks: [{ parts }, { parts: slots }], ids, pieces, steps, total } = yield* this.written(source, target, pins, before);
-    const encoded = { ...read, slots, copy: null, unknown, storedWords: null, stored: undefined, pieces: read.pieces.map((piece) => restored(piece, parts)) };
+    const encoded = { ...read, slots, copy: null, unknown, storedWords: [], stored: undefined, pieces: read.pieces.map((piece) => restored(piece, parts)) };
     const translation = this.translation(source, encoded, { ids, total, finished, repeated, steps });
     const withoutSources = translation.steps.map((step) => Object.create(step, { sources: { value: [] } }) as Opened);
     return { ...translation, steps: withoutSources, target, targetTokens: pieces.map((piece) => restored(piece, slots)), texts: [source, target] };
@@ -315,22 +327,23 @@ export class Translator {
     const written = [...found.steps.keys()].filter((step) => step >= found.ids.length || target.slot(found.ids[step]!) < encoded.slots.length);
     const taken = written.map((step) => found.steps[step]!);
     const ids = written.flatMap((step) => found.ids[step] ?? []);
-    const copied = encoded.storedWords
-      ? filled(ids, encoded.storedWords)
-      : ids.map((id, index) => (id === UNKNOWN ? copiedWord(encoded, taken[index]!.weights) : null));
-    const whole = encoded.stored?.targetIds.join() === ids.join() ? encoded.stored.target : writtenOut(target.decode(ids, copied), encoded.slots);
+    const words = encoded.storedWords.values();
+    const copied = ids.map((id, index) => (id === UNKNOWN ? words.next().value ?? copiedWord(encoded, taken[index]!.weights) : null));
+    const exact = encoded.stored?.targetIds.join() === ids.join() ? encoded.stored : null;
+    const whole = exact ? lineOf(exact) : writtenOut(target.decode(ids, copied), encoded.slots);
+    const labels = exact ? this.target.encode(this.masked({ ...exact, source: text })[1]).pieces : target.labels(ids, copied);
     let openedSteps: Opened[] | undefined;
     return {
       source: text,
       sourceTokens: encoded.pieces,
       sourceIds: encoded.ids,
       target: whole,
-      targetTokens: target.labels(ids, copied).map((label) => restored(label, encoded.slots)),
+      targetTokens: labels.map((label) => restored(label, encoded.slots)),
       ids,
       score: found.total,
       finished: found.finished,
       repeated: found.repeated,
-      unknown: encoded.unknown, lost: [], invented: [], unusedTerms: [], confidence: null, texts: [text, whole],
+      unknown: exact ? [] : encoded.unknown, lost: [], invented: [], unusedTerms: [], confidence: null, texts: [text, whole],
       get steps() {
         return (openedSteps ??= opened(network, states, ids, taken, encoded.slots));
       },
@@ -393,13 +406,10 @@ function* showing<P, T>(going: Generator<P, T>, text: (pause: P) => () => string
   return found.value;
 }
 
-const unknownWords = ({ ids, pieces }: Encoded): string[] => pieces.filter((_, k) => ids[k] === UNKNOWN);
+const unknownWords = ({ ids, pieces }: Pick<Encoded, "ids" | "pieces">): string[] => pieces.filter((_, k) => ids[k] === UNKNOWN);
 
-/** The words for the unknown tokens among these, in order; null for other tokens. */
-function filled(ids: readonly number[], words: readonly string[]): (string | null)[] {
-  let next = 0;
-  return ids.map((id) => (id === UNKNOWN ? words[next++] ?? null : null));
-}
+/** The translation of a pair as one line. */
+const lineOf = ({ target }: StoredPair): string => target.replace(/[\t-\r]+/g, " ").trim();
 
 /** The unknown source word with the largest weight. */
 function copiedWord(encoded: Encoded, weights: Float64Array): string | null {

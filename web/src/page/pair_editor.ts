@@ -80,7 +80,7 @@ export class PairEditor {
     let replaced: readonly StoredPair[];
     try {
       replaced = await this.pairs.correct(source, target);
-      this.status.textContent = [t("corrected"), ...replaced.map((pair) => t("replaces", isolated(pair.source), isolated(pair.target)))].join(" ");
+      this.status.textContent = [t("corrected"), ...replaced.filter((pair) => pair.target !== target).map((pair) => t("replaces", isolated(pair.source), isolated(pair.target)))].join(" ");
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       this.trouble.textContent = t(error.reason, error.detail);

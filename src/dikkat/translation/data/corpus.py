@@ -252,8 +252,8 @@ def format_rows(pairs: Sequence[Pair]) -> Iterator[str]:
     r"""Yield the lines of a table from which `TsvCorpus` reads the pairs, with line breaks as spaces.
 
     Example:
-        >>> list(format_rows([("Go.", "Va !"), ('"Go!"', "Va !")]))
-        ['"Go."\t"Va !"', '"\"\"Go!\"\""\t"Va !"']
+        >>> list(format_rows([("Go.", "Va !"), ('Say "Go" now.', "Va !")]))
+        ['"Go."\t"Va !"', '"Say ""Go"" now."\t"Va !"']
     """
     rows = [[_LINE_BREAK.sub(" ", cell) for cell in pair] for pair in pairs]
     if rows and find_header(rows[0]):  # without names, this pair would be read as names

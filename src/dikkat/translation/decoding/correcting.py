@@ -57,7 +57,7 @@ def _store(
             raise InputError(f"{side}: got {text!r:.120}; expected text without NUL characters")
     snapshot, pair = memory.snapshot, StoredPair(source, target, (), (), torch.empty(0, device="cpu"), BIAS)
     pair = _tokenize(pair, tokenizers, slots)
-    old = None if snapshot is None else snapshot.find_ids(pair.source_ids)
+    old = None if snapshot is None else snapshot.by_ids.get(pair.source_ids)
     if old is not None and old.key != pair.key and old.target_ids != pair.target_ids:
         # Equal but for numbers, and translated otherwise: then the numbers are read as text.
         pair = _tokenize(replace(pair, has_slots=False), tokenizers, slots)

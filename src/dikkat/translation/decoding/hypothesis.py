@@ -10,7 +10,6 @@ from torch import Tensor
 
 from dikkat.translation.memory.pair_memory import StoredPair
 from dikkat.translation.memory.states import Nearest
-from dikkat.translation.text.slots import Slots
 from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.text.tokenizer import Encoded, Tokenizer
 
@@ -79,6 +78,20 @@ def repetition(ids: Sequence[int], begins_word: Callable[[int], bool], allowed: 
     return repeats, end
 
 
+def find_end(
+    tokenizers: tuple[Tokenizer, Tokenizer], ids: Sequence[int], source: Sequence[int], pair: StoredPair | None
+) -> int:
+    """Return where to cut a translation: after the first occurrence of tokens that repeat too often.
+
+    Too often means at least three times in a row, and more often than any tokens of the source. The translation of the
+    source's stored `pair` is not cut.
+    """
+    begins_source_word, begins_word = (tokenizer.begins_word for tokenizer in tokenizers)
+    if repetition(ids, begins_word)[0] <= 2 or (pair is not None and pair.target_ids == tuple(ids)):
+        return len(ids)
+    return repetition(ids, begins_word, max(2, repetition(source, begins_source_word)[0]))[1]
+
+
 def find_copies(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[str | None]:
     """Return for each unknown target token the unknown source word with the largest weight; None for other tokens."""
     words: list[str | None] = [None] * len(ids)
@@ -91,9 +104,22 @@ def find_copies(encoded: Encoded, ids: Sequence[int], weights: Tensor) -> list[s
     return words
 
 
-def find_stored_words(tokenizer: Tokenizer, slots: Slots, pair: StoredPair, ids: Sequence[int]) -> list[str | None]:
-    """Return for each unknown target token the next unknown word of a stored translation; None for other tokens."""
-    stored = pair.mask(slots)[1].text
-    (numbers,), (spans,) = tokenizer.numbers([stored]), tokenizer.offsets([stored])
-    words = iter([stored[start:end] for number, (start, end) in zip(numbers, spans, strict=True) if number == UNKNOWN])
-    return [next(words, None) if token == UNKNOWN else None for token in ids]
+def fill_unknown(
+    pair: Sequence[Encoded], encoded: Encoded, ids: Sequence[int], copies: Sequence[str | None]
+) -> list[str | None]:
+    """Return for each unknown target token the next unknown word of a stored translation; None for other tokens.
+
+    Args:
+        pair: The texts of a stored pair with the source tokens of the sentence. An unknown word of both becomes the
+            sentence's own unknown word.
+        encoded: The sentence.
+        ids: The target tokens.
+        copies: The words for further unknown tokens.
+    """
+    stored_source, stored_target, source = (
+        [piece for token, piece in zip(text.ids, text.pieces, strict=True) if token == UNKNOWN]
+        for text in (*pair, encoded)
+    )
+    by_stored = dict(zip(stored_source, source, strict=True))
+    words = iter([by_stored.get(word, word) for word in stored_target])
+    return [next(words, copy) if token == UNKNOWN else None for token, copy in zip(ids, copies, strict=True)]

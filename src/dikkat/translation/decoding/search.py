@@ -25,7 +25,7 @@ from dikkat.translation.decoding.hypothesis import Hypothesis, Sentence
 from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.decoding.stepwise import mean_log, step_by_step
 from dikkat.translation.errors import SettingsError
-from dikkat.translation.memory.pair_memory import Snapshot
+from dikkat.translation.memory.pair_memory import Snapshot, find_by_ids
 from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
 from dikkat.translation.network.weights import every_module_has_hooks, search_obstacles
 from dikkat.translation.text.special_tokens import SPECIAL, UNKNOWN
@@ -57,7 +57,8 @@ def beam_search(
 
     `<pad>` and `<bos>` are never output, and `<eos>` only after the minimum length of `search`, at least one token.
     `<unk>` is output only if the source has an unknown word and the model has attention, so that the caller can copy
-    that word. If a sentence's minimum length exceeds its maximum, the maximum holds.
+    that word, or if the source's stored translation has one. If a sentence's minimum length exceeds its maximum, the
+    maximum holds.
 
     Several models with one vocabulary translate together: their probabilities are averaged at each step, and so are the
     attention weights of models with attention. With M models of probabilities $p_m$ a token's log-probability is
@@ -116,12 +117,12 @@ def beam_search(
         slot_bits[token] = 1 << slot
     # Without a word in the vocabulary, the translation of a source without slots must be empty.
     only_slots = len(target_slots.keys() - range(SPECIAL)) == vocabulary - SPECIAL
-    unknown_sources = frozenset[Sequence[int]]().union(*(memory.with_unknown_words for memory in memories if memory))
     sentences = []
     for source in sources:
         min_length, max_length = limits(search, len(source))
         slot_set = reduce(or_, (bits_of_source.get(token, 0) for token in source), 0) if bits_of_source else 0
-        may_copy = (attends and UNKNOWN in source) or tuple(source) in unknown_sources
+        pair = find_by_ids(memories, source)
+        may_copy = (attends and UNKNOWN in source) or (pair is not None and pair.has_unknown)
         sentences.append(Sentence(source, may_copy, 0 if only_slots else min_length, max_length, slot_set))
     states = [None if snapshot is None else snapshot.states for snapshot in memories] or [None] * len(model_list)
     if panels := find_panels(model_list, search):

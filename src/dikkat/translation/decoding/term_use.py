@@ -69,9 +69,9 @@ def use_terms(
     """Return the translations of each sentence with the terms of their sources, best first, or in the order of samples.
 
     If a translation has no form of a term, the words that come from the source term are replaced, by the mean of
-    `posteriors` and attention weights. If there are none, the term is inserted, unless the
-    target is long. The term's words get the forms of the
-    target vocabulary that make the line likeliest. The tokens, attention weights and score are those of the new target.
+    `posteriors` and attention weights. If there are none, the term is inserted, unless the target is long. The term's
+    words get the forms of the target vocabulary that make the line likeliest. The tokens, attention weights and score
+    are those of the new target.
 
     Args:
         scorer: The translator.
@@ -83,7 +83,9 @@ def use_terms(
     """
     tokenizer = scorer.target_tokenizer
     lines = [
-        _find_pending(translation, terms, tokenizer.forms, is_fixed=_is_stored(translation, pair, scorer))
+        _find_pending(
+            translation, terms, tokenizer.forms, is_fixed=pair is not None and translation.target == pair.line
+        )
         for group, pair in zip(groups, stored, strict=True)
         for translation in group
     ]
@@ -110,11 +112,6 @@ def _rank(translation: Translation, slots: Slots, penalty: float) -> tuple[bool,
     is_lossy = bool(slots.find_wrong(translation.source, translation.target)[0])
     length = len(translation.target_tokens) + 1
     return translation.repeated, not translation.finished, is_lossy, -translation.score / ((5 + length) / 6) ** penalty
-
-
-def _is_stored(translation: Translation, pair: StoredPair | None, scorer: PairScorer) -> bool:
-    """Return whether the translation is a stored pair's target."""
-    return pair is not None and translation.target == pair.target
 
 
 def link_terms(weights: Tensor, terms: Terms, translation: Translation, units: Sequence[Units], forms: Forms) -> None:

@@ -16,7 +16,7 @@ from dikkat.storage.files import write_whole
 from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.decoding.correcting import correct, pack_memory, share_corrections
-from dikkat.translation.decoding.hypothesis import Hypothesis, find_copies, find_stored_words, repetition
+from dikkat.translation.decoding.hypothesis import Hypothesis, fill_unknown, find_copies, find_end
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence, read_windows
 from dikkat.translation.decoding.search import beam_search
@@ -24,7 +24,7 @@ from dikkat.translation.decoding.term_use import blank_terms, link_terms, unique
 from dikkat.translation.decoding.translation import Translation, join_sentences
 from dikkat.translation.formats import model_folder
 from dikkat.translation.formats.origin import Origin
-from dikkat.translation.memory.pair_memory import PairMemory, Snapshot, find_pair_with_unknown_words, find_stored
+from dikkat.translation.memory.pair_memory import PairMemory, Snapshot, find_by_ids, find_stored, normalise
 from dikkat.translation.memory.pair_shares import list_sources
 from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import undescribed
@@ -246,11 +246,16 @@ class BaseTranslator(PairScorer):
         return self._assess(joined, terms)
 
     def _assess(self, groups: Iterable[list[Translation]], terms: Terms) -> list[list[Translation]]:
-        """Add the lost and invented numbers of each translation outside of used terms, and its confidence."""
+        """Add the lost and invented numbers of each translation outside of used terms, and its confidence.
+
+        Corrections have no wrong numbers.
+        """
+        memories = self._memories()
 
         def assessed(translation: Translation) -> Translation:
+            stored = find_stored(memories, translation.source)
             lost, invented = self.slots.find_wrong(*blank_terms(terms, translation, self.target_tokenizer))
-            if lost or invented:
+            if (lost or invented) and (stored is None or stored.line != translation.target):
                 translation = replace(translation, lost=lost, invented=invented)
             if self.confidence_model is None:
                 return translation
@@ -288,11 +293,13 @@ class BaseTranslator(PairScorer):
         self, sources: Sequence[list[int]], search: Search, memories: Sequence[Snapshot | None]
     ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each source. Repetitive or unfinished hypotheses come last."""
+        tokenizers = self.source_tokenizer, self.target_tokenizer
         slots = self.source_tokenizer.slots, self.target_tokenizer.slots
         results = beam_search(self._models(), sources, search, slots, memories)
 
         def faults(k: int, hypothesis: Hypothesis) -> tuple[bool, bool]:
-            return self._find_end(hypothesis.ids, sources[k]) < len(hypothesis.ids), not hypothesis.finished
+            end = find_end(tokenizers, hypothesis.ids, sources[k], find_by_ids(memories, sources[k]))
+            return end < len(hypothesis.ids), not hypothesis.finished
 
         faulty = [k for k, group in enumerate(results) if any(any(faults(k, best)) for best in group)]
         if faulty and search.n_best < search.beam and not search.sample:
@@ -303,35 +310,28 @@ class BaseTranslator(PairScorer):
             results[k] = sorted(results[k], key=partial(faults, k))[: search.n_best]
         return results
 
-    def _find_end(self, ids: Sequence[int], source: Sequence[int]) -> int:
-        """Return where to cut a translation: after the first occurrence of tokens that repeat too often.
-
-        Too often means at least three times in a row, and more often than any tokens of the source.
-        """
-        if repetition(ids, self.target_tokenizer.begins_word)[0] <= 2:
-            return len(ids)
-        allowed = max(2, repetition(source, self.source_tokenizer.begins_word)[0])
-        return repetition(ids, self.target_tokenizer.begins_word, allowed)[1]
-
     def _make_translation(
         self, sentence: str, source: Masked, target: Masked, encoded: Encoded, hypothesis: Hypothesis,
         memories: Sequence[Snapshot | None],
     ) -> Translation:  # fmt: skip
-        cut = self._find_end(hypothesis.ids, encoded.ids)
+        tokenizers, pair = (self.source_tokenizer, self.target_tokenizer), find_by_ids(memories, encoded.ids)
+        cut = find_end(tokenizers, hypothesis.ids, encoded.ids, pair)
         tokenizer, count = self.target_tokenizer, len(target.parts)
         indices = [index for index, token in enumerate(hypothesis.ids[:cut]) if tokenizer.slots.get(token, -1) < count]
         ids = [hypothesis.ids[index] for index in indices]
         weights = hypothesis.weights if len(ids) == len(hypothesis.ids) else hypothesis.weights[indices]
-        pair = find_pair_with_unknown_words(memories, encoded.ids)
         words = find_copies(encoded, ids, weights)
-        if pair and self.source_tokenizer.encode(pair.mask(self.slots)[0].text).pieces == encoded.pieces:
-            words = find_stored_words(tokenizer, self.slots, pair, ids)
+        if pair is not None and pair.has_unknown:
+            sides = zip(tokenizers, pair.mask(self.slots), strict=True)
+            words = fill_unknown([reader.encode(side.text) for reader, side in sides], encoded, ids, words)
         unknown = source.locate(self.source_tokenizer.unknown(source.text))
         text, labels = tokenizer.text_and_labels(ids, words)
-        stored = find_stored(memories, sentence)
+        text = target.write(text)
+        if pair is not None and pair.target_ids == tuple(ids) and pair.key == normalise(sentence):
+            text, labels, unknown = pair.line, tokenizer.encode(target.text).pieces, []
         return Translation(
             source=sentence,
-            target=stored.target if stored and stored.target_ids == tuple(ids) else target.write(text),
+            target=text,
             source_tokens=list(map(source.restore, encoded.pieces)),
             target_tokens=list(map(target.restore, labels)),
             weights=weights,

@@ -1,6 +1,7 @@
 """The memory of a translator: stored sentence pairs, which later translations follow."""
 
 import json
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,16 @@ class StoredPair:
         """The sentence, as `normalise` returns it."""
         return normalise(self.source)
 
+    @property
+    def has_unknown(self) -> bool:
+        """Whether the translation has words outside the vocabulary."""
+        return UNKNOWN in self.target_ids
+
+    @cached_property
+    def line(self) -> str:
+        """The translation as one line."""
+        return re.sub(r"[\t-\r]+", " ", self.target).strip()
+
     def mask(self, slots: Slots, sentence: str | None = None) -> tuple[Masked, Masked]:
         """Return both texts with their slots; `sentence` replaces the source and may differ from it in white space."""
         source = self.source if sentence is None else sentence
@@ -101,13 +112,9 @@ class Snapshot:
         return {pair.key: pair for pair in self.pairs}
 
     @cached_property
-    def with_unknown_words(self) -> Mapping[Ids, StoredPair]:
-        """The pairs whose translations have words outside the vocabulary, by their source tokens."""
-        return {pair.source_ids: pair for pair in self.pairs if UNKNOWN in pair.target_ids}
-
-    def find_ids(self, source_ids: Ids) -> StoredPair | None:
-        """Return the pair with these source tokens, if there is one."""
-        return next((pair for pair in self.pairs if pair.source_ids == source_ids), None)
+    def by_ids(self) -> Mapping[Ids, StoredPair]:
+        """The pairs by their source tokens."""
+        return {pair.source_ids: pair for pair in self.pairs}
 
 
 class PairMemory:
@@ -282,7 +289,7 @@ def find_stored(memories: Sequence[Snapshot | None], sentence: str) -> StoredPai
     return first
 
 
-def find_pair_with_unknown_words(memories: Sequence[Snapshot | None], ids: Sequence[int]) -> StoredPair | None:
-    """Return the pair with these source tokens whose translation has words outside the vocabulary."""
-    pairs = (memory.with_unknown_words.get(tuple(ids)) for memory in memories if memory is not None)
+def find_by_ids(memories: Sequence[Snapshot | None], ids: Sequence[int]) -> StoredPair | None:
+    """Return the stored pair with these source tokens, if a memory has one."""
+    pairs = (memory.by_ids.get(tuple(ids)) for memory in memories if memory is not None)
     return next((pair for pair in pairs if pair is not None), None)

@@ -206,7 +206,7 @@ class _Loop(Loop):
             scoring_pairs=[], fingerprint={}, folder=None, group=Group(processes()),
         )  # fmt: skip
         self._corrections, self._before, self._report = corrections, before, report
-        self._right = 0
+        self._right, self._highest = 0, -math.inf
         self._old = self._copy_weights()
         self._kept: tuple[Measurement, dict[str, Tensor]] | None = None
 
@@ -214,11 +214,10 @@ class _Loop(Loop):
     def kept(self) -> Measurement:
         """The scores of the kept weights; raises if no weights keep the BLEU."""
         if self._kept is None:
-            highest = max(validation.bleu or 0.0 for validation in self.state.validations)
             raise InputError(
                 f"learning_rate: got {self.settings.learning_rate:g}; expected less, or other old pairs: the BLEU of "
-                f"old validation pairs fell from {self._before.bleu:.2f} to {highest:.2f} or less, by more than "
-                f"{MOST_LOST}"
+                f"old validation pairs fell from {self._before.bleu:.2f} to {self._highest:.2f} or less, by more than "
+                f"{MOST_LOST}, also with a quarter of the new weights"
             )
         return self._kept[0]
 
@@ -251,6 +250,7 @@ class _Loop(Loop):
 
     def _consider(self, measured: Measurement, name: str) -> None:
         """Keep the current weights if they are better than those kept, and report their scores."""
+        self._highest = max(self._highest, measured.bleu)
         holds = measured.bleu >= self._before.bleu - MOST_LOST
         if holds and (
             self._kept is None or (measured.right, measured.bleu) > (self._kept[0].right, self._kept[0].bleu)

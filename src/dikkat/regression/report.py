@@ -97,8 +97,9 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float, by: str | int
         from matplotlib import pyplot
 
         ax = pyplot.gca()
-    x, has_weight = model.X_train_[:, 0], model.sample_weight_ > 0
-    grid = columns_of(model)[0].grid(x[has_weight].min(), x[has_weight].max(), 201).astype(x.dtype)[:, None]
+    x, column = model.X_train_[:, 0], columns_of(model)[0]
+    drawn = x[model.sample_weight_ > 0] if column.log else x  # other rows may lack a logarithm
+    grid = column.grid(drawn.min(), drawn.max(), 201).astype(x.dtype)[:, None]
     lower, upper = intervals.interval(model, grid, coverage, "local")
     ax.plot(x, model.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
     (line,) = ax.plot(grid[:, 0], intervals.clip(model, np.asarray(model._estimate(grid))).ravel())

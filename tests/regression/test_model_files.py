@@ -139,7 +139,7 @@ def test_content_that_lacks_a_part(tmp_path, name):
     ("tensors", "message"),
     [
         ({"y_train_": None}, "y_train_: got nothing; expected a tensor"),
-        ({"surface_": np.zeros((4, 3))}, "surface_: got float64 (4, 3); expected float64 (4, 3), positive in row 1"),
+        ({"surface_": np.zeros((4, 3))}, "surface_: got float64 (4, 3); expected float64 (7, 3), positive in row 1"),
         ({"extra": np.ones(2)}, "extra: got a tensor; expected nothing"),
         ({"X_train_": np.ones(23)}, "X_train_: got float64 (23,); expected float32 or float64 (rows, features)"),
         ({"X_train_": np.ones((23, 3), np.int64)}, "X_train_: got int64"),

@@ -143,7 +143,7 @@ def _levels(
 def rough_error(
     joined: Joined, degree: int, ridge: str | float, by: Searched, folds: list[Fold] | None = None
 ) -> float:
-    """Return about the least criterion, by two short descents on a sample; ∞ if all rows or all values are equal."""
+    """Return about the least criterion, by three short descents on a sample; ∞ if all rows or all values are equal."""
     if len(joined.x) == 1 or joined.variance() == 0:
         return math.inf
     _, levels = _levels(
@@ -176,7 +176,7 @@ def _frame(levels: Sequence[Criterion]) -> tuple[Array, "_Box", Array]:
     rule, box = np.log(rule_of_thumb(joined, "silverman")), _box(levels[-1])
     if first.ridge is None:
         rule = np.append(rule, math.log(first.ridges[1]))
-    return rule, box, np.log(len(joined.x) / len(first.joined.x)) / (4 + joined.features - joined.num_terms) * box.width
+    return rule, box, np.log(len(joined.x) / len(first.joined.x)) / (4 + joined.compared_features) * box.width
 
 
 def _without_penalty(levels: Sequence[Criterion], path: Path) -> Path:
@@ -204,9 +204,7 @@ def _without_penalty(levels: Sequence[Criterion], path: Path) -> Path:
 
 def _is_crossed(joined: Joined) -> bool:
     """Return True if no column has more than √n different values."""
-    values = (
-        len(np.unique(joined.x[:, joined.feature_of == c], axis=0)) for c in range(joined.features - joined.num_terms)
-    )
+    values = (len(np.unique(joined.x[:, joined.feature_of == c], axis=0)) for c in range(joined.compared_features))
     return max(values) <= math.sqrt(max(len(joined.x), joined.weight.sum()))
 
 
@@ -263,7 +261,7 @@ def varying(joined: Joined) -> NDArray[np.bool_]:
     """Return (d,) flags, True for features that are not constant; False for terms of second order."""
     result = np.zeros(joined.features, bool)
     np.logical_or.at(result, joined.feature_of, (joined.x != joined.x[0]).any(0))
-    result[joined.features - joined.num_terms :] = False
+    result[joined.compared_features :] = False
     return result
 
 
@@ -354,9 +352,7 @@ def _descend_levels(levels: Sequence[Criterion], starts: list[Trial], box: _Box,
     paths = [_toggle_features(levels[0], rough_paths[0], rule, box), *rough_paths[1:3]]
     for smaller, level in pairwise(levels):
         log_growth = (
-            np.log(len(level.joined.x) / len(smaller.joined.x))
-            / (4 + level.joined.features - level.joined.num_terms)
-            * box.width
+            np.log(len(level.joined.x) / len(smaller.joined.x)) / (4 + level.joined.compared_features) * box.width
         )
         trials = ((level(box.clip(path.last.t - log_growth)), path.curve) for path in paths)
         start_trial, curve = min(trials, key=lambda pair: pair[0].error)

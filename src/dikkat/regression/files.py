@@ -23,7 +23,7 @@ from dikkat.storage.tensors import describe, misfits
 Array = NDArray[Any]
 
 FORMAT = "dikkat kernel regression"
-VERSION = 13
+VERSION = 14
 
 ANSWER_SETTINGS = {"kernel", "order", "missing", "weights", "support"}
 """The settings that answers depend on: `fit` stores them with an underscore, so that `set_params` changes no answer."""
@@ -212,8 +212,12 @@ def _find_faults(rows: Rows, bandwidth: Array, content: dict[str, Any]) -> list[
         faults.append(f"{_FOLDS}: got {describe(folds)}; expected int8 (folds, {count}) of 0, 1 and 2")
     if surface is not None:
         numbers = size - sum(column.coded for column in columns)
-        if surface.shape != (4, numbers) or surface.dtype != np.float64 or not (surface[1] > 0).all():
-            faults.append(f"{_SURFACE}: got {describe(surface)}; expected float64 (4, {numbers}), positive in row 1")
+        is_surface = surface.shape == (4 + numbers, numbers) and surface.dtype == np.float64
+        if not is_surface or not (surface[1] > 0).all() or not np.isin(surface[4:], (0, 1)).all():
+            faults.append(
+                f"{_SURFACE}: got {describe(surface)}; expected float64 ({4 + numbers}, {numbers}), positive in row 1, "
+                "and 0 or 1 from row 4 on"
+            )
     optional = {name: array for name, array in ((_METRIC, metric), (_SURFACE, surface)) if array is not None}
     finite = {"X_train_": x, "y_train_": y, "sample_weight_": weight} | optional
     infinite = [name for name, array in finite.items() if not np.isfinite(array).all()]

@@ -27,7 +27,7 @@ Source: Aitchison and Aitken 1976; Racine and Li 2004; Li and Racine 2007, chapt
 
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,8 @@ class Coding:
         # The columns in the order of the coordinates (numbers or directions first), and the feature of each coordinate.
         self.order = np.array(self._numeric_columns + self.coded if metric is None else range(features), np.intp)
         sizes = [2 if column.kind == "periodic" else max(1, len(column.levels) - 1) for column in self._columns]
-        self.num_terms = 0 if surface is None else self.num_numeric * (self.num_numeric + 1) // 2
+        self.pairs = np.nonzero(np.zeros((0, 0)) if surface is None else surface[4:])  # of numbers in a term
+        self.num_terms = len(self.pairs[0])
         self.feature_of: NDArray[np.intp] = np.repeat(
             np.arange(features + self.num_terms), [1] * self.num_numeric + sizes + [1] * self.num_terms
         )
@@ -81,7 +82,7 @@ class Coding:
             numbers = numbers.astype(np.float64) @ self._metric
         blocks = [_points(column, x[:, j]) for j, column in zip(self.coded, self._columns, strict=True)]
         if self._surface is not None:
-            blocks.append(second_order_terms(numbers, self._surface))
+            blocks.append(self._terms(numbers))
         return np.ascontiguousarray(np.hstack([numbers, *blocks]), x.dtype)
 
     def numbers(self, x: Array) -> Array:
@@ -109,15 +110,30 @@ class Coding:
         size = self.num_numeric
         result = np.tile(np.eye(size, len(self.feature_of)), (len(x), 1, 1))
         if self._surface is not None:
-            mean, spread, low, high = self._surface
-            z, inside = (np.clip(x[:, :size], low, high) - mean) / spread, (x[:, :size] >= low) & (x[:, :size] <= high)
-            slope = inside / spread
-            for term, (a, b) in enumerate(
-                zip(*np.triu_indices(size), strict=True), len(self.feature_of) - self.num_terms
-            ):
-                result[:, a, term] += z[:, b] * slope[:, a]
-                result[:, b, term] += z[:, a] * slope[:, b]
+            z, inner, spread = *self._standardised(x[:, :size]), self._surface[1]
+            for term, pair in enumerate(zip(*self.pairs, strict=True), len(self.feature_of) - self.num_terms):
+                for a, b in (pair, pair[::-1]):
+                    slope = np.where(z[:, a] == inner[:, a], z[:, b], inner[:, b])
+                    result[:, a, term] += slope / spread[a]
         return result
+
+    def _terms(self, numbers: Array) -> Array:
+        """Return the squares and products (n, terms) of standardised numbers; beyond the data, their tangents."""
+        z, inner = self._standardised(numbers)
+        a, b = self.pairs
+        terms = inner[:, a] * z[:, b] + z[:, a] * inner[:, b] - inner[:, a] * inner[:, b]
+        return np.asarray(terms.round(12))  # the square of two levels is exactly constant
+
+    def _standardised(self, numbers: Array) -> tuple[Array, Array]:
+        """Return standardised numbers (n, numbers), as they are and clipped to their range in fit."""
+        mean, spread, low, high = cast(Array, self._surface)[:4]
+        numbers = numbers.astype(np.float64)
+        return (numbers - mean) / spread, (np.clip(numbers, low, high) - mean) / spread
+
+    def has_square(self, column: int) -> bool:
+        """Return True if the surface has the square of a numeric column of X."""
+        number = self._numeric_columns.index(column) if column in self._numeric_columns else -1
+        return any(first == second == number for first, second in zip(*self.pairs, strict=True))
 
     def center(self) -> Array:
         """Return a point (coordinates,), equally far from all known categories; NaN for columns of other kinds."""
@@ -180,14 +196,6 @@ def _points(column: Column, values: Array) -> Array:
     return np.asarray(np.vstack([corners, center])[values.astype(np.intp)])
 
 
-def second_order_terms(numbers: Array, surface: Array) -> Array:
-    """Return the squares and products (n, terms) of standardised numbers, which are clipped to their range in fit."""
-    mean, spread, low, high = surface
-    z = (np.clip(numbers.astype(np.float64), low, high) - mean) / spread
-    first, second = np.triu_indices(z.shape[1])
-    return np.asarray((z[:, first] * z[:, second]).round(12))  # the square of two levels is exactly constant
-
-
 class Rows(NamedTuple):
     """Checked training rows."""
 
@@ -198,7 +206,8 @@ class Rows(NamedTuple):
     metric: Array | None = None  # (numeric columns, k), the directions of a metric; None without a metric
     folds: NDArray[np.int8] | None = None  # (folds, n): 1 for rows to learn from, 2 for tested rows
     weights: str = "repeats"  # or "precision": the variance of a row's error is one over its weight
-    # (4, numbers): mean, standard deviation and range of each number; None without a surface of second order
+    # (4 + p, p) for p numbers: mean, standard deviation and range of each number, and then 1 at (i, j) if the product
+    # of the numbers i ≤ j is a term; None without a surface of second order
     surface: Array | None = None
 
     def take(self, chosen: NDArray[np.intp]) -> "Rows":
@@ -273,6 +282,11 @@ class Joined(NamedTuple):
     def features(self) -> int:
         """The number of features, with the terms of second order."""
         return int(self.feature_of[-1]) + 1
+
+    @property
+    def compared_features(self) -> int:
+        """The number of features that have influence on weights: without the terms of second order."""
+        return self.features - self.num_terms
 
     def divide_y(self, divisor: float) -> "Joined":
         """Return the rows with y divided by `divisor`."""

@@ -43,8 +43,8 @@ e_g = \frac{\bar y_g - \bar y - z_g^\top b}{1 - v_g (1 + z_g^\top (C + \lambda)^
 
 where $b_{-g}$ is without the rows at g, and $e_g$ is their error. λ is the power of ten from −6 to 3, or ∞, with the
 least mean square of these errors. The plane is over the numbers, or over all coordinates if their least error is
-smaller: a category then has a step for each of its levels. In a design (`dikkat.regression.surfaces`) it has squares
-and products of the numbers too, if their least error is smaller by a tenth.
+smaller: a category then has a step for each of its levels. In a design (`dikkat.regression.surfaces`) it is over all
+coordinates, which then include squares and products of the numbers.
 
 Source: Seifert and Gasser 1996, Finite-sample variance of local polynomials; 2000, Data adaptive ridging in local
 polynomial regression.
@@ -494,10 +494,6 @@ def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
 AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # the candidates for λ; on a tie the first wins
 
 
-SURFACE_ERROR = 0.9
-"""The largest squared error of a surface of second order, over that of the plane, at which it replaces the plane."""
-
-
 class Trend(NamedTuple):
     """The slopes of a plane over p coordinates: the numbers, or all coordinates.
 
@@ -508,6 +504,7 @@ class Trend(NamedTuple):
         spread: (p,), the standard deviations; 1 for a constant.
         center: (p,), the means.
         gain: (p, p), (C + λ)⁻¹ over the sum of the weights.
+        error: The mean square of the errors e_g.
     """
 
     slope: Tensor
@@ -516,6 +513,7 @@ class Trend(NamedTuple):
     spread: Tensor
     center: Tensor
     gain: Tensor
+    error: float
 
     def over(self, bandwidth: Tensor, slope: Tensor | None = None) -> Tensor:
         """Return the slopes per bandwidth (d,) or (n, d): (p, v) or (n, p, v)."""
@@ -533,14 +531,12 @@ def trend(joined: Joined) -> Trend:
     unit, share = np.where(unit > 0, unit, 1.0), joined.weight / joined.weight.sum()
     scaled = (joined.x.astype(np.float64) - joined.x[0]) / unit
     scaled, centred_y = scaled - share @ scaled, joined.y - share @ joined.y
-    sizes = dict.fromkeys([joined.num_numeric, len(unit) - joined.num_terms, len(unit)])
+    sizes = dict.fromkeys([len(unit)] if joined.num_terms else [joined.num_numeric, len(unit)])
     planes = [_plane(scaled[:, :size], centred_y, share) for size in sizes]
-    if joined.num_terms and planes[-1][0] > SURFACE_ERROR * min(plane[0] for plane in planes[:-1]):
-        planes = planes[:-1]
-    _, slope, row, without, inverse = min(planes, key=itemgetter(0))
+    error, slope, row, without, inverse = min(planes, key=itemgetter(0))
     size, center = len(slope), share @ joined.x.astype(np.float64)
     gain = inverse / joined.weight.sum()
-    return Trend(*map(torch.from_numpy, (slope, row, without, unit[:size], center[:size], gain)))
+    return Trend(*map(torch.from_numpy, (slope, row, without, unit[:size], center[:size], gain)), error)
 
 
 def _plane(scaled: Array, centred_y: Array, share: Array) -> tuple[float, Array, Array, Array, Array]:

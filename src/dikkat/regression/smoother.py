@@ -262,7 +262,7 @@ class Smoother:
 
     def confidence(self, query: Array) -> tuple[Confidence, NDArray[np.bool_]]:
         """Return the confidence intervals at queries, and flags (n,), True if a query has an interval."""
-        narrow = 2.0 ** (-1 / (self.joined.features - self.joined.num_terms))
+        narrow = 2.0 ** (-1 / self.joined.compared_features)
 
         def work(chunk: Tensor) -> tuple[Tensor, ...]:
             window = self._window(chunk, narrow)

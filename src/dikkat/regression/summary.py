@@ -23,6 +23,7 @@ HEADINGS = ["feature", "from", "to", "bandwidth", "moves y by"]
 _FAR = 1e3  # bandwidth / range of the feature; from this ratio on all values have the same weight
 _SEPARATE = 1e-6  # λ below which other categories have no weight
 _MAX_LEVELS = 5  # at most so many categories are listed by name
+_STRAIGHT = "a straight line"
 _USED_IN_SEARCH = " (used to select the bandwidth)"
 
 
@@ -103,7 +104,7 @@ def cells_of_row(model: KernelRegressor, row: int) -> list[float]:
 def describe_bandwidths(model: KernelRegressor) -> list[str]:
     """Return the text of each feature's bandwidth: a number in its units, or its meaning if all weights are equal.
 
-    The meaning is "a straight line", "a parabola" in a design with a surface of second order, or "no influence". If the
+    The meaning is "a straight line", "a parabola" with a square in a surface of second order, or "no influence". If the
     plane has steps, it is "steps" for a category and "a wave" for a periodic feature. With a metric, whose bandwidths
     are along directions, numbers get "".
     """
@@ -115,6 +116,8 @@ def describe_bandwidths(model: KernelRegressor) -> list[str]:
     widths = model.bandwidth_ if model.metric_ is None else model.bandwidth_[coding.num_numeric :]
     for j, sigma in zip(positions, widths, strict=True):
         result[j] = _describe_bandwidth(model, columns_of(model)[j], float(sigma), float(ranges[j]))
+        if result[j] == _STRAIGHT and model._smoother.shrinks and coding.has_square(j):
+            result[j] = "a parabola"
     return result
 
 
@@ -134,11 +137,9 @@ def _describe_bandwidth(model: KernelRegressor, column: Column, sigma: float, sp
     if spread == 0:
         return "constant"
     if _FAR * spread < sigma:
-        if smoother.shrinks and smoother.joined.num_terms:
-            return "a parabola"
         if model.order_ == "constant":
             return "no influence"
-        return "a line of its logarithm" if column.log else "a straight line"
+        return "a line of its logarithm" if column.log else _STRAIGHT
     return format_number(sigma) + (" days" if column.kind == "date" else " of its logarithm" if column.log else "")
 
 

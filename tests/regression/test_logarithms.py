@@ -44,11 +44,78 @@ def test_answers_are_those_of_logarithms_in_the_units_of_the_columns(models):
     np.testing.assert_allclose(auto.log_density(cells), density)
 
 
-def test_a_number_below_all_rows_counts_as_the_smallest(models):
+@pytest.mark.filterwarnings("ignore:X. got .* rows beyond")
+def test_below_all_rows_the_logarithm_continues_as_its_tangent(models):
     logs, auto, of_logs = models
     least = logs.min(0)
-    np.testing.assert_allclose(auto.predict([[0.0, -3.0], np.exp(least)]), np.tile(of_logs.predict([least]), 2))
-    np.testing.assert_array_equal(auto.gradient([[1e-9, 1e-9]]), [[0.0, 0.0]])
+    cells = np.exp(least) * [[0.0, 0.2], [0.7, 0.9]]
+    tangent = least + cells / np.exp(least) - 1
+    np.testing.assert_allclose(auto.predict(cells), of_logs.predict(tangent))
+    np.testing.assert_allclose(auto.predict_interval(cells), of_logs.predict_interval(tangent))
+    np.testing.assert_allclose(auto.confidence_interval(cells), of_logs.confidence_interval(tangent))
+    for answer, expected in zip(auto.gradient(cells, True), of_logs.gradient(tangent, True), strict=True):
+        np.testing.assert_allclose(answer, expected / np.exp(least))
+    for answer, expected in zip(auto.derivative(cells, 0), of_logs.derivative(tangent, 0), strict=True):
+        np.testing.assert_allclose(answer, expected / np.exp(least[0]))
+
+
+@pytest.mark.filterwarnings("ignore:X. got .* rows beyond")
+def test_numbers_below_0_count_as_0_and_have_no_slope(models):
+    _, auto, _ = models
+    np.testing.assert_array_equal(auto.predict([[-3.0, 1.0]]), auto.predict([[0.0, 1.0]]))
+    slope, error = auto.gradient([[-3.0, 1.0]], return_std=True)
+    np.testing.assert_array_equal(np.isnan([slope, error]), [[[True, False]]] * 2)
+    derivative, lower, upper = auto.derivative([[-3.0, 1.0]], 0)
+    assert (np.isnan(derivative).all(), lower, upper) == (True, -np.inf, np.inf)
+    assert auto.log_density([[-3.0, 1.0]]) == -np.inf
+
+
+def test_rows_beyond_the_data_are_those_of_the_logarithms(models):
+    logs, auto, _ = models
+    least, greatest = logs.min(0), logs.max(0)
+    margin = 0.1 * (greatest - least)
+    inside = np.exp([greatest + 0.9 * margin, logs.mean(0)])
+    auto.predict_interval(inside)  # no warning
+    for beyond in (np.exp(greatest + 1.1 * margin), np.exp(least) * (1 - 1.1 * margin), [-1e-9, 1.0]):
+        with pytest.warns(UserWarning, match="got 1 of 3 rows beyond"):
+            auto.predict_interval([*inside, beyond])
+
+
+@pytest.fixture(scope="module")
+def dose():
+    """A curve with its minimum near e⁻², far below the middle of the doses, in two groups."""
+    random = np.random.default_rng(7)
+    logs = random.normal(0, 2, 120)
+    group = np.repeat(["a", "b"], 60)
+    y = (logs + 2) ** 2 + (group == "b") * logs + 0.3 * random.normal(size=120)
+    return logs, group, y
+
+
+def test_minima_are_those_of_the_logarithms(dose):
+    logs, _, y = dose
+    auto, of_logs = (
+        KernelRegressor().fit(np.exp(logs)[:, None], y),
+        KernelRegressor(logarithms=None).fit(logs[:, None], y),
+    )
+    assert auto.columns_[0].log
+    np.testing.assert_allclose(np.log(auto.argmin()), of_logs.argmin(), atol=1e-3)
+    np.testing.assert_allclose(np.log(smooth(np.exp(logs), y, logarithms="auto").x), smooth(logs, y).x)
+
+
+def test_differences_of_groups_are_those_of_the_logarithms(dose):
+    logs, group, y = dose
+    auto = KernelRegressor().fit(pd.DataFrame({"dose": np.exp(logs), "group": group}), y)
+    of_logs = KernelRegressor(logarithms=None).fit(pd.DataFrame({"dose": logs, "group": group}), y)
+    band, expected = auto.difference("group"), of_logs.difference("group")
+    np.testing.assert_allclose(np.log(band.x), expected.x, atol=1e-12)
+    np.testing.assert_allclose([band.y, band.lower, band.upper], [expected.y, expected.lower, expected.upper])
+
+
+def test_similar_rows_are_those_of_the_logarithms(models):
+    _, auto, of_logs = models
+    similar, expected = auto.nearest(np.exp(QUERIES), k=31), of_logs.nearest(QUERIES, k=31)
+    assert similar["row"].tolist() == expected["row"].tolist()
+    np.testing.assert_allclose(similar["differs by"], expected["differs by"])
 
 
 def test_a_column_with_zeros_has_its_smallest_positive_number_added():

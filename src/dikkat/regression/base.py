@@ -260,7 +260,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
                     "for a density, as many directions as columns and no constant column"
                 )
             density += volume
-        with np.errstate(divide="ignore"):  # a number below all rows
+        with np.errstate(divide="ignore"):  # a number below 0 in a column of logarithms
             density += np.log(coding.slopes(cells)).sum(1)
         return density.astype(self.X_train_.dtype)
 

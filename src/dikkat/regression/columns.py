@@ -42,7 +42,8 @@ class Column(NamedTuple):
             periodic number; the value used for missing cells of a number or date, if these are allowed.
         origin: The first date, in ISO 8601. For a number that was True or False, "bool". For an indicator of missing
             cells, a category after the columns of X, the position of its column.
-        log: (smallest, offset) of a number that is compared by log(max(x, smallest) + offset); () for other columns.
+        log: (smallest, offset) of a number that is compared by log(x + offset); from `smallest` down to 0 by the
+            tangent at `smallest`, and below 0 like 0. () for other columns.
     """
 
     kind: Kind = "number"
@@ -89,6 +90,22 @@ class Column(NamedTuple):
         if self.is_flag and value in (0, 1):
             return bool(value)
         return self.moment(value) if self.kind == "date" else value
+
+    def scaled(self, numbers: Array) -> Array:
+        """Return numbers on the scale on which they are compared: as they are, or float64 logarithms."""
+        if not self.log:
+            return numbers
+        smallest, offset = self.log
+        numbers = np.maximum(numbers.astype(np.float64), 0.0)
+        below = np.minimum(numbers - smallest, 0.0) / (smallest + offset)
+        return np.asarray(np.log(np.maximum(numbers, smallest) + offset) + below)
+
+    def scale_slope(self, numbers: Array) -> Array:
+        """Return the derivative of `scaled`; 0 below 0 for a logarithm."""
+        if not self.log:
+            return np.ones(numbers.shape)
+        smallest, offset = self.log
+        return np.where(numbers < 0, 0.0, 1 / (np.maximum(numbers.astype(np.float64), smallest) + offset))
 
     def grid(self, low: float, high: float, count: int) -> Array:
         """Return `count` numbers from low to high, evenly spaced in the number or its logarithm."""

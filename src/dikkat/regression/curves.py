@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dikkat.regression.columns import columns_of
 from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.frames import dates_in
 from dikkat.regression.joined import Array
@@ -72,7 +73,8 @@ def smooth(
     for _ in range(robust):
         weight = weights * _bisquare(values - np.asarray(model.predict(points[:, None])))
         model._fit_in_place(points[:, None], values, weight, warns=False)
-    positions = np.linspace(points.min(), points.max(), _POINTS) if at is None else _complete({"at": at}, origin)[0]
+    grid = columns_of(model)[0].grid(points.min(), points.max(), _POINTS)
+    positions = grid if at is None else _complete({"at": at}, origin)[0]
     query = positions[:, None]
     lower, upper = model.confidence_interval(query, level)
     curve_x = positions if origin is None else origin + (positions * _DAY).round().astype("timedelta64[us]")

@@ -131,7 +131,7 @@ def by_columns(model: Any, x: Array, return_std: bool) -> Array | tuple[Array, A
     order, result, by_cell = coding.order[: coding.num_numeric], list[Array](), coding.slopes(x)[..., None]
     for answer in answers:
         full = np.full((*x.shape, answer.shape[2]), np.nan)
-        full[:, order] = np.where(np.isnan(answers[0]), np.nan, answer * by_cell)
+        full[:, order] = np.where(np.isnan(answers[0]) | (by_cell == 0), np.nan, answer * by_cell)
         result.append((full[..., 0] if model.y_train_.ndim == 1 else full).astype(model.X_train_.dtype))
     return (result[0], result[1]) if return_std else result[0]
 

@@ -77,7 +77,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
             value of weight w has the variance σ²/w.
         logarithms: "auto": with a searched bandwidth, positive and skewed columns are compared by their logarithm if
             that lowers the criterion of a short search by 3 %. Their bandwidths are those of the logarithm, and a
-            number below all rows counts as the smallest. None: never.
+            number below 0 counts as 0. None: never.
         support: The least and the greatest possible y, such as (0, None) for positive numbers or (0, 1) for shares;
             None for no limit. Predictions, intervals, quantiles and samples are clipped to it.
         verbose: Whether `fit` shows its progress: a bar in a terminal or Jupyter, else a line every 30 s.
@@ -246,8 +246,9 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
                 dikkat then warns about rows beyond the data.
 
         Returns:
-            (n, d) or (n, d, outputs), in units of y per unit of X (per day for dates), NaN for categories and for
-                queries that no row's kernel reaches; or the pair (gradient, standard error).
+            (n, d) or (n, d, outputs), in units of y per unit of X (per day for dates), NaN for categories, for queries
+                that no row's kernel reaches, and for a number below 0 in a column compared by its logarithm; or the
+                pair (gradient, standard error).
 
         Raises:
             ValueError: As for `predict`.

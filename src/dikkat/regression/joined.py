@@ -56,7 +56,7 @@ class Coding:
         self._numeric_columns, self._metric = [j for j in range(size) if j not in self.coded], metric
         self._surface = surface
         numbers = [columns[j] if columns else Column() for j in self._numeric_columns]
-        self._logs = {c: column.log for c, column in enumerate(numbers) if column.log}
+        self._logs = {c: column for c, column in enumerate(numbers) if column.log}
         self._columns = [columns[j] for j in self.coded]
         # `levels` of a numeric column is the value for its missing cells.
         self._fill_values = [next(iter(column.levels), 0.0) if not column.coded else 0.0 for column in columns]
@@ -88,16 +88,16 @@ class Coding:
     def numbers(self, x: Array) -> Array:
         """Return the numbers of rows (n, d), or their logarithms, (n, numbers)."""
         result = self._filled(x)[:, self._numeric_columns]
-        for c, (smallest, offset) in self._logs.items():
-            result[:, c] = np.log(np.maximum(result[:, c].astype(np.float64), smallest) + offset)
+        for c, column in self._logs.items():
+            result[:, c] = column.scaled(result[:, c])
         return result
 
     def slopes(self, x: Array) -> Array:
-        """Return the derivatives (n, numbers) of `numbers` by the cells of rows (n, d)."""
+        """Return the derivatives (n, numbers) of `numbers` by the cells of rows (n, d); 0 if a number counts as 0."""
         cells = self._filled(x)[:, self._numeric_columns].astype(np.float64)
         result = np.ones_like(cells)
-        for c, (smallest, offset) in self._logs.items():
-            result[:, c] = np.where(cells[:, c] >= smallest, 1 / (np.maximum(cells[:, c], smallest) + offset), 0.0)
+        for c, column in self._logs.items():
+            result[:, c] = column.scale_slope(cells[:, c])
         return result
 
     def _filled(self, x: Array) -> Array:

@@ -1,8 +1,9 @@
 """Skewed columns of numbers that are compared by their logarithm, if rows are then predicted better.
 
 A column qualifies if it has no negative number, more than five different values, and a skewness above 1. Its
-coordinate is log(max(x, s) + c), with s the smallest number in fit, and c the smallest positive number if s is 0, else
-0. So a number below all rows counts as the smallest.
+coordinate is log(x + c), with c the smallest positive number in fit if the column contains 0, else 0. Between 0 and the
+smallest number in fit the coordinate is the tangent of the logarithm at that number: it stays finite, and intervals
+widen there as beyond other data. A number below 0 counts as 0, and has no slope.
 
 Source: Box and Cox 1964, An analysis of transformations.
 """

@@ -142,7 +142,8 @@ class Similar(NamedTuple):
     """Training rows, the most similar first.
 
     The distance has the units of y: the root of the sum, over the features, of the squares of their influence times
-    the difference, which is 1 for another category. Influences are for differences of the root mean square size.
+    the difference. That is a difference of logarithms if the model compares these, and 1 for another category.
+    Influences are for differences of the root mean square size.
     """
 
     rows: NDArray[np.intp]
@@ -152,7 +153,11 @@ class Similar(NamedTuple):
 
 def _similar(model: KernelRegressor, queries: Array, k: int) -> Iterator[Similar]:
     """Yield for each query (in the form of `X_train_`) the k most similar rows among those with weight."""
-    columns, x = columns_of(model), model.X_train_
+    columns = columns_of(model)
+    x, scaled_queries = (
+        np.column_stack([column.scaled(cells) for column, cells in zip(columns, rows.T, strict=True)])
+        for rows in (model.X_train_, queries)
+    )
     is_category = np.array([column.is_category for column in columns])
     periods = np.array([float(column.levels[0]) if column.kind == "periodic" else np.inf for column in columns])
 
@@ -160,11 +165,12 @@ def _similar(model: KernelRegressor, queries: Array, k: int) -> Iterator[Similar
         gap = np.mod(np.abs(np.nan_to_num(rows - query)), periods)  # 0 if a cell is missing
         return np.asarray(np.where(is_category, gap != 0, np.minimum(gap, periods - gap)))
 
-    size = np.sqrt((differences(x[model.sample_weight_ > 0], middles(model)) ** 2).mean(0))
+    middle = np.array([column.scaled(number) for column, number in zip(columns, middles(model), strict=True)])
+    size = np.sqrt((differences(x[model.sample_weight_ > 0], middle) ** 2).mean(0))
     scale = np.divide(influence(model), size, out=np.zeros_like(size), where=size > 0)
-    for query in queries:
+    for query, scaled in zip(queries, scaled_queries, strict=True):
         weights = np.asarray(model._smoother.attention(model._coordinates(query[None]), model.sample_weight_))[0]
-        distances = np.sqrt(((differences(x, query) * scale) ** 2).sum(1))
+        distances = np.sqrt(((differences(x, scaled) * scale) ** 2).sum(1))
         order = np.lexsort([-weights, np.round(distances / max(distances.max(), 1e-300), 9)])
         rows = order[weights[order] > 0][:k]
         yield Similar(rows, weights[rows], distances[rows])

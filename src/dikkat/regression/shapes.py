@@ -170,7 +170,7 @@ class Shapes:
         j, share = _number(model, feature), validation.check_share("level", level, 0.95)
         row = middles(model) if X is None else model._query_cells(X)
         data, column = model.X_train_[model.sample_weight_ > 0, j], columns_of(model)[j]
-        at = np.linspace(data.min(), data.max(), _FINE * _POINTS)
+        at = column.grid(data.min(), data.max(), _FINE * _POINTS)
         ends = _minimum(at, _Cubic.at(model, _along(row, j, at), j), share)
         return Estimate(*(column.moment(end) if column.kind == "date" else end for end in ends))
 
@@ -219,13 +219,13 @@ class Shapes:
             raise ValueError(
                 f"by: got groups with no common range of {names_of(model)[j]!r}; expected ranges that overlap"
             )
-        at, curves = np.linspace(low, high, _POINTS), []
+        column, curves = columns_of(model)[j], list[_Cubic]()
+        at = column.grid(low, high, _POINTS)
         for code, rows in zip(codes, groups, strict=True):
             points = _along(middles(model), j, at)
             points[:, by_column] = code
             curves.append(_Cubic.at(model._refit(model._rows.take(rows)), points, j))
         center, half = _difference_band(curves, share)
-        column = columns_of(model)[j]
         x = np.array([column.moment(end) for end in at]) if column.kind == "date" else at
         return Band(x, center, center - half, center + half, share)
 
@@ -251,9 +251,10 @@ class _Cubic(NamedTuple):
         c = coding.order.tolist().index(feature)
         tangent = coding.slopes(x)[:, [c]] * coding.jacobian(query)[:, c]
         joined, sums, rows = smoother.joined, list[Array](), list[Array]()
-        for row, mass in _cubic_rows(smoother, query, c, tangent):
+        for chunk, row, mass in _cubic_rows(smoother, query, c, tangent):
             scaled = row / np.sqrt(joined.weight)
             square = np.where(mass > _LEAST_ROWS, (scaled**2).sum(2).T, np.inf).T
+            row[tangent[chunk, c] == 0, 1] = np.nan  # a number that counts as 0 in a column of logarithms
             sums.append(np.stack([row @ joined.y[:, 0], square], 2))
             rows.append(scaled[:, 0] if with_rows else np.empty((len(row), 0)))
         center, square = np.concatenate(sums).transpose(2, 0, 1)
@@ -265,7 +266,7 @@ class _Cubic(NamedTuple):
         return cls(height, Confidence(center[:, 1:], error[:, 1:], freedom), np.concatenate(rows) * deviation)
 
 
-def _cubic_rows(smoother: Smoother, query: Array, c: int, tangent: Array) -> Iterator[tuple[Array, Array]]:
+def _cubic_rows(smoother: Smoother, query: Array, c: int, tangent: Array) -> Iterator[tuple[slice, Array, Array]]:
     """Yield for some queries at a time the rows (k, 2, m) of height and slope along coordinate c, and Σ W K (k,).
 
     `tangent` is the derivative of the queries (n, coordinates) by the cells of the feature.
@@ -298,27 +299,29 @@ def _cubic_rows(smoother: Smoother, query: Array, c: int, tangent: Array) -> Ite
         position = (torch.tensor(query[chunk, : len(unit)]) - origin) / unit
         target = torch.stack([position, along_query / unit], 1)
         rows = rows + smoother.shrinks * (target - rows @ scaled_x) @ trend.row.mT
-        yield rows.numpy(), local.lse.exp().numpy()
+        yield chunk, rows.numpy(), local.lse.exp().numpy()
 
 
 def _minimum(at: Array, curve: _Cubic, level: float) -> tuple[float, float, float]:
     """Return the position of the minimum among ascending positions, and the ends of its interval."""
-    step, is_near = (at[1] - at[0]) / 2, np.isfinite(curve.height.error[:, 0])
+    is_near = np.isfinite(curve.height.error[:, 0])
     if not is_near.any():
         raise ValueError("feature: got no position with rows in reach; expected a larger bandwidth")
-    at, row = at[is_near], curve.row[is_near]
-    height, slope = curve.height.center[is_near, 0], curve.slope.center[is_near, 0]
+    index, row = np.flatnonzero(is_near), curve.row[is_near]
+    middle = np.concatenate([at[:1], (at[1:] + at[:-1]) / 2, at[-1:]])  # between neighbouring positions
+    at, height, slope = at[is_near], curve.height.center[is_near, 0], curve.slope.center[is_near, 0]
     best, freedom = int(height.argmin()), max(float(curve.height.freedom[is_near].mean()), 1.0)
     values, basis = np.linalg.eigh(row @ row.T)
     random = np.random.default_rng(0)
     draws = (basis * np.sqrt(values.clip(0))) @ random.normal(size=(len(at), _DRAWS))
     draws *= np.sqrt(freedom / random.chisquare(freedom, _DRAWS))
     outside = (1 - level) / 2
-    ends = np.quantile(at[(height[:, None] + draws).argmin(0)], [outside, 1 - outside], method="inverted_cdf")
-    lower, upper = max(float(ends[0] - step), float(at[0])), min(float(ends[1] + step), float(at[-1]))
+    least = index[(height[:, None] + draws).argmin(0)]
+    first, last = np.quantile(least, [outside, 1 - outside], method="inverted_cdf")
+    lower, upper = max(float(middle[first]), float(at[0])), min(float(middle[last + 1]), float(at[-1]))
     k = best if slope[best] >= 0 else best + 1  # the slope crosses 0 between k − 1 and k
-    crosses = 0 < k < len(at) and slope[k - 1] < 0 <= slope[k] and at[k] - at[k - 1] < 3 * step
-    value = at[k - 1] - 2 * step * slope[k - 1] / (slope[k] - slope[k - 1]) if crosses else at[best]
+    crosses = 0 < k < len(at) and slope[k - 1] < 0 <= slope[k] and index[k] == index[k - 1] + 1
+    value = at[k - 1] - (at[k] - at[k - 1]) * slope[k - 1] / (slope[k] - slope[k - 1]) if crosses else at[best]
     return min(max(float(value), lower), upper), lower, upper
 
 

@@ -321,12 +321,15 @@ def warn_of_weights(weight: Array) -> None:
 
 
 def warn_of_extrapolation(model: Any, x: Array) -> None:
-    """Warn about queries beyond a column's range by more than `_MARGIN` of it: intervals there have no guarantee."""
-    rows = model.X_train_[model.sample_weight_ > 0].astype(np.float64)
+    """Warn about queries beyond a column's range, as compared, by more than `_MARGIN`: intervals have no guarantee."""
+    rows, beyond = model.X_train_[model.sample_weight_ > 0].astype(np.float64), np.zeros(x.shape, bool)
     low, high = rows.min(0), rows.max(0)
-    margin = _MARGIN * (high - low)
-    beyond = (x < low - margin) | (x > high + margin)
-    beyond &= np.array([column.kind in ("number", "date") for column in columns_of(model)])
+    for j, column in enumerate(columns_of(model)):
+        if column.kind in ("number", "date"):
+            numbers, least, greatest = map(column.scaled, (x[:, j], low[j], high[j]))
+            margin = _MARGIN * (greatest - least)
+            beyond[:, j] = (numbers < least - margin) | (numbers > greatest + margin)
+            beyond[:, j] |= bool(column.log) & (x[:, j] < 0)
     if beyond.any():
         columns = zip(names_of(model), columns_of(model), low, high, strict=True)
         column_ranges = [

@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from crossings.slow_regression import Slow
 from dikkat.errors import InputError
 from dikkat.regression import KernelClassifier, KernelRegressor, NadarayaWatson, progress
+from dikkat.regression.diagnostics import hold_out
 
 ROWS, QUERIES, SIZE = 37, 11, 3
 SIGMA = np.array([1.7, 2.3, 3.1])
@@ -253,6 +254,22 @@ def test_settings_of_answers_are_the_fitted_ones(fitted, changed, tmp_path):
                 np.testing.assert_array_equal(getattr(other, name)(query), answer)
         anew = model.fit(x, y).predict(query)
     np.testing.assert_array_equal(anew, NadarayaWatson(bandwidth=SIGMA, **changed).fit(x, y).predict(query))
+
+
+@pytest.mark.parametrize("changed", [{"bandwidth": 9.0}, {"order": "constant"}, {"ridge": 0.0}], ids=str)
+def test_refits_have_the_settings_of_fit(changed):
+    x, y, query, _ = _data()
+    model = KernelRegressor(bandwidth="loo", cv=5).fit(x, y)
+
+    def answers():
+        return [model.summary().held_out.predicted, hold_out(model).predicted]
+
+    expected = answers()
+    model.set_params(**changed)
+    np.testing.assert_array_equal(answers(), expected)
+    model = KernelRegressor().fit(x, y)
+    expected = model.predict_interval(query, method="split")
+    np.testing.assert_array_equal(model.set_params(**changed).predict_interval(query, method="split"), expected)
 
 
 @pytest.mark.parametrize("kind", [KernelRegressor, KernelClassifier])

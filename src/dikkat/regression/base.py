@@ -63,6 +63,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     folds_: Membership | None = None
     weights_: str = "repeats"
     surface_: Array | None = None
+    _fit_settings: dict[str, Any]
     _smoother: Smoother
 
     def _fit_in_place(
@@ -103,7 +104,8 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         joined, outputs = rows.joined(), 1 if rows.y.ndim == 1 else rows.y.shape[1]
         model = object.__new__(type(self))
         model.__dict__ = vars(self) | dict(zip(_ROW_ATTRIBUTES, rows, strict=True))
-        model.__dict__ |= {f"{name}_": getattr(self, name) for name in files.ANSWER_SETTINGS} | {"n_outputs_": outputs}
+        model.__dict__ |= {f"{name}_": getattr(self, name) for name in files.ANSWER_SETTINGS}
+        model.__dict__ |= {"n_outputs_": outputs, "_fit_settings": self.get_params(deep=False)}
         model.__dict__ |= fitted_attributes or self._choose_attributes(rows, joined)
         model._smoother = model._make_smoother(joined)
         return model
@@ -111,8 +113,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     def _refit(self, rows: Rows) -> Self:
         """Return an estimator with the settings of `fit` (and the classes), and the rest learned from `rows`."""
         x, columns = refill_cells(rows.x, rows.columns, rows.weight)
-        names = self.get_params().keys() & files.ANSWER_SETTINGS
-        model: Self = clone(self).set_params(**{name: getattr(self, f"{name}_") for name in names})
+        model: Self = clone(self).set_params(**self._fit_settings)
         if hasattr(self, "classes_"):
             model.classes_ = self.classes_
         columns = without_logarithms(columns)

@@ -26,7 +26,7 @@ FORMAT = "dikkat kernel regression"
 VERSION = 14
 
 ANSWER_SETTINGS = {"kernel", "order", "missing", "weights", "support"}
-"""The settings that answers depend on: `fit` stores them with an underscore, so that `set_params` changes no answer."""
+"""The settings that queries need: `fit` stores them with an underscore, so that `set_params` changes no answer."""
 
 _KEY = "dikkat"  # the metadata key; its value is JSON, because metadata are text
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
@@ -51,7 +51,6 @@ class Saved(NamedTuple):
 
 def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     """Save a fitted estimator."""
-    model._check_settings()
     names = getattr(model, "feature_names_in_", None)
     saved = Saved(
         _settings_of(model), model._rows, model.bandwidth_, None if names is None else list(names), model.history_,
@@ -84,10 +83,9 @@ def load_model(kind: type[Any], path: str | os.PathLike[str]) -> Any:
 
 
 def _settings_of(model: Any) -> dict[str, Any]:
-    """Return the settings as JSON values; for a fitted model those of its answers."""
-    settings = model.get_params()
+    """Return the settings as JSON values; for a fitted model those of `fit`."""
+    settings = dict(getattr(model, "_fit_settings", None) or model.get_params(deep=False))
     settings.pop("periodic_features", None)  # they are in the columns
-    settings |= {name: getattr(model, f"{name}_", settings[name]) for name in settings.keys() & ANSWER_SETTINGS}
     if not isinstance(settings.get("cv"), Integral | str | None):
         settings["cv"] = type(settings["cv"]).__name__  # an error in `fit`
     return {

@@ -73,7 +73,7 @@ def _splitter(model: KernelRegressor, folds: int) -> Any:
     """Return the splitter: a random one without `cv`, else blocks of rows, or the model's folds merged to `folds`."""
     if model.folds_ is None:
         return folds
-    if isinstance(model.cv, Integral):
+    if isinstance(model._fit_settings["cv"], Integral):
         return KFold(folds)
     tested = model.folds_ == 2  # groups stay whole
     return PredefinedSplit(np.where(tested.any(0), tested.argmax(0) * folds // len(tested), -1))

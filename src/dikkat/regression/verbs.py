@@ -132,7 +132,6 @@ class Verbs:
 
         Raises:
             NotFittedError: It is not fitted.
-            ValueError: A setting that is not allowed.
             OSError: The system could not write; an existing file stays as it was.
 
         Example:

@@ -104,6 +104,13 @@ def test_a_page_has_the_rows_that_the_other_rows_predict_worst(tmp_path, kernel)
     np.testing.assert_allclose(model._left_out_shares(), probability, rtol=1e-6)
     worst = int(probability.argmin())
     assert f"<h3>Row {worst}: {y[worst]}, with probability {probability[worst]:.3f}</h3>" in page
+    labelled = KernelClassifier(kernel, bandwidth=0.9, prior=1.0, order="constant").fit(
+        pd.DataFrame(x, index=[f"<{row}>" for row in range(ROWS)]), y
+    )
+    labelled.report(tmp_path / "page.html", folds=0)
+    page = (tmp_path / "page.html").read_text()
+    assert f"<h3>Row &lt;{worst}&gt;: {y[worst]}, with" in page
+    assert f"<td>&lt;{worst}&gt;</td>" not in page[page.index(f"Row &lt;{worst}") :].split("</table>")[0]
 
 
 @pytest.mark.parametrize("order", ["linear", "constant"])

@@ -9,7 +9,7 @@ from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.model_selection import LeaveOneGroupOut, permutation_test_score
 from sklearn.pipeline import make_pipeline
 
-from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor
+from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, lowess, smooth
 
 ROWS = 23
 AREA = np.random.default_rng(0).uniform(20, 90, ROWS)
@@ -47,11 +47,11 @@ def test_one_column_alone(column):
 
 def test_labels_of_rows_in_another_order_are_an_error():
     turned = PRICE.iloc[::-1]
-    with pytest.raises(ValueError, match=r"y: got the labels of X in another order; .* y.loc\[X.index\]"):
+    with pytest.raises(ValueError, match=r"y: got labels of X in another order; .* y.loc\[X.index\]"):
         KernelRegressor(bandwidth=SIGMA).fit(HOMES, turned)
-    with pytest.raises(ValueError, match="sample_weight: got the labels of X in another order"):
+    with pytest.raises(ValueError, match="sample_weight: got labels of X in another order"):
         KernelClassifier(bandwidth=SIGMA).fit(HOMES, PRICE > 200, sample_weight=turned)
-    with pytest.raises(ValueError, match="groups: got the labels of X in another order"):
+    with pytest.raises(ValueError, match="groups: got labels of X in another order"):
         KernelRegressor(bandwidth=SIGMA, cv=2).fit(HOMES, PRICE, groups=turned)
     by_position = KernelRegressor(bandwidth=SIGMA).fit(HOMES, turned.to_numpy())
     np.testing.assert_array_equal(by_position.y_train_, turned)
@@ -61,6 +61,49 @@ def test_labels_of_rows_in_another_order_are_an_error():
         HOMES, PRICE.set_axis(range(50, 50 + ROWS))
     )  # other labels: by position
     np.testing.assert_array_equal(other.y_train_, PRICE)
+
+
+def test_labels_that_differ_in_part_or_repeat():
+    moved = PRICE.set_axis(range(3, 3 + ROWS))
+    with pytest.raises(ValueError, match=r"y: got labels of X among 3 other labels; expected the rows of X, or y.to_n"):
+        KernelRegressor(bandwidth=SIGMA).fit(HOMES, moved)
+    twice, prices = pd.concat([HOMES, HOMES]), pd.concat([PRICE, PRICE])
+    with pytest.raises(ValueError, match=r"y: got labels of X in another order; expected the rows of X, or y.to_numpy"):
+        KernelRegressor(bandwidth=SIGMA).fit(twice, prices.sort_index())
+    np.testing.assert_array_equal(KernelRegressor(bandwidth=SIGMA).fit(twice, prices).y_train_, prices)
+
+
+def test_labels_of_points_in_another_order():
+    x, turned = HOMES["area"], PRICE.iloc[::-1]
+    message = r"got labels of x in another order; expected the rows of x, as in y.loc\[x.index\]"
+    for curve in (lambda: smooth(x, turned), lambda: lowess(turned, x)):
+        with pytest.raises(ValueError, match=f"y: {message}"):
+            curve()
+    with pytest.raises(ValueError, match="sample_weight: got labels of x in another order"):
+        smooth(x, PRICE, sample_weight=turned)
+    np.testing.assert_array_equal(smooth(x, turned.to_numpy()).y, smooth(x.to_numpy(), turned).y)
+
+
+@pytest.mark.parametrize("columns", [["area"], ["area", "town"], ["area", "town", "day"]])
+@pytest.mark.parametrize("form", [pd.Series.to_frame, lambda y: y.to_numpy()[:, None]])
+def test_a_target_of_one_column(columns, form):
+    table = pd.concat([HOMES] * 3, ignore_index=True)[columns]
+    random = np.random.default_rng(1)
+    table["area"] = random.uniform(20, 90, len(table))
+    y = (np.sin(table["area"] / 9) + 0.2 * random.normal(size=len(table))).rename("price")
+    plain, column = (KernelRegressor().fit(table, target) for target in (y, form(y)))
+    np.testing.assert_allclose(column.predict(table)[:, 0], plain.predict(table), rtol=1e-9)
+    np.testing.assert_allclose(column.predict_interval(table), plain.predict_interval(table), rtol=1e-9)
+    assert column.target_name_ == ("price" if form is pd.Series.to_frame else None)
+
+
+def test_classes_of_one_column():
+    flags = (PRICE > 200).to_frame()
+    with pytest.warns(UserWarning, match="column-vector y"):
+        model = KernelClassifier(bandwidth=SIGMA).fit(HOMES, flags)
+    expected = KernelClassifier(bandwidth=SIGMA).fit(HOMES, PRICE > 200)
+    np.testing.assert_array_equal(model.predict_proba(HOMES), expected.predict_proba(HOMES))
+    assert model.target_name_ == "price"
 
 
 @pytest.mark.parametrize("estimator", [KernelRegressor(), KernelClassifier(), KernelDensity()])

@@ -95,8 +95,54 @@ def test_the_position_of_a_minimum():
     assert narrow.value == pytest.approx(2, abs=1e-3)
     falling = KernelRegressor().fit(x[:, None], -x + noise).argmin()
     assert (falling.value, falling.upper) == (5, 5)
-    two = KernelRegressor().fit(x[:, None], np.cos(5 * x) + noise).argmin()  # four valleys of one depth
+    valleys = KernelRegressor().fit(x[:, None], np.cos(5 * x) + noise)  # four of one depth
+    with pytest.warns(
+        UserWarning, match="feature: got a curve that may be lowest at separate places along 'x'"
+    ) as told:
+        two = valleys.argmin()
     assert two.lower < np.pi / 5 < 19 / 5 * np.pi / 3 < two.upper
+    assert told[0].filename == __file__
+    with pytest.warns(UserWarning, match="highest at separate places"):
+        assert valleys.argmax().upper > 5 * np.pi / 4.5
+
+
+def test_a_maximum_is_the_minimum_of_the_negative():
+    model, negative = (KernelRegressor(bandwidth=[1.0, 4.0]).fit(X, sign * Y) for sign in (1, -1))
+    found, expected = model.argmax("x0"), negative.argmin("x0")
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("peak", [0.5, 19.0])
+def test_the_peak_of_a_season(peak):
+    """The interval of a peak near midnight may begin below 0; with a shifted clock everything shifts."""
+    random = np.random.default_rng(8)
+    hour, z = random.uniform(0, 24, 211), random.normal(size=211)
+    y = 3 * np.cos((hour - peak) * np.pi / 12) + z + 0.3 * random.normal(size=211)
+    model = KernelRegressor(periodic_features={"hour": 24}).fit(pd.DataFrame({"hour": hour, "z": z}), y)
+    found, low = model.argmax("hour"), model.argmin("hour", X=pd.DataFrame({"z": [0.0]}))
+    assert 0 <= found.value < 24
+    assert min(abs(found.lower - peak), abs(found.upper - peak)) < 1.5
+    assert found.lower < peak < found.upper or found.lower < peak + 24 < found.upper
+    assert low.lower < (peak + 12) % 24 < low.upper
+    at = pd.DataFrame({"hour": [0.1, 7.0, 23.9], "z": 0.0})
+    slope, lower, upper = model.derivative(at, "hour", level=0.999)
+    expected = -np.pi / 4 * np.sin((at["hour"] - peak) * np.pi / 12)
+    assert ((lower < expected) & (expected < upper)).all()
+    np.testing.assert_allclose(slope, expected, atol=0.15)
+    assert model.argmin().value == model.argmin("z").value  # the only number without a period
+
+
+def test_a_periodic_cubic_by_least_squares():
+    """The polynomial is of the arc, and the kernel's distance is the chord."""
+    random = np.random.default_rng(9)
+    hour = random.uniform(0, 24, 61)
+    y = np.sin(hour / 4) + 0.1 * random.normal(size=61)
+    model = KernelRegressor(periodic_features={0: 24}, bandwidth=[2.0], ridge=0).fit(hour[:, None], y)
+    for at in (0.3, 13.0):
+        arc = (hour - at + 12) % 24 - 12
+        kernel = np.exp(-((24 / np.pi * np.sin(np.pi * arc / 24) / 2.0) ** 2) / 2)
+        cubic = np.polynomial.Polynomial.fit(arc, y, 3, w=np.sqrt(kernel), domain=[])
+        assert model.derivative([[at]]).value[0] == pytest.approx(cubic.coef[1], rel=1e-4)
 
 
 def test_a_minimum_at_other_values_of_the_other_feature():
@@ -173,8 +219,10 @@ def test_a_panel_for_each_other_category():
     (lambda m: KernelRegressor().fit(X[:, :1] * 0, Y).derivative([[0]]), "feature: got 'x', which is constant in fit"),
     (lambda m: m.argmin(0, level=2), "level: got 2"),
     (lambda m: m.difference("x0"), "by: got 'x0', which is number; expected a category"),
-    (lambda m: m.plot(by="x0"), "by: got 'x0'; expected a category with at most 10 levels"),
+    (lambda m: m.plot(by="x0"), "by: got 'x0', which is number; expected a category"),
     (lambda m: groups_of()[2].difference("group", ["old", "older"]), r"levels: got \['old', 'older'\]"),
+    (lambda m: towns_of(3).difference("town"), "levels: got None and 3 levels; expected two of 't0', 't1', 't2'"),
+    (lambda m: towns_of(11).plot(by="town"), "by: got 'town' with 11 levels; expected at most 10"),
     (lambda m: groups_of()[2].derivative(groups_of()[0], "group"), "feature: got 'group', which is category"),
     (lambda m: groups_of()[2].plot(by="group", coverage=0.8), "coverage: got 0.8; expected None, because curves of gr"),
     (lambda m: KernelRegressor(bandwidth=1.0).fit(X, X).plot(), "y: got 2 targets in fit; expected one"),
@@ -211,7 +259,8 @@ def gapped(groups=("a",), kernel="gaussian", bandwidth=0.2):
 
 @pytest.mark.parametrize(("kernel", "bandwidth"), [("gaussian", 0.2), ("epanechnikov", 0.5)])
 def test_the_minimum_of_a_curve_with_a_gap(kernel, bandwidth):
-    minimum = gapped(kernel=kernel, bandwidth=bandwidth).argmin()
+    with pytest.warns(UserWarning, match="separate places"):
+        minimum = gapped(kernel=kernel, bandwidth=bandwidth).argmin()
     assert minimum.value == pytest.approx(1, abs=0.1)
     assert 0 < minimum.lower < 1 < minimum.upper < 8  # just beyond the rows, the curve may be lower
 
@@ -228,6 +277,30 @@ def test_the_other_features_of_a_minimum_are_one_row():
     with pytest.raises(ValueError, match="X: got 2 rows; expected one, with the values of the other features"):
         model.argmin("x0", X=X[:2])
     assert model.argmin(np.int64(0), X=X[:1]).value == model.argmin("x0", X=X[:1]).value
+    table, _, grouped = groups_of()
+    assert grouped.argmin("x", table[["group"]][:1]) == grouped.argmin("x", table[:1])
+
+
+def towns_of(count):
+    table = pd.DataFrame({"x": np.linspace(0, 5, 6 * count), "town": [f"t{k}" for k in range(count)] * 6})
+    return KernelRegressor(bandwidth=[1.0, 0.3]).fit(table, np.sin(table["x"]))
+
+
+def test_false_and_true_are_groups():
+    table, y, model = groups_of()
+    is_new = table.assign(group=table["group"] == "new")
+    flags = KernelRegressor(bandwidth=[0.8, 0.2], ridge=0.01).fit(is_new, y)
+    bands = model.difference("group", ["old", "new"]), flags.difference("group")
+    np.testing.assert_allclose(bands[1].lower, bands[0].lower, rtol=1e-6)
+    old, new = (line.get_ydata() for line in flags.plot(by="group").axes[0].lines)
+    at = pd.DataFrame({"x": [is_new["x"].min(), is_new["x"].max()], "group": True})
+    np.testing.assert_allclose(new[[0, -1]], flags.predict(at))
+    np.testing.assert_allclose(old[[0, -1]], flags.predict(at.assign(group=False)))
+    lower, upper = flags.predict_interval(is_new, by="group")
+    categories = KernelRegressor(bandwidth=[0.8, 0.2], ridge=0.01, categorical_features=["group"]).fit(is_new, y)
+    expected = categories.predict_interval(is_new, by="group")
+    assert 0.85 < ((lower < y) & (y < upper))[is_new["group"]].mean() < 0.97
+    assert (expected[1] - expected[0]).mean() == pytest.approx((upper - lower).mean(), rel=0.3)
 
 
 @pytest.mark.parametrize("levels", [2, 3, 4, 11])

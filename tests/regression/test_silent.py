@@ -223,6 +223,18 @@ def test_nearest_has_the_index_of_the_frame_and_no_columns_of_gaps():
     np.testing.assert_allclose(found["a (y)"], y[found["row"]])
 
 
+def test_nearest_has_columns_of_different_names():
+    random = np.random.default_rng(0)
+    X = pd.DataFrame({"weight": random.normal(size=40), "row": random.normal(size=40), "b": random.normal(size=40)})
+    y = (X["weight"] + X["b"]).rename("query")
+    found = KernelRegressor(bandwidth=[1.0, 1.0, 1.0]).fit(X, y).nearest(X[:2], k=3)
+    assert found.columns.tolist() == [
+        "query", "row", "weight", "differs by", "weight (X)", "row (X)", "b", "query (y)"
+    ]  # fmt: skip
+    np.testing.assert_array_equal(found["weight (X)"], X["weight"][found["row"]])
+    np.testing.assert_array_equal(found["query (y)"], y[found["row"]])
+
+
 @pytest.mark.parametrize("columns", [1, 4])
 def test_a_plane_has_as_many_degrees_of_freedom_as_parameters(columns):
     random = np.random.default_rng(0)

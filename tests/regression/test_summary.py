@@ -92,6 +92,37 @@ def test_a_page_has_all_of_it_and_loads_nothing(homes, tmp_path):
     assert f"<h3>Row {worst}: observed {model.y_train_[worst]:.4g}, predicted" in page
 
 
+@pytest.mark.parametrize("copies", [1, 2])
+def test_the_worst_rows_have_their_labels_and_the_answers_without_them(tmp_path, copies):
+    random = np.random.default_rng(3)
+    frame = pd.DataFrame({"area": random.uniform(0, 9, 40), "town": random.choice(["Bonn", "Ulm"], 40)})
+    frame, y = (pd.concat([table] * copies) for table in (frame, np.sin(frame["area"]) + random.normal(size=40)))
+    frame.index = [f"home <{row}>" for row in range(len(frame))]
+    model = KernelRegressor(bandwidth=[1.3, 0.2], ridge=0.1).fit(frame, y.to_numpy())
+    model.report(tmp_path / "page.html", folds=0, coverage=0.8)
+    page = (tmp_path / "page.html").read_text()
+    worst = int(np.argmax(np.abs(y.to_numpy() - leave_out(model).predicted)))
+    others = np.arange(len(y)) % 40 != worst % 40
+    without = KernelRegressor(bandwidth=[1.3, 0.2], ridge=0.1).fit(frame[others], y[others].to_numpy())
+    (estimate,), (low,), (high,) = (
+        without.predict(frame.iloc[[worst]]),
+        *without.predict_interval(frame.iloc[[worst]], 0.8),
+    )
+    label = f"home &lt;{worst}&gt;"
+    assert (
+        f"<h3>Row {label}: observed {y.iloc[worst]:.4g}, predicted {estimate:.4g}, 80 % interval {low:.4g} … {high:.4g}"
+        in page
+    )
+    table = page[page.index(f"<h3>Row {label}:") :]
+    table = table[: table.index("</table>")]
+    assert table.count("<tr>") == 6
+    assert f"<td>{label}</td>" not in table
+    if copies == 1:
+        similar = without.nearest(frame.iloc[[worst]], k=1)
+        assert f"<td>home &lt;{similar['row'][0][6:-1]}&gt;</td>" in table
+        assert f"<td>{similar['weight'][0]:.3f}</td>" in table
+
+
 @pytest.mark.parametrize(
     ("value", "wanted"),
     [

@@ -165,8 +165,15 @@ def test_levels_with_few_rows_and_bad_groups():
     with pytest.warns(UserWarning, match="a category in column 'town' that was not in fit"):
         ends = model.predict_interval(table[:3].assign(town="Rome"), by="town")
     assert np.isinf(ends).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of infinite and finite ends that widen
+        gaps = KernelRegressor(bandwidth=[0.8, 0.6, 0.5, 0.3], missing="indicator").fit(
+            table.assign(x=table["x"].where(table["x"] > 0.3)), y
+        )
+        ends = gaps.predict_interval(table.assign(x=np.nan), by="town")
+    assert np.isinf(ends[0]).tolist() == few.tolist()
     for by, message in (
-        ("x", "by: got 'x', which is number; expected categories"),
+        ("x", "by: got 'x', which is number; expected a category"),
         ("size", "by: got 'size'; expected a name or position of 'x', 'town', 'kind'"),
         ([], "by: got no category"),
     ):

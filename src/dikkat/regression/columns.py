@@ -67,6 +67,11 @@ class Column(NamedTuple):
         return self.kind in ("category", "ordered")
 
     @property
+    def groups(self) -> tuple[Level, ...]:
+        """The levels of a category, False and True of a flag, () of another column; cells are their indices."""
+        return self.levels if self.is_category else (False, True) if self.is_flag else ()
+
+    @property
     def is_flag(self) -> bool:
         """True for a number that was True or False in fit."""
         return self.kind == "number" and self.origin == "bool"

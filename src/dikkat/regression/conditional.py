@@ -26,9 +26,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 
 from dikkat.regression import intervals
-from dikkat.regression.columns import columns_of
 from dikkat.regression.joined import Array
-from dikkat.regression.shapes import feature_index
+from dikkat.regression.shapes import groups_of
 
 _STEP = 1e-9  # below 1 − α, because the program has a corner there
 
@@ -40,10 +39,8 @@ def interval(
     if method != "jackknife+":
         raise ValueError(f"method: got {method!r} with by; expected 'jackknife+'")
     names = np.asarray(by, object).reshape(-1).tolist()
-    columns = [feature_index(model, "by", name) for name in names]
-    for j, name in zip(columns, names, strict=True):
-        if not columns_of(model)[j].is_category:
-            raise ValueError(f"by: got {name!r}, which is {columns_of(model)[j].kind}; expected categories")
+    groups = [groups_of(model, name) for name in names]
+    columns, sizes = [j for j, _ in groups], [len(levels) for _, levels in groups]
     if not columns:
         raise ValueError("by: got no category; expected names or positions of categories")
     rows, errors = intervals.left_out_errors(model)
@@ -52,7 +49,6 @@ def interval(
     index = model._smoother.joined.unique_index
     first = np.zeros(index.max() + 1, np.intp)
     first[index[index >= 0]] = np.flatnonzero(index >= 0)
-    sizes = [len(columns_of(model)[j].levels) for j in columns]
     levels = model.X_train_[first[rows.unique]][:, columns]
     combinations, index = np.unique(levels, axis=0, return_inverse=True)
     chosen, scale = _sampled(index.ravel())

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dikkat.regression.columns import columns_of
 from dikkat.regression.estimator import KernelRegressor
-from dikkat.regression.frames import dates_in
+from dikkat.regression.frames import check_labels, dates_in
 from dikkat.regression.joined import Array
 from dikkat.regression.shapes import Band
 from dikkat.regression.validation import check_count, fill_masked
@@ -190,6 +190,7 @@ def _first_date(values: ArrayLike) -> np.datetime64 | None:
 
 def _complete(columns: dict[str, ArrayLike], origin: np.datetime64 | None) -> list[Array]:
     """Return the columns without the rows in which one of them is missing; the first has days since `origin`."""
+    check_labels(**columns)
     arrays = [_numbers(name, values, None if k else origin) for k, (name, values) in enumerate(columns.items())]
     names, shape = ", ".join(columns), arrays[0].shape
     for name, array in zip(columns, arrays, strict=True):

@@ -316,7 +316,7 @@ def dependent_column(model: KernelRegressor, max_values: int = 2000) -> int | No
         chosen = (rank < max(1, max_values // len(values))) & (position >= 0) & (position < len(values))
         changed, position = rows[order[chosen]], position[chosen]
         changed[:, j] = middle[j]
-        residual = y[order[chosen]] - (np.asarray(model._estimate(changed)) if rows.shape[1] > 1 else 0)
+        residual = y[order[chosen]] - (np.asarray(model._estimate(changed)).ravel() if rows.shape[1] > 1 else 0)
         if errors_are_alike(values, np.bincount(position, residual) / np.bincount(position), len(tests)):
             return j
     return None

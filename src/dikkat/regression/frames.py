@@ -20,8 +20,8 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
 
     Raises:
         InputError: A lazy collection or frame.
-        ValueError: Columns of the same name, labels in another order than in X, or a column of X that is y: by its name
-            and values, or by its values if y has no name.
+        ValueError: Columns of the same name, other labels than those of X, or a column of X that is y: by its name and
+            values, or by its values if y has no name.
     """
     _check_in_memory(X=X, y=y, **by_row)
     if isinstance(X, list) and X and all(isinstance(cell, Real | date) for cell in X):
@@ -30,27 +30,42 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
         X = dates
     if hasattr(X, "to_frame") and np.ndim(X) == 1:
         X = X.to_frame()
-    names, name = columns_of_frame(X), getattr(y, "name", None)
+    names, name = columns_of_frame(X), target_name(y)
     if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(f"X: got {names.count(repeated[0])} columns {repeated[0]!r}; expected different names")
-    has_name = isinstance(name, str)
     y_values = np.asarray(y)
-    for column in [] if y is None else [name] if has_name else names if len(names) > 1 else []:
-        if column in names and _is_equal(np.asarray(X[column]), y_values, any_values=has_name):
+    for column in [] if y is None else [name] if name else names if len(names) > 1 else []:
+        if column in names and _is_equal(np.asarray(X[column]), y_values, any_values=bool(name)):
             raise ValueError(
                 f"X: got the column {column!r}, which is y; expected the other columns, X.drop(columns={column!r})"
             )
-    for argument, values in {"y": y, **by_row}.items():
-        if not (hasattr(values, "iloc") and hasattr(X, "iloc")) or values.index.equals(X.index):
-            continue
-        if values.index.nlevels != X.index.nlevels:
-            continue
-        if len(values) == len(X) and values.index.is_unique and values.index.isin(X.index).all():
-            raise ValueError(
-                f"{argument}: got the labels of X in another order; expected the rows of X, as in "
-                f"{argument}.loc[X.index], or {argument}.to_numpy() if the rows match by position"
-            )
+    check_labels(X=X, y=y, **by_row)
     return X
+
+
+def check_labels(**tables: Any) -> None:
+    """Raise if a table has labels of the first table, in another order or among other labels.
+
+    Rows match by position if tables have no common label, or no labels.
+    """
+    first, *others = tables
+    index = getattr(tables[first], "index", None)
+    for name in others:
+        labels = getattr(tables[name], "index", None)
+        if not all(hasattr(each, "nlevels") for each in (index, labels)) or labels.nlevels != index.nlevels:
+            continue
+        is_known = labels.isin(index)
+        if len(labels) != len(index) or labels.equals(index) or not is_known.any():
+            continue
+        problem, rows = "in another order", f"the rows of {first}"
+        if not is_known.all():
+            problem = f"among {(~is_known).sum()} other labels"
+        elif labels.is_unique:
+            rows += f", as in {name}.loc[{first}.index]"
+        raise ValueError(
+            f"{name}: got labels of {first} {problem}; expected {rows}, or {name}.to_numpy() if the rows match by "
+            "position"
+        )
 
 
 def _is_equal(column: NDArray[Any], y: NDArray[Any], any_values: bool) -> bool:
@@ -78,9 +93,14 @@ def select_columns(X: Any, names: Sequence[str] | None) -> Any:
 
 def names_of_fit(X: Any, y: object) -> dict[str, Any]:
     """Return the attributes `target_name_` and `row_labels_`: the name of y and the index of X, or None."""
-    name = getattr(y, "name", None)
-    labels = X.index.to_numpy() if hasattr(X, "iloc") else None
-    return {"target_name_": name if isinstance(name, str) else None, "row_labels_": labels}
+    return {"target_name_": target_name(y), "row_labels_": X.index.to_numpy() if hasattr(X, "iloc") else None}
+
+
+def target_name(y: object) -> str | None:
+    """Return the name of a column, or of the only column of a frame; None without a name."""
+    names = columns_of_frame(y)
+    name = names[0] if len(names) == 1 else getattr(y, "name", None)
+    return name if isinstance(name, str) else None
 
 
 def columns_of_frame(X: Any) -> list[Any]:

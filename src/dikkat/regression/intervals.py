@@ -103,7 +103,7 @@ def widen(model: Any, x: Array, coverage: float, lower: Array, upper: Array) -> 
     added = stdtrit(_FREEDOM, (1 + coverage) / 2) * np.sqrt(added_variance(model, x)[:, 0])
     widened = (added > 0) & np.isfinite(upper - lower)
     if widened.any():
-        middle, half = (lower + upper)[widened] / 2, np.hypot((upper - lower)[widened] / 2, added[widened])
+        middle, half = (lower[widened] + upper[widened]) / 2, np.hypot((upper - lower)[widened] / 2, added[widened])
         lower[widened], upper[widened] = middle - half, middle + half
     return clip(model, lower), clip(model, upper)
 

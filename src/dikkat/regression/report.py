@@ -17,7 +17,7 @@ from dikkat.regression import intervals, pictures
 from dikkat.regression.columns import columns_of, format_number, names_of
 from dikkat.regression.diagnostics import curve_along, influence, middles, probabilities_along
 from dikkat.regression.joined import Array
-from dikkat.regression.shapes import feature_index
+from dikkat.regression.shapes import groups_of
 from dikkat.regression.summary import Summary, cells_of_row, summarise
 from dikkat.show import save
 from dikkat.storage.files import write_whole
@@ -35,6 +35,7 @@ PANELS = 9
 _MOST_GROUPS = 10  # curves in a panel
 _WORST_ROWS = 3  # badly predicted rows on a page
 _SIMILAR_ROWS = 5  # similar rows shown for each of them
+_ADDED = ("query", "row", "weight", "differs by")  # columns of `nearest` before the features
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#222}
 table{border-collapse:collapse;display:block;overflow-x:auto}td,th{padding:.2rem .8rem;text-align:right;
 border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}"""
@@ -63,18 +64,17 @@ def effects(model: KernelRegressor, coverage: float | None) -> Figure:
 
 def _groups(model: KernelRegressor, by: str | int) -> Figure:
     """Draw a curve for each level of a category along the other features that change the estimate most."""
-    k, names, columns = feature_index(model, "by", by), names_of(model), columns_of(model)
+    (k, levels), names = groups_of(model, by), names_of(model)
     shown, unshown = choose_features(model, PANELS + 1)
     if k in shown:
         shown.remove(k)
-    if not columns[k].is_category or len(columns[k].levels) > _MOST_GROUPS:
-        raise ValueError(f"by: got {by!r}; expected a category with at most {_MOST_GROUPS} levels")
+    if len(levels) > _MOST_GROUPS:
+        raise ValueError(f"by: got {by!r} with {len(levels)} levels; expected at most {_MOST_GROUPS}")
     if not shown:
         raise ValueError(f"by: got {by!r}, and no other feature varies; expected one")
-    codes = range(len(columns[k].levels))
-    panels = [[curve_along(model, j, names[j], fixed={k: code}) for code in codes] for j in shown[:PANELS]]
+    panels = [[curve_along(model, j, names[j], fixed={k: code}) for code in range(len(levels))] for j in shown[:PANELS]]
     unshown = [names[j] for j in shown[PANELS:]] + [name for name in unshown if name != names[k]]
-    groups = [f"{names[k]}: {level}" for level in columns[k].levels]
+    groups = [f"{names[k]}: {level}" for level in levels]
     return pictures.draw_groups(
         model.y_train_[model.sample_weight_ > 0].ravel(), panels, groups, model.target_name_ or "y", unshown
     )
@@ -117,25 +117,31 @@ def nearest(model: KernelRegressor, X: ArrayLike, k: int) -> DataFrame:
     targets = model.y_train_.reshape(len(model.y_train_), -1)
     if hasattr(model, "classes_"):
         targets = model.classes_[targets.argmax(1), None]
-    name = model.target_name_ or "y"
-    names = [name] if targets.shape[1] == 1 else [f"{name}{output}" for output in range(targets.shape[1])]
-    features = list(zip(names_of(model), columns_of(model), strict=True))[: model.n_features_in_]  # no indicators
-    names = [f"{target} (y)" if target in names_of(model) else target for target in names]
-    labels = getattr(model, "row_labels_", None)
+    features, names = _headings(model, targets.shape[1])
     for query, similar in enumerate(_similar(model, model._query_cells(X), k)):
         for row, weight, distance in zip(*(array.tolist() for array in similar), strict=True):
-            values = zip(features, cells_of_row(model, row), strict=False)
+            cells = zip(columns_of(model), cells_of_row(model, row), strict=True)
+            values = [query, _label(model, row), weight, distance]
             records.append(
-                {
-                    "query": query,
-                    "row": row if labels is None else labels[row],
-                    "weight": weight,
-                    "differs by": distance,
-                }
-                | {feature: column.cell(value) for (feature, column), value in values}
+                dict(zip(_ADDED, values, strict=True))
+                | dict(zip(features, [column.cell(cell) for column, cell in cells], strict=False))  # no indicators
                 | dict(zip(names, targets[row].tolist(), strict=True))
             )
     return pandas.DataFrame.from_records(records)
+
+
+def _headings(model: KernelRegressor, outputs: int = 1) -> tuple[list[str], list[str]]:
+    """Return the names of the features and the targets beside the columns `_ADDED`, with " (X)" or " (y)" if equal."""
+    names, name = names_of(model)[: model.n_features_in_], model.target_name_ or "y"
+    targets = [name] if outputs == 1 else [f"{name}{output}" for output in range(outputs)]
+    features = [f"{feature} (X)" if feature in _ADDED else feature for feature in names]
+    return features, [f"{target} (y)" if target in (*_ADDED, *names) else target for target in targets]
+
+
+def _label(model: KernelRegressor, row: int) -> Any:
+    """Return the label of a training row in the frame of `fit`, else its position."""
+    labels = getattr(model, "row_labels_", None)
+    return row if labels is None else labels[row]
 
 
 class Similar(NamedTuple):
@@ -151,8 +157,13 @@ class Similar(NamedTuple):
     distances: Array
 
 
-def _similar(model: KernelRegressor, queries: Array, k: int) -> Iterator[Similar]:
-    """Yield for each query (in the form of `X_train_`) the k most similar rows among those with weight."""
+def _similar(
+    model: KernelRegressor, queries: Array, k: int, left_out: NDArray[np.intp] | None = None
+) -> Iterator[Similar]:
+    """Yield for each query (in the form of `X_train_`) the k most similar rows among those with weight.
+
+    Without the row `left_out` (queries,) of each query, whose weight is shared among the other rows.
+    """
     columns = columns_of(model)
     x, scaled_queries = (
         np.column_stack([column.scaled(cells) for column, cells in zip(columns, rows.T, strict=True)])
@@ -168,8 +179,11 @@ def _similar(model: KernelRegressor, queries: Array, k: int) -> Iterator[Similar
     middle = np.array([column.scaled(number) for column, number in zip(columns, middles(model), strict=True)])
     size = np.sqrt((differences(x[model.sample_weight_ > 0], middle) ** 2).mean(0))
     scale = np.divide(influence(model), size, out=np.zeros_like(size), where=size > 0)
-    for query, scaled in zip(queries, scaled_queries, strict=True):
+    for index, (query, scaled) in enumerate(zip(queries, scaled_queries, strict=True)):
         weights = np.asarray(model._smoother.attention(model._coordinates(query[None]), model.sample_weight_))[0]
+        if left_out is not None:
+            weights[left_out[index]] = 0
+            weights = weights / max(weights.sum(), np.finfo(np.float64).tiny)
         distances = np.sqrt(((differences(x, scaled) * scale) ** 2).sum(1))
         order = np.lexsort([-weights, np.round(distances / max(distances.max(), 1e-300), 9)])
         rows = order[weights[order] > 0][:k]
@@ -201,20 +215,31 @@ def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list
         return _class_examples(model, summary)
     y, predicted = model.y_train_.ravel(), summary.left_out.predicted.ravel()
     rows = np.argsort(-np.nan_to_num(np.abs(y - predicted)), kind="stable")[:_WORST_ROWS]
-    queries = model.X_train_[rows]
-    bounds = np.transpose(intervals.interval(model, queries, coverage, "local"))
     sections = [
         "<h2>The worst predicted rows, and the rows most similar to them</h2><p>The rows are sorted by how much their "
-        f"differences move {escape(model.target_name_ or 'y')}. Weights are those of the prediction.</p>"
+        f"differences move {escape(model.target_name_ or 'y')}. Predictions, intervals and weights are those of a "
+        "model without the row, with the same bandwidths.</p>"
     ]
-    similar_rows = _similar(model, queries, _SIMILAR_ROWS + 1)  # one more: a row is similar to itself
-    for row, (low, high), similar in zip(rows, bounds, similar_rows, strict=True):
+    for row, similar in zip(rows.tolist(), _similar(model, model.X_train_[rows], _SIMILAR_ROWS, rows), strict=True):
+        estimate, low, high = map(format_number, _predict_without(model, row, coverage))
         sections.append(
-            f"<h3>Row {row}: observed {format_number(y[row])}, predicted {format_number(predicted[row])}, "
-            f"{100 * coverage:g} % interval {format_number(low)} … {format_number(high)}</h3>"
-            f"{_table(model, similar)}"
+            f"<h3>Row {escape(str(_label(model, row)))}: observed {format_number(y[row])}, predicted {estimate}, "
+            f"{100 * coverage:g} % interval {low} … {high}</h3>{_table(model, similar)}"
         )
     return sections
+
+
+def _predict_without(model: KernelRegressor, row: int, coverage: float) -> list[float]:
+    """Return a row's prediction and the ends of its interval by the model without the row and its copies."""
+    rows, x = model._rows, model.X_train_[[row]]
+    is_copy = (rows.x == x).all(1) & (rows.y == rows.y[row]).reshape(len(rows.y), -1).all(1)
+    is_copy &= (model._smoother.joined.repeat_index[row] < 0) | (np.arange(len(is_copy)) == row)
+    others = rows.take(np.flatnonzero(~is_copy))
+    if not others.weight.any():
+        return [np.nan, -np.inf, np.inf]
+    other = model._fit_copy(others, bandwidth_=model.bandwidth_, ridge_=model.ridge_, history_=model.history_)
+    ends = intervals.interval(other, x, coverage, "jackknife+")
+    return [float(np.ravel(answer)[0]) for answer in (intervals.clip(other, np.asarray(other._estimate(x))), *ends)]
 
 
 def _class_examples(model: Any, summary: Summary) -> list[str]:
@@ -224,20 +249,23 @@ def _class_examples(model: Any, summary: Summary) -> list[str]:
     probability = np.where(model.sample_weight_ > 0, shares, 1.0)
     rows = np.argsort(np.nan_to_num(probability, nan=1.0), kind="stable")[:_WORST_ROWS]
     sections = ["<h2>The worst predicted rows, and the rows most similar to them</h2>"]
-    for row, similar in zip(rows, _similar(model, model.X_train_[rows], _SIMILAR_ROWS + 1), strict=True):
-        label = escape(str(model.classes_[model.y_train_[row].argmax()]))
-        sections.append(f"<h3>Row {row}: {label}, with probability {probability[row]:.3f}</h3>{_table(model, similar)}")
+    for row, similar in zip(rows.tolist(), _similar(model, model.X_train_[rows], _SIMILAR_ROWS, rows), strict=True):
+        label, name = (escape(str(text)) for text in (model.classes_[model.y_train_[row].argmax()], _label(model, row)))
+        sections.append(
+            f"<h3>Row {name}: {label}, with probability {probability[row]:.3f}</h3>{_table(model, similar)}"
+        )
     return sections
 
 
 def _table(model: KernelRegressor, similar: Similar) -> str:
     count = model.n_features_in_  # without indicators of missing cells
-    lines = [["row", model.target_name_ or "y", "differs by", "weight", *names_of(model)[:count]]]
+    features, (target_name,) = _headings(model)
+    lines = [["row", target_name, "differs by", "weight", *features]]
     for row, weight, distance in zip(*(array.tolist() for array in similar), strict=True):
         columns = zip(columns_of(model)[:count], cells_of_row(model, row), strict=False)
         cells = [column.cell_text(value) for column, value in columns]
         value = model.y_train_[row]
         target = str(model.classes_[value.argmax()]) if hasattr(model, "classes_") else format_number(value.item())
-        lines.append([str(row), target, format_number(distance), f"{weight:.3f}", *cells])
+        lines.append([str(_label(model, row)), target, format_number(distance), f"{weight:.3f}", *cells])
     table_rows = ["".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines]
     return f"<table>{''.join(f'<tr>{line}</tr>' for line in table_rows)}</table>"

@@ -8,6 +8,8 @@ chosen for local lines. The rows include the plane to which the ridge shrinks. W
 degrees of freedom ν (`dikkat.regression.smoother`), the slope has the standard error
 $s\,(\sum_j l_j'^2/W_j)^{1/2}$ and Student's quantile of ν.
 
+Along a periodic number δ_c is the distance along its circle, and the cubic has all three terms in it.
+
 **Minimum.** The interval contains the middle of the positions of the minima of random curves: the heights plus
 $\sum_j l_j s \varepsilon_j$ with independent $\varepsilon_j$ of Student's distribution with a common scale.
 
@@ -24,6 +26,7 @@ confidence bands for linear regression and smoothing (the tube formula).
 from __future__ import annotations
 
 import numbers
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,9 +38,10 @@ from scipy.optimize import brentq
 from scipy.stats import t as student
 
 from dikkat.regression import validation
-from dikkat.regression.columns import Column, columns_of, list_some, names_of
+from dikkat.regression.columns import Level, columns_of, list_some, names_of
 from dikkat.regression.diagnostics import influence, middles
 from dikkat.regression.effects import locals_at
+from dikkat.regression.frames import columns_of_frame
 from dikkat.regression.joined import Array
 from dikkat.regression.local import least_ridge
 from dikkat.regression.smoother import Confidence, Smoother
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
 _POINTS = 201  # points of a band
 _FINE = 2  # times as many for a minimum
 _DRAWS = 2000  # curves of which the minimum is looked for
+_SEPARATE = _FINE * _POINTS // 20  # neighbouring positions without a minimum, between separate places
 _LEAST_ROWS = 0.1  # Σ W K below which a position is too far from all rows
 
 
@@ -115,7 +120,7 @@ class Shapes:
 
         Args:
             X: (n, d).
-            feature: The name or position of a number or date; None if there is only one.
+            feature: The name or position of a number or date, or of a periodic number; None if there is only one.
             level: The probability, between 0 and 1, that an interval contains the slope.
 
         Returns:
@@ -145,17 +150,25 @@ class Shapes:
     def argmin(self, feature: str | int | None = None, X: ArrayLike | None = None, level: float = 0.95) -> Estimate:
         """Return the position of the least expected value along one feature, with a confidence interval.
 
+        The curve is a local cubic, which has less bias than `predict` where the function is curved. So the position can
+        differ from the minimum of `predict`.
+
         Args:
-            feature: The name or position of a number or date; None if there is only one.
-            X: (1, d), the values of the other features; None for their medians and most frequent categories.
+            feature: The name or position of a number or date, or of a periodic number; None if there is only one.
+            X: (1, d), the values of the other features, with or without this feature; None for their medians and most
+                frequent categories.
             level: The probability, between 0 and 1, that the interval contains the position.
 
         Returns:
             An `Estimate` of numbers, or of datetime64 for dates, within the rows of `fit`. An end at the border of the
-            data means that the function may be lower beyond. For a maximum fit −y.
+            data means that the function may be lower beyond. For a periodic number the value is at least 0 and below
+            the period, and the ends may be outside this range: from −1 to 2 of 24 hours is from 23 to 2.
 
         Raises:
             ValueError: As for `derivative`.
+
+        Warns:
+            UserWarning: The interval contains separate places, such as two equally low minima.
 
         Source: the formula is in `dikkat.regression.shapes`.
 
@@ -166,13 +179,34 @@ class Shapes:
             >>> round(minimum.value, 1), minimum.lower < 2 < minimum.upper
             (2.0, True)
         """
-        model: Any = self
-        j, share = _number(model, feature), validation.check_share("level", level, 0.95)
-        row = middles(model) if X is None else model._query_cells(X)
-        data, column = model.X_train_[model.sample_weight_ > 0, j], columns_of(model)[j]
-        at = column.grid(data.min(), data.max(), _FINE * _POINTS)
-        ends = _minimum(at, _Cubic.at(model, _along(row, j, at), j), share)
-        return Estimate(*(column.moment(end) if column.kind == "date" else end for end in ends))
+        return _extremum(self, feature, X, level, 1)
+
+    def argmax(self, feature: str | int | None = None, X: ArrayLike | None = None, level: float = 0.95) -> Estimate:
+        """Return the position of the greatest expected value along one feature; see `argmin`.
+
+        Args:
+            feature: As for `argmin`.
+            X: As for `argmin`.
+            level: As for `argmin`.
+
+        Returns:
+            As for `argmin`.
+
+        Raises:
+            ValueError: As for `argmin`.
+
+        Warns:
+            UserWarning: As for `argmin`.
+
+        Example:
+            >>> from dikkat.regression import KernelRegressor
+            >>> hour = np.arange(96.0)[:, None] % 24
+            >>> load = np.cos((hour[:, 0] - 19) * np.pi / 12) + 0.1 * np.cos(99 * np.arange(96))
+            >>> peak = KernelRegressor(periodic_features={0: 24}).fit(hour, load).argmax()
+            >>> round(peak.value), peak.lower < 19 < peak.upper
+            (19, True)
+        """
+        return _extremum(self, feature, X, level, -1)
 
     def difference(
         self, by: str | int, levels: ArrayLike | None = None, feature: str | int | None = None, level: float = 0.95
@@ -183,7 +217,7 @@ class Shapes:
         frequent categories.
 
         Args:
-            by: The name or position of a category.
+            by: The name or position of a category, or of a column of False and True.
             levels: Two of its levels; None if there are only two. The curve of the first is subtracted from the second.
             feature: The name or position of a number or date; None for the most influential one.
             level: The probability, between 0 and 1, that the band contains the difference at all positions.
@@ -207,13 +241,14 @@ class Shapes:
             True
         """
         model: Any = self
-        share, by_column = validation.check_share("level", level, 0.95), feature_index(model, "by", by)
-        codes = _two_levels(columns_of(model)[by_column], names_of(model)[by_column], levels)
+        share, (by_column, known) = validation.check_share("level", level, 0.95), groups_of(model, by)
+        codes = _two_levels(known, levels)
         j = _number(model, feature, is_needed=False)
         groups = [np.flatnonzero((model.X_train_[:, by_column] == code) & (model.sample_weight_ > 0)) for code in codes]
         if empty := [code for code, group in zip(codes, groups, strict=True) if len(group) < 2]:
-            level_name = columns_of(model)[by_column].levels[int(empty[0])]
-            raise ValueError(f"levels: got fewer than two rows of {level_name!r} with weight; expected at least two")
+            raise ValueError(
+                f"levels: got fewer than two rows of {known[empty[0]]!r} with weight; expected at least two"
+            )
         low, high = (end([pick(model.X_train_[rows, j]) for rows in groups]) for end, pick in ((max, min), (min, max)))
         if not low < high:
             raise ValueError(
@@ -247,14 +282,18 @@ class _Cubic(NamedTuple):
     def at(cls, model: Any, x: Array, feature: int, with_rows: bool = True) -> _Cubic:
         """Return the fits at rows like `X_train_`, along a numeric feature; `with_rows` needs memory of k × m."""
         smoother, query = model._smoother, model._coordinates(x).astype(np.float64)
-        coding = model._rows.coding
-        c = coding.order.tolist().index(feature)
-        tangent = coding.slopes(x)[:, [c]] * coding.jacobian(query)[:, c]
+        coding, column = model._rows.coding, columns_of(model)[feature]
+        along = np.flatnonzero(coding.feature_of == coding.order.tolist().index(feature))
+        if column.kind == "periodic":
+            tangent = np.zeros(query.shape)
+            tangent[:, along] = query[:, along[::-1]] * [-1, 1] * 2 * np.pi / float(column.levels[0])
+        else:
+            tangent = coding.slopes(x)[:, along] * coding.jacobian(query)[:, along[0]]
         joined, sums, rows = smoother.joined, list[Array](), list[Array]()
-        for chunk, row, mass in _cubic_rows(smoother, query, c, tangent):
+        for chunk, row, mass in _cubic_rows(smoother, query, along, tangent):
             scaled = row / np.sqrt(joined.weight)
             square = np.where(mass > _LEAST_ROWS, (scaled**2).sum(2).T, np.inf).T
-            row[tangent[chunk, c] == 0, 1] = np.nan  # a number that counts as 0 in a column of logarithms
+            row[~tangent[chunk].any(1), 1] = np.nan  # a number that counts as 0 in a column of logarithms
             sums.append(np.stack([row @ joined.y[:, 0], square], 2))
             rows.append(scaled[:, 0] if with_rows else np.empty((len(row), 0)))
         center, square = np.concatenate(sums).transpose(2, 0, 1)
@@ -266,21 +305,32 @@ class _Cubic(NamedTuple):
         return cls(height, Confidence(center[:, 1:], error[:, 1:], freedom), np.concatenate(rows) * deviation)
 
 
-def _cubic_rows(smoother: Smoother, query: Array, c: int, tangent: Array) -> Iterator[tuple[slice, Array, Array]]:
-    """Yield for some queries at a time the rows (k, 2, m) of height and slope along coordinate c, and Σ W K (k,).
+def _cubic_rows(
+    smoother: Smoother, query: Array, feature: NDArray[np.intp], tangent: Array
+) -> Iterator[tuple[slice, Array, Array]]:
+    """Yield for some queries at a time the rows (k, 2, m) of height and slope along a feature, and Σ W K (k,).
 
-    `tangent` is the derivative of the queries (n, coordinates) by the cells of the feature.
+    `feature` has the feature's coordinate, or the two coordinates of a periodic number, and `tangent` is the derivative
+    of the queries (n, coordinates) by the feature's cells.
     """
     trend, joined = smoother.trend, smoother.joined
     unit = trend.spread
     origin = torch.tensor(joined.x[0, : len(unit)]).double()
     scaled_x = (torch.tensor(joined.x[:, : len(unit)]).double() - origin) / unit
-    powers = range(2, min(4, len(np.unique(joined.x[:, c]))))  # as many as the values determine
+    is_circle, count = len(feature) == 2, len(np.unique(joined.x[:, feature], axis=0))
+    powers = range(1 if is_circle else 2, min(4, count))  # as many as the values determine
     for chunk, local in locals_at(smoother, query):
         size = (local.share[:, None] @ local.delta.square())[:, 0].sqrt()
         size = torch.where(size > 0, size, 1.0)
         z = local.delta / size[:, None]
-        along = z[..., c : c + 1]
+        if is_circle:
+            c, along = z.shape[2], torch.tensor(_arcs(query[chunk][:, feature], joined.x[:, feature]))
+            unit_along = (local.share * along.square()).sum(1).sqrt()
+            unit_along = torch.where(unit_along > 0, unit_along, 1.0)
+            along, rate = (along / unit_along[:, None])[..., None], np.linalg.norm(tangent[chunk], axis=1)
+        else:
+            c = int(feature[0])
+            along, unit_along, rate = z[..., c : c + 1], size[:, c] * local.bandwidth[:, c], tangent[chunk, c]
         design = torch.cat([torch.ones_like(along), z, *(along**power for power in powers)], -1)
         ridge = torch.nn.functional.pad(local.ridge / size.square(), (1, len(powers)))
         ridge[:, 1 + c] = 0
@@ -290,7 +340,7 @@ def _cubic_rows(smoother: Smoother, query: Array, c: int, tangent: Array) -> Ite
         ridge[:, 0] = 0  # rows of the height sum to 1
         conditions = torch.zeros(len(z), design.shape[2], 2, dtype=torch.float64)
         along_query = torch.tensor(tangent[chunk, : len(unit)])
-        conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, along_query[:, c] / (size[:, c] * local.bandwidth[:, c])
+        conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, torch.tensor(rate) / unit_along
         scale = (second + ridge).sqrt()[..., None]  # a ridge may be 10³⁰
         system = (system + torch.diag_embed(ridge)) / scale / scale.mT
         system[~local.reached] = torch.eye(system.shape[1]).double()
@@ -302,14 +352,39 @@ def _cubic_rows(smoother: Smoother, query: Array, c: int, tangent: Array) -> Ite
         yield chunk, rows.numpy(), local.lse.exp().numpy()
 
 
-def _minimum(at: Array, curve: _Cubic, level: float) -> tuple[float, float, float]:
-    """Return the position of the minimum among ascending positions, and the ends of its interval."""
+def _arcs(query: Array, x: Array) -> Array:
+    """Return the lengths (n, m) of the arcs from queries (n, 2) to rows (m, 2) on a circle of diameter 1."""
+    cross = query[:, :1] * x[:, 1] - query[:, 1:] * x[:, 0]
+    return np.asarray(np.arctan2(cross, query @ x.T) / 2)
+
+
+def _extremum(
+    model: Any, feature: str | int | None, X: ArrayLike | None, level: float, sign: int
+) -> Estimate:  # fmt: skip
+    """Return the position of the minimum for `sign` 1, or of the maximum for −1."""
+    j, share = _number(model, feature), validation.check_share("level", level, 0.95)
+    data, column, name = model.X_train_[model.sample_weight_ > 0, j], columns_of(model)[j], names_of(model)[j]
+    if hasattr(X, "assign") and name not in columns_of_frame(X):
+        X = X.assign(**{name: column.cell(float(data[0]))})
+    row = middles(model) if X is None else model._query_cells(X)
+    at, period = column.grid(data.min(), data.max(), _FINE * _POINTS), 0.0
+    if column.kind == "periodic":  # one period around the minimum of the estimate
+        period = float(column.levels[0])
+        at = np.linspace(0, period, _FINE * _POINTS)
+        at += at[(sign * np.asarray(model._estimate(_along(row, j, at))).ravel()).argmin()] - period / 2
+    ends = _minimum(at, _Cubic.at(model, _along(row, j, at), j), share, sign, name)
+    ends = ends - period * np.floor(ends[0] / period) if period else ends
+    return Estimate(*(column.moment(end) if column.kind == "date" else float(end) for end in ends))
+
+
+def _minimum(at: Array, curve: _Cubic, level: float, sign: int, name: str) -> Array:
+    """Return the position of the minimum of `sign` times a curve at ascending positions, and the ends, (3,)."""
     is_near = np.isfinite(curve.height.error[:, 0])
     if not is_near.any():
         raise ValueError("feature: got no position with rows in reach; expected a larger bandwidth")
     index, row = np.flatnonzero(is_near), curve.row[is_near]
     middle = np.concatenate([at[:1], (at[1:] + at[:-1]) / 2, at[-1:]])  # between neighbouring positions
-    at, height, slope = at[is_near], curve.height.center[is_near, 0], curve.slope.center[is_near, 0]
+    at, height, slope = at[is_near], sign * curve.height.center[is_near, 0], sign * curve.slope.center[is_near, 0]
     best, freedom = int(height.argmin()), max(float(curve.height.freedom[is_near].mean()), 1.0)
     values, basis = np.linalg.eigh(row @ row.T)
     random = np.random.default_rng(0)
@@ -318,11 +393,20 @@ def _minimum(at: Array, curve: _Cubic, level: float) -> tuple[float, float, floa
     outside = (1 - level) / 2
     least = index[(height[:, None] + draws).argmin(0)]
     first, last = np.quantile(least, [outside, 1 - outside], method="inverted_cdf")
+    inside = np.unique(least[(least >= first) & (least <= last)])
+    if (np.diff(inside) > _SEPARATE).any():
+        kind = "lowest" if sign == 1 else "highest"
+        warnings.warn(
+            f"feature: got a curve that may be {kind} at separate places along {name!r}. The interval contains "
+            "these places and the positions between",
+            UserWarning,
+            stacklevel=4,
+        )
     lower, upper = max(float(middle[first]), float(at[0])), min(float(middle[last + 1]), float(at[-1]))
     k = best if slope[best] >= 0 else best + 1  # the slope crosses 0 between k − 1 and k
     crosses = 0 < k < len(at) and slope[k - 1] < 0 <= slope[k] and index[k] == index[k - 1] + 1
     value = at[k - 1] - (at[k] - at[k - 1]) * slope[k - 1] / (slope[k] - slope[k - 1]) if crosses else at[best]
-    return min(max(float(value), lower), upper), lower, upper
+    return np.array([min(max(float(value), lower), upper), lower, upper])
 
 
 def _difference_band(curves: list[_Cubic], level: float) -> tuple[Array, Array]:
@@ -367,29 +451,44 @@ def feature_index(model: Any, argument: str, feature: str | int) -> int:
     raise ValueError(f"{argument}: got {feature!r}; expected a name or position of {list_some(names)}")
 
 
+def groups_of(model: Any, by: str | int) -> tuple[int, tuple[Level, ...]]:
+    """Return the position and the levels of a category, or of a column of False and True."""
+    column = columns_of(model)[k := feature_index(model, "by", by)]
+    if not column.groups:
+        raise ValueError(
+            f"by: got {by!r}, which is {column.kind}; expected a category. For a number of few values, fit with the "
+            "column in categorical_features"
+        )
+    return k, column.groups
+
+
 def _number(model: Any, feature: str | int | None, is_needed: bool = True) -> int:
-    """Return the position of a number or date; for None the only one, or the most influential one."""
+    """Return the position of a number or date; for None the only one, or the most influential one.
+
+    A periodic number counts if it is named, or if X has no other numbers.
+    """
     validation.check_one_target(model)
     if model.metric_ is not None:
         raise ValueError("metric: got 'linear'; expected 'diagonal', because a local cubic follows one column")
-    numbers = [j for j, column in enumerate(columns_of(model)) if column.kind in ("number", "date")]
+    kinds = [column.kind for column in columns_of(model)]
+    periodic = [j for j, kind in enumerate(kinds) if kind == "periodic"]
+    numbers = [j for j, kind in enumerate(kinds) if kind in ("number", "date")] or periodic
     names = [names_of(model)[j] for j in numbers]
     if feature is None and (not numbers or (is_needed and len(numbers) > 1)):
         raise ValueError(f"feature: got None; expected one of {list_some(names) or 'the numbers, but X has none'}")
     if feature is None:
         j = numbers[0] if len(numbers) == 1 else max(numbers, key=influence(model).__getitem__)
-    elif (j := feature_index(model, "feature", feature)) not in numbers:
-        raise ValueError(f"feature: got {feature!r}, which is {columns_of(model)[j].kind}; expected a number or a date")
+    elif (j := feature_index(model, "feature", feature)) not in numbers + periodic:
+        raise ValueError(f"feature: got {feature!r}, which is {kinds[j]}; expected a number or a date")
     if np.ptp(model.X_train_[model.sample_weight_ > 0, j]) == 0:
         raise ValueError(f"feature: got {names_of(model)[j]!r}, which is constant in fit; expected one that varies")
     return j
 
 
-def _two_levels(column: Column, name: str, levels: ArrayLike | None) -> list[int]:
-    """Return the indices of two levels of a category."""
-    if not column.is_category:
-        raise ValueError(f"by: got {name!r}, which is {column.kind}; expected a category")
-    chosen: list[Any] = list(column.levels) if levels is None else np.asarray(levels).tolist()
-    if len(chosen) != 2 or not set(chosen) <= set(column.levels) or chosen[0] == chosen[1]:
-        raise ValueError(f"levels: got {chosen!r}; expected two of {list_some(column.levels)}")
-    return [column.levels.index(level) for level in chosen]
+def _two_levels(known: tuple[Level, ...], levels: ArrayLike | None) -> list[int]:
+    """Return the indices of two of the levels of a category; None means both of two."""
+    chosen: list[Any] = list(known) if levels is None else np.asarray(levels).tolist()
+    if len(chosen) != 2 or not set(chosen) <= set(known) or chosen[0] == chosen[1]:
+        got = f"None and {len(known)} levels" if levels is None else repr(chosen)
+        raise ValueError(f"levels: got {got}; expected two of {list_some(known)}")
+    return [known.index(level) for level in chosen]

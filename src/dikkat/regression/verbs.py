@@ -65,7 +65,8 @@ class Verbs:
             A pandas frame with k rows for each query, the most similar first: the query's position, the row's index in
             the frame of `fit` (its position for an array or a loaded model), its weight (`attention_weights`), how
             much the differences move y ("differs by", from `summary`'s influences), its cells (NaN or NaT if missing)
-            and its y. Rows of weight 0 are left out.
+            and its y. Rows of weight 0 are left out. A feature named like a column before it gets the suffix " (X)",
+            and a y named like another column " (y)".
 
         Raises:
             ImportError: pandas is not installed.

@@ -120,3 +120,8 @@ def short_searches():
         patch.setattr(bandwidth, "_toggle_features", lambda _, path, *more: path)
         patch.setattr(metric, "_MAX_ROUNDS", 1)
         yield
+
+
+def expected_failures(estimator):
+    """The checks of scikit-learn that an estimator fails on purpose."""
+    return {"check_fit1d": "an array of one dimension is one column, as a list or a series"}

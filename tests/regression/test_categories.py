@@ -324,7 +324,7 @@ def test_dates_are_days():
         assert model.columns_[0] == Column("date", (), "2021-03-01T00:00:00.000000")
     texts = [model.columns_[0].cell_text(day) for day in (0, 31, 0.25)]
     assert texts == ["2021-03-01", "2021-04-01", "2021-03-01T06:00"]
-    with pytest.raises(ValueError, match="X: got column 'day' without dates; expected dates, as in fit"):
+    with pytest.raises(ValueError, match=r"X: got .* in row 0 of column 'day'; expected dates, as in fit"):
         model.predict(pd.DataFrame({"day": [1.0]}))
 
 

@@ -26,7 +26,10 @@ def _data(seed=0):
     return x, random.integers(0, CLASSES, ROWS), query, random.integers(0, 4, ROWS).astype(float)
 
 
-@parametrize_with_checks([KernelClassifier(), KernelClassifier("epanechnikov", bandwidth="scott", order="constant")])
+@parametrize_with_checks(
+    [KernelClassifier(), KernelClassifier("epanechnikov", bandwidth="scott", order="constant")],
+    expected_failed_checks=dense.expected_failures,
+)
 def test_scikit_learn_checks(estimator, check):
     with dense.short_searches():
         check(estimator)

@@ -130,7 +130,8 @@ def test_fit_warns_of_repeats_that_hide_errors() -> None:
         lambda i: np.arange(len(x)) == i, lambda i: group == group[i]
     ))  # fmt: skip
     beside, without = (np.sqrt(np.mean(np.square(each))) for each in (kept, gone))
-    assert f"is {beside:.3g} if its repeats are known, and {without:.3g} if they are not" in str(told[0].message)
+    assert f"At a new place the error is {without:.3g}, not {beside:.3g}, and" in str(told[0].message)
+    assert str(told[0].message).endswith("the place of each row as groups, with cv=GroupKFold(10)")
     with warnings.catch_warnings():  # by groups, the means, and where a place says nothing of its own
         warnings.simplefilter("error")
         KernelRegressor(cv=GroupKFold(5)).fit(x, y, groups=group)

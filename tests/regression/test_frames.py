@@ -6,7 +6,7 @@ import polars as pl
 import pyarrow
 import pytest
 from sklearn.compose import make_column_selector, make_column_transformer
-from sklearn.model_selection import LeaveOneGroupOut, permutation_test_score
+from sklearn.model_selection import GroupKFold, LeaveOneGroupOut, permutation_test_score
 from sklearn.pipeline import make_pipeline
 
 from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, lowess, smooth
@@ -34,8 +34,10 @@ def test_columns_are_selected_by_name(form):
 
 @pytest.mark.parametrize("column", [
     HOMES["area"], pl.Series("area", AREA), AREA.tolist(), HOMES["day"], HOMES["day"].tolist(),
-    HOMES["day"].to_numpy("datetime64[s]")[:, None], HOMES["day"].dt.tz_localize("UTC"),
-], ids=["series", "polars", "list", "dates", "list of dates", "array of dates", "dates with a zone"])  # fmt: skip
+    HOMES["day"].to_numpy("datetime64[s]")[:, None], HOMES["day"].dt.tz_localize("UTC"), AREA,
+    HOMES["day"].to_numpy(),
+], ids=["series", "polars", "list", "dates", "list of dates", "array of dates",
+    "dates with a zone", "array", "one dimension of dates"])  # fmt: skip
 def test_one_column_alone(column):
     """A date counts in days, whatever the unit of its array."""
     is_date = getattr(np.asarray(column), "dtype", None).kind in "MO"
@@ -43,6 +45,29 @@ def test_one_column_alone(column):
     found, expected = (KernelRegressor(bandwidth=5.0).fit(each, PRICE) for each in (column, x))
     np.testing.assert_allclose(found.predict(column[:4]), expected.predict(x[:4]), rtol=1e-9)
     assert found.gradient(column)[2, 0] == pytest.approx(expected.gradient(x)[2, 0])
+
+
+@pytest.mark.parametrize(("query", "message"), [
+    (HOMES.iloc[0], r"X: got a Series of one dimension, which is one column; .* such as X.iloc\[\[0\]\]"),
+    (AREA[:3], r"X: got a ndarray of one dimension, .*; expected 3 columns\. Reshape .* X.reshape\(1, -1\)"),
+    ([{"area": 50.0}], r"X: got a list of dicts; expected a frame, such as pandas.DataFrame\(X\)"),
+    ({"area": [50.0]}, "X: got a dict; expected a frame"),
+])  # fmt: skip
+def test_a_row_that_is_no_table(query, message):
+    model = KernelRegressor(bandwidth=SIGMA).fit(HOMES, PRICE)
+    with pytest.raises(ValueError, match=message):
+        model.predict(query)
+
+
+@pytest.mark.parametrize(("settings", "arguments", "message"), [
+    ({}, {"groups": HOMES["town"]}, r"groups: got groups and cv=None; .* such as KernelRegressor\(cv=GroupKFold\(10\)"),
+    ({"cv": GroupKFold(2)}, {"groups": "town"}, r"groups: got 'town'; expected the group of each row, \(23,\)"),
+    ({"cv": GroupKFold(2)}, {"groups": [1, 2]}, r"groups: got shape \(2,\); expected the group of each row"),
+    ({}, {"y": PRICE.where(PRICE > 100)}, r"y: got missing values \(NaN\); .* missing=.indicator., which leaves"),
+])  # fmt: skip
+def test_messages_name_the_setting_to_change(settings, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        KernelRegressor(bandwidth=SIGMA, **settings).fit(HOMES, **{"y": PRICE} | arguments)
 
 
 def test_labels_of_rows_in_another_order_are_an_error():

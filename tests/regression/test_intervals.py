@@ -128,8 +128,11 @@ def test_other_halves_by_another_random_state():
 
 def test_weights_that_sum_to_one_are_warned_of():
     x, y, _ = _data()
-    with pytest.warns(UserWarning, match="sample_weight: got weights that sum to 1"):
+    with pytest.warns(UserWarning, match="sample_weight") as told:
         KernelRegressor(bandwidth=1.0).fit(x, y, np.full(ROWS, 1 / ROWS))
+    (message,) = (str(warning.message) for warning in told)
+    assert message.startswith("sample_weight: got weights that sum to 1 for ")
+    assert "They count repeated rows, so intervals are infinite. For 1/σ² of known errors" in message
 
 
 def test_a_target_of_one_column():

@@ -83,14 +83,16 @@ def test_settings_of_weights_are_checked():
     x, _, _, y, _ = known_errors(2)
     with pytest.raises(ValueError, match="weights: got 'errors'; expected 'repeats', 'precision'"):
         KernelRegressor(weights="errors").fit(x, y)
-    with pytest.raises(ValueError, match=r"sample_weight: got 2.0 and weights='repeats' in fit; expected positive"):
+    with pytest.raises(
+        ValueError, match=r"sample_weight: got weights of new values and weights='repeats' in fit; expected None"
+    ):
         KernelRegressor(bandwidth=1.0).fit(x, y).predict_interval(x, sample_weight=2)
     model = KernelRegressor(bandwidth=1.0, weights="precision").fit(x, y)
     for method in METHODS:
         for weight, message in (
             (np.ones(3), r"got shape \(3,\); expected \(60,\), one for each row of X"),
             (np.ones((60, 1)), r"got shape \(60, 1\); expected \(60,\)"),
-            (np.arange(60), "got 0.0 and weights='precision' in fit; expected positive precisions"),
+            (np.arange(60), "got 0.0; expected positive precisions of the new values"),
         ):
             with pytest.raises(ValueError, match=f"sample_weight: {message}"):
                 model.predict_interval(x, method=method, sample_weight=weight)
@@ -204,6 +206,11 @@ MIXED = np.array([[1.0, "a"], [2.0, "b"], [3.0, "a"]], object)
     (np.array([[1.0, 2], [3, -np.inf], [4, 5]]), "got an infinite number in column 1"),
     ({"t": ["1.0", "?", "3"]}, r"got '\?' in row 1 of column 't', where 2 of 3 texts are numbers; .*pandas.to_numeric"),
     ({"t": [str(k % 9) for k in range(99)] + ["?"]}, r"got '\?' in row 99 of column 't', where 99 of 100 texts"),
+    ({"t": ["2024-01-31", "2024-02-29", "unknown", None] * 5 + ["2024-03-31"]},
+     r"got 'unknown' in row 2 of column 't', where 11 of 16 texts are dates; .*pandas.to_datetime\(column, errors="),
+    ({"t": ["2007-09", "2007-10"] * 9 + ["?"]}, r"got '\?' in row 18 of column 't', where 18 of 19 texts are dates"),
+    ({"t": ["31.01.2024", "29.02.2024"] * 5 + ["-"]}, "got '-' in row 10 of column 't', where 10 of 11 texts"),
+    ({"t": ["2007-09", "2007-10"] * 9}, "got '2007-09' in column 't', text that looks like a date"),
     ({"t": [f"{k / 7}" for k in range(99)] + ["n/a"]}, r"got 'n/a' in row 99 of column 't', where 99 of 100 texts"),
 ])  # fmt: skip
 def test_messages_name_the_column(X, message):

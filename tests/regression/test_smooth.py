@@ -1,8 +1,12 @@
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.model_selection import GroupKFold
 
 from dikkat.regression import KernelRegressor, lowess, smooth
+from dikkat.regression.diagnostics import leave_out
 
 X = np.array([0.3, 2.9, 1.1, 1.1, 4.7, 3.7, 0.7, 5.3, 2.3, 4.1, 6.1, 1.9, 3.1])
 Y = np.array([1.3, 0.7, 2.9, 2.3, -1.1, -0.7, 1.9, -0.2, 9.7, -1.3, 1.1, 2.2, 0.4])
@@ -24,6 +28,59 @@ LOWESS = {
         -0.19586907042401316, -0.31011040886523067, -0.3825793411120265,
     ],
 }  # fmt: skip
+
+
+def test_texts_that_are_dates():
+    days = pd.date_range("2024-03-01", periods=13)
+    texts, at = days.strftime("%Y-%m-%d"), ["2024-03-07", "2024-03-02"]
+    dated = smooth(days, Y, at=days[[6, 1]])
+    for x, positions in ((texts, at), (texts.tolist(), days[[6, 1]]), (days, at), (texts.to_numpy(), np.array(at))):
+        found = smooth(x, Y, at=positions)
+        np.testing.assert_array_equal(found.y, dated.y)
+        np.testing.assert_array_equal(found.x, dated.x)
+        np.testing.assert_array_equal(lowess(Y, x, xvals=positions), lowess(Y, days, xvals=days[[6, 1]]))
+    for x, message in (
+        (days.strftime("%d/%m/%Y"), "x: got '01/03/2024'; expected numbers, or dates such as '2024-01-31'"),
+        (["1", "?", *range(11)], r"x: got '\?'; expected numbers, or dates"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            smooth(x, Y)
+    with pytest.raises(ValueError, match="at: got 'March'; expected dates like x, such as '2024-01-31'"):
+        smooth(days, Y, at=["March"])
+
+
+@pytest.mark.parametrize("robust", [0, 2])
+def test_points_in_groups(robust):
+    random = np.random.default_rng(0)
+    x, group = np.repeat(np.arange(1.0, 24), 3), np.repeat([f"day {k}" for k in range(23)], 3)
+    y = np.sin(x / 4) + np.repeat(random.normal(size=23), 3) + 0.1 * random.normal(size=69)
+    model = KernelRegressor(cv=GroupKFold(5), logarithms=None, bandwidth=3.0)
+    model.fit(x[:, None], y, groups=group)
+    for _ in range(robust):
+        size = np.abs(y - model.predict(x[:, None]))
+        weight = np.maximum(1 - (size / (6 * np.median(size))) ** 2, 0) ** 2
+        model.fit(x[:, None], y, weight * 1.0, groups=group)
+    curve = smooth(x, y, at=[3.0, 7.5], groups=group, cv=GroupKFold(5), bandwidth=3.0, robust=robust)
+    np.testing.assert_allclose([curve.lower, curve.upper], model.confidence_interval([[3.0], [7.5]]))
+    with pytest.raises(ValueError, match=r"groups: got groups and cv=None; .* KernelRegressor\(cv=GroupKFold"):
+        smooth(x, y, groups=group)
+    with pytest.raises(ValueError, match=r"groups: got shape \(3,\); expected \(69,\)"):
+        smooth(x, y, groups=group[:3], cv=GroupKFold(5))
+
+
+def test_curves_are_short_and_become_frames():
+    curve = smooth(X, Y, at=[1.0, 2.5])
+    assert repr(curve) == "Smooth(2 positions from 1 to 2.5, level 0.95)"
+    frame = curve.to_frame()
+    assert frame.columns.tolist() == ["x", "y", "lower", "upper"]
+    np.testing.assert_array_equal(frame["upper"], curve.upper)
+    dated = smooth(pd.date_range("2024-03-01", periods=13), Y)
+    assert repr(dated) == "Smooth(201 positions from 2024-03-01 to 2024-03-13, level 0.95)"
+    left_out = leave_out(KernelRegressor(bandwidth=1.0).fit(X[:, None], Y))
+    assert re.fullmatch(r"LeftOut\(13 predictions, error [\d.]+, r2 [-\d.]+\)", repr(left_out))
+    np.testing.assert_array_equal(left_out.to_frame()["predicted"], left_out.predicted)
+    both = leave_out(KernelRegressor(bandwidth=1.0).fit(X[:, None], np.column_stack([Y, X])))
+    np.testing.assert_array_equal(both.to_frame()[["predicted0", "predicted1"]], both.predicted)
 
 
 @pytest.mark.parametrize(("frac", "it"), LOWESS)
@@ -124,7 +181,7 @@ def test_a_picture_of_a_curve():
         (lambda: smooth(X, [np.inf, *Y[1:]]), "y: got 1 of 13 cells infinite"),
         (lambda: smooth(X, X * np.nan), "x, y: got 13 of 13 rows with a missing cell; expected complete rows"),
         (lambda: smooth(X, Y, at=[1.0, np.nan]), "at: got 1 of 2 rows with a missing cell; expected complete rows"),
-        (lambda: smooth(X, ["a"] * 13), "y: got <U1 cells; expected numbers or dates"),
+        (lambda: smooth(X, ["a"] * 13), "y: got 'a'; expected numbers, or dates such as"),
         (
             lambda: smooth(X, Y, sample_weight=Y[1:]),
             r"sample_weight: got shape \(12,\); expected \(13,\), one for each x",

@@ -46,11 +46,11 @@ def test_a_support_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize(("y", "message"), [
-    (Y, r"y: got rows within \(0, None\), and \d+ of 60 intervals beyond; .* expected support=\(0, None\)\. This"),
-    (np.where(np.arange(ROWS) == 3, 0, Y), r"expected support=\(0, None\)\. This"),
-    ((Y > 1) * 1.0, r"expected support=\(0, 1\)\. A KernelClassifier returns probabilities of y = 1\."),
-    (Y / Y.max(), r"expected support=\(0, 1\)\. This message is not repeated$"),
-    (Y / Y.max() / 10, r"expected support=\(0, None\)\. This"),  # small numbers are not shares
+    (Y, r"y: \d+ of 60 intervals end below 0, but no y does\. If y cannot be negative, set support=\(0, None\)\. This"),
+    (np.where(np.arange(ROWS) == 3, 0, Y), r"set support=\(0, None\)\. This"),
+    ((Y > 1) * 1.0, r"cannot be there, set support=\(0, 1\)\. A KernelClassifier returns probabilities of y = 1\."),
+    (Y / Y.max(), r"set support=\(0, 1\)\. This message is not repeated$"),
+    (Y / Y.max() / 10, r"set support=\(0, None\)\. This"),  # small numbers are not shares
 ])  # fmt: skip
 def test_a_support_is_suggested(y, message, monkeypatch):
     monkeypatch.setattr(validation, "_SUGGESTED", set())
@@ -58,7 +58,7 @@ def test_a_support_is_suggested(y, message, monkeypatch):
     with pytest.warns(UserWarning, match=message):
         model.predict_interval(X)
     model.predict_interval(X[:40])  # the message is not repeated
-    with pytest.warns(UserWarning, match="got rows within"):
+    with pytest.warns(UserWarning, match="but no y does"):
         KernelRegressor(bandwidth=0.4).fit(X, pd.Series(y, name="dose")).predict_interval(X)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -302,7 +302,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     def _query_cells(self, X: ArrayLike, warns: bool = False) -> Array:
         """Check queries X and convert them to the form of `X_train_`; `warns`: warn about queries beyond the data."""
         check_is_fitted(self)
-        X = frames.select_columns(X, getattr(self, "feature_names_in_", None))
+        X = frames.select_columns(X, getattr(self, "feature_names_in_", None), self.n_features_in_)
         columns, dtype, X = self.columns_, self.X_train_.dtype, validation.fill_masked(X)
         with np.errstate(over="ignore", invalid="ignore"), validation.naming_missing_cells(self, X, self.missing_):
             if columns:

@@ -121,8 +121,8 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
             ValueError: If a setting is not allowed, data do not fit, or y has no classes.
         """
         self._check_settings()
-        validation.check_groups(self.cv, groups)
         X = frames.as_table(X, y, sample_weight=sample_weight, groups=groups)
+        validation.check_groups(self, X, groups)
         if y is None:
             return self._fit_in_place(X, None, sample_weight)
         labels = column_or_1d(y, warn=True)

@@ -28,7 +28,8 @@ MISSING = "(missing)"
 MOST_LEVELS = 50
 """The largest number of different texts that are categories without being declared."""
 _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
-_OTHER_DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]|$)")  # of a four-digit year
+# With a year of four digits: a day, or a month.
+_OTHER_DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]|$)|\d{4}-(0[1-9]|1[0-2])$")
 _NAMED = 5  # levels in a message, at most
 
 
@@ -183,7 +184,7 @@ def find_kinds(
             result.append(Column("periodic", (periods[j],)))
         elif in_order[j] or (is_typed and cells.ordered and _is_dtype(ordered)):
             result.append(Column("ordered", _ordered_levels(cells, label_of(j, names))))
-        elif not declared[j] and cells.levels is None and (dates := _text_dates(cells.values)) is not None:
+        elif not declared[j] and cells.levels is None and (dates := text_dates(cells.values)) is not None:
             result.append(_date_column(dates))
         elif unordered[j] or (_is_dtype(categorical) and (is_typed or _holds_text(cells, label_of(j, names)))):
             result.append(Column("category", _levels(cells.values, label_of(j, names))))
@@ -208,16 +209,22 @@ def _date_column(dates: NDArray[Any]) -> Column:
     return Column("date", origin=str(first.astype("datetime64[us]")))
 
 
-def _text_dates(values: NDArray[Any]) -> NDArray[np.datetime64] | None:
-    """Return a column of texts as dates if each is a full date in ISO 8601, such as 2020-01-31; else None."""
+def text_dates(values: NDArray[Any]) -> NDArray[np.datetime64] | None:
+    """Return texts as dates if all are full dates in ISO 8601, such as 2020-01-31, or missing; else None."""
     cells = [None if is_missing(cell) else cell for cell in values.tolist()] if values.dtype.kind in "OU" else []
     texts = [cell for cell in cells if cell is not None]
-    if not texts or not all(isinstance(cell, str) and _ISO_DATE.fullmatch(cell) for cell in texts):
+    if not texts or not all(map(_is_iso_date, texts)):
         return None
+    return np.array(cells, "datetime64[us]")
+
+
+def _is_iso_date(cell: object) -> bool:
+    if not isinstance(cell, str) or not _ISO_DATE.fullmatch(cell):
+        return False
     try:
-        return np.array(cells, "datetime64[us]")
+        return np.datetime64(cell) is not None
     except ValueError:  # such as 31 February
-        return None
+        return False
 
 
 def _with_gaps(
@@ -275,14 +282,16 @@ def _holds_text(cells: _Cells, label: str) -> bool:
         return False
     if any(not isinstance(cell, str) for cell in filled):
         return False  # an error when cells become numbers
-    numbers = sum(map(is_number, filled))
-    if 2 * numbers > len(filled):
-        row, text = next((row, cell) for row, cell in enumerate(cells.values.tolist()) if not is_number(cell))
-        raise ValueError(
-            f"X: got {text!r} in row {row} of {label}, where {numbers} of {len(filled)} texts are numbers; expected "
-            "numbers (use pandas.to_numeric(column, errors='coerce') and missing='indicator'), or the column in "
-            "categorical_features"
-        )
+    for kind, function, is_of_kind in (("numbers", "numeric", is_number), ("dates", "datetime", _OTHER_DATE.match)):
+        count = sum(map(bool, map(is_of_kind, filled)))
+        if len(filled) / 2 < count < len(filled):
+            rows = enumerate(cells.values.tolist())
+            row, text = next((row, cell) for row, cell in rows if not (is_missing(cell) or is_of_kind(cell)))
+            raise ValueError(
+                f"X: got {text!r} in row {row} of {label}, where {count} of {len(filled)} texts are {kind}; expected "
+                f"{kind} (use pandas.to_{function}(column, errors='coerce') and missing='indicator'), or the column in "
+                "categorical_features"
+            )
     if all(map(_OTHER_DATE.match, filled)):
         raise ValueError(
             f"X: got {filled[0]!r} in {label}, text that looks like a date; expected dates such as 2020-01-31, or by "
@@ -382,9 +391,10 @@ def _encode(values: NDArray[Any], column: Column, label: str) -> Array:
     if column.kind == "date":
         if values.dtype.kind != "M" and all(map(is_missing, values.tolist())):
             return np.full(len(values), np.nan)
-        dates = values if values.dtype.kind == "M" else _text_dates(values)
+        dates = values if values.dtype.kind == "M" else text_dates(values)
         if dates is None:
-            raise ValueError(f"X: got {label} without dates; expected dates, as in fit")
+            row, cell = next((row, cell) for row, cell in enumerate(values.tolist()) if not _is_iso_date(cell))
+            raise ValueError(f"X: got {cell!r} in row {row} of {label}; expected dates, as in fit")
         days = (dates - np.datetime64(column.origin, "us")).astype("timedelta64[us]")
         return np.asarray(np.where(np.isnat(days), np.nan, days.astype(np.int64) / _DAY_US))
     if not column.is_category:

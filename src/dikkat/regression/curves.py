@@ -9,9 +9,9 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from dikkat.regression.columns import columns_of
+from dikkat.regression.columns import columns_of, is_number, text_dates
 from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.frames import check_labels, dates_in
 from dikkat.regression.joined import Array
@@ -22,7 +22,7 @@ _POINTS = 201  # points of a curve by default
 _DAY = 86_400_000_000  # microseconds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Smooth(Band):
     """A curve with pointwise confidence intervals: a `Band`, and its bandwidth.
 
@@ -35,12 +35,13 @@ class Smooth(Band):
 
 def smooth(
     x: ArrayLike, y: ArrayLike, level: float = 0.95, *, at: ArrayLike | None = None, robust: int = 0,
-    sample_weight: ArrayLike | None = None, **settings: Any,
+    sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None, **settings: Any,
 ) -> Smooth:  # fmt: skip
     """Fit a curve through points, with a bandwidth from a search, and pointwise confidence intervals.
 
     Args:
-        x: (n,), numbers or dates. Points that lack x, y or a weight (NaN, NaT, None) are left out with a warning.
+        x: (n,), numbers, or dates, also as texts such as "2024-01-31". Points that lack x, y or a weight (NaN, NaT,
+            None) are left out with a warning.
         y: (n,), numbers.
         level: The probability, between 0 and 1, that an interval contains the expected value at its position, if rows
             are independent. The probability that all intervals do is smaller.
@@ -48,13 +49,15 @@ def smooth(
             greatest x.
         robust: The number of refits with bisquare weights, which are 0 for residuals of six times the median or more.
         sample_weight: (n,), the count of each point, or with weights="precision" 1/σ² of each y.
+        groups: (n,), the group of each point, for a setting `cv` that splits by groups.
         **settings: Settings of `KernelRegressor`.
 
     Returns:
         The curve.
 
     Raises:
-        ValueError: If arrays do not match or are infinite, no point is complete, or `level` or `robust` is invalid.
+        ValueError: If arrays or their labels do not match, numbers are infinite, no point is complete, or `level` or
+            `robust` is invalid.
 
     Source: Cleveland 1979, Robust locally weighted regression and smoothing scatterplots (the weights).
 
@@ -65,14 +68,19 @@ def smooth(
         (201, True)
     """
     check_count("robust", robust, minimum=0)
-    origin = _first_date(x)
-    weighted = {} if sample_weight is None else {"sample_weight": sample_weight}
-    points, values, *given = _complete({"x": x, "y": y, **weighted}, origin)
-    model = KernelRegressor(**{"logarithms": None} | settings).fit(points[:, None], values, *given)
-    weights = given[0] if given else np.ones(len(points))
+    check_labels(x=x, y=y, sample_weight=sample_weight, groups=groups)
+    origin, by_row = _first_date(x), dict[str, ArrayLike]()
+    if sample_weight is not None:
+        by_row["sample_weight"] = sample_weight
+    if groups is not None:
+        by_row["groups"] = np.unique(np.asarray(groups).astype(str), return_inverse=True)[1]
+    points, values, *_ = complete = _complete({"x": x, "y": y, **by_row}, origin)
+    fitted_by_row = dict(zip(by_row, complete[2:], strict=True))
+    model = KernelRegressor(**{"logarithms": None} | settings).fit(points[:, None], values, **fitted_by_row)
     for _ in range(robust):
-        weight = weights * _bisquare(values - np.asarray(model.predict(points[:, None])))
-        model._fit_in_place(points[:, None], values, weight, warns=False)
+        weight = _bisquare(values - np.asarray(model.predict(points[:, None])))
+        weight *= fitted_by_row.get("sample_weight", 1.0)
+        model._fit_in_place(points[:, None], values, weight, fitted_by_row.get("groups"), warns=False)
     grid = columns_of(model)[0].grid(points.min(), points.max(), _POINTS)
     positions = grid if at is None else _complete({"at": at}, origin)[0]
     query = positions[:, None]
@@ -91,7 +99,7 @@ def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3, xvals: 
 
     Args:
         y: (n,), numbers.
-        x: (n,), numbers or dates. Points that lack x or y are left out with a warning.
+        x: (n,), numbers or dates, as for `smooth`. Points that lack x or y are left out with a warning.
         frac: The share of the points for each line, between 0 and 1.
         it: The number of refits with weights from the residuals.
         xvals: (k,), positions to evaluate instead of x, like x.
@@ -101,7 +109,7 @@ def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3, xvals: 
         values in their order.
 
     Raises:
-        ValueError: If arrays do not match or are infinite, or `frac` or `it` is invalid.
+        ValueError: If arrays or their labels do not match, numbers are infinite, or `frac` or `it` is invalid.
 
     Source: Cleveland 1979, Robust locally weighted regression and smoothing scatterplots.
 
@@ -113,6 +121,7 @@ def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3, xvals: 
     check_count("it", it, minimum=0)
     if not (isinstance(frac, Real) and 0 <= frac <= 1):
         raise ValueError(f"frac: got {frac!r}; expected a number from 0 to 1, such as 0.67")
+    check_labels(x=x, y=y)
     origin = _first_date(x)
     points, values = _complete({"x": x, "y": y}, origin)
     order = np.argsort(points)
@@ -184,13 +193,18 @@ def _bisquare(residual: Array) -> Array:
 
 def _first_date(values: ArrayLike) -> np.datetime64 | None:
     """Return the first date, from which days are counted; None for numbers."""
-    dates = dates_in(values)
+    dates = _dates(values)
     return None if dates is None or not dates.size else np.fmin.reduce(dates.ravel())
+
+
+def _dates(values: ArrayLike) -> NDArray[np.datetime64] | None:
+    """Return dates, or texts that are dates; None for other values."""
+    dates, cells = dates_in(values), np.asarray(values)
+    return text_dates(cells) if dates is None and cells.ndim == 1 else dates
 
 
 def _complete(columns: dict[str, ArrayLike], origin: np.datetime64 | None) -> list[Array]:
     """Return the columns without the rows in which one of them is missing; the first has days since `origin`."""
-    check_labels(**columns)
     arrays = [_numbers(name, values, None if k else origin) for k, (name, values) in enumerate(columns.items())]
     names, shape = ", ".join(columns), arrays[0].shape
     for name, array in zip(columns, arrays, strict=True):
@@ -208,16 +222,19 @@ def _complete(columns: dict[str, ArrayLike], origin: np.datetime64 | None) -> li
 
 def _numbers(name: str, values: ArrayLike, origin: np.datetime64 | None) -> Array:
     """Return a column as numbers, with NaN for missing cells; dates are days since `origin`."""
-    dates = dates_in(fill_masked(values))
+    dates = _dates(fill_masked(values))
     if dates is not None and origin is not None:
         return np.where(np.isnat(dates), np.nan, (dates - origin).astype(np.float64) / _DAY)
     if dates is not None or origin is not None:
-        expected = "numbers" if origin is None else "dates like x"
-        raise ValueError(f"{name}: got {np.asarray(values).dtype}; expected {expected}")
+        got, cells = np.asarray(values).dtype, np.ravel(np.asarray(values, object))
+        expected = "numbers" if origin is None else "dates like x, such as '2024-01-31'"
+        raise ValueError(f"{name}: got {repr(cells[0]) if got.kind in 'OUT' else got}; expected {expected}")
     try:
         array = np.asarray(fill_masked(values), np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: got {np.asarray(values).dtype} cells; expected numbers or dates ({error})") from None
+    except (TypeError, ValueError):
+        cells = np.ravel(np.asarray(values, object)).tolist()
+        bad = next((cell for cell in cells if not is_number(cell)), values)
+        raise ValueError(f"{name}: got {bad!r}; expected numbers, or dates such as '2024-01-31'") from None
     if np.isinf(array).any():
         raise ValueError(f"{name}: got {np.isinf(array).sum()} of {array.size} cells infinite; expected finite numbers")
     return array

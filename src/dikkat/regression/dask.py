@@ -21,9 +21,8 @@ def predict(model: Any, X: Any, return_std: bool) -> Any:
         got = f"{X.ndim} dimensions" if hasattr(X, "ndim") else type(X).__name__
         raise ValueError(f"X: got {got}; expected a Dask array or data frame of 2 dimensions")
     is_array = hasattr(X, "chunks")
-    table = (
-        np.empty((0, X.shape[1])) if is_array else select_columns(X._meta, getattr(model, "feature_names_in_", None))
-    )
+    names = getattr(model, "feature_names_in_", None)
+    table = np.empty((0, X.shape[1])) if is_array else select_columns(X._meta, names, model.n_features_in_)
     validate_data(model, table, skip_check_array=True, reset=False)
     blocks = X.rechunk({1: -1}).to_delayed().ravel() if is_array else X.to_delayed()
     rows = X.chunks[0] if is_array else [np.nan] * len(blocks)

@@ -35,6 +35,7 @@ from scipy.spatial import cKDTree
 from scipy.special import stdtrit
 from sklearn.utils.validation import check_is_fitted
 
+from dikkat.extras import require_extra
 from dikkat.regression import intervals
 from dikkat.regression.columns import Column, columns_of, names_of, refill_cells
 from dikkat.regression.criterion import FoldErrors, folds_of
@@ -43,6 +44,8 @@ from dikkat.regression.local import parts
 from dikkat.regression.validation import targets_of
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from dikkat.regression.estimator import KernelRegressor
 
 _POINTS = 201  # query points along a feature
@@ -75,6 +78,21 @@ class LeftOut(NamedTuple):
     predicted: Array
     error: float
     r2: float
+
+    def __repr__(self) -> str:
+        return f"LeftOut({len(self.predicted)} predictions, error {self.error:.4g}, r2 {self.r2:.4g})"
+
+    def to_frame(self) -> DataFrame:
+        """Return a pandas frame of the predictions.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        with require_extra("regression"):
+            import pandas
+        count = self.predicted.ndim == 2 and self.predicted.shape[1]
+        names = [f"predicted{output}" for output in range(count)] if count else ["predicted"]
+        return pandas.DataFrame(self.predicted, columns=names)
 
 
 @dataclass(frozen=True)
@@ -278,10 +296,10 @@ def warn_of_dependence(model: KernelRegressor) -> None:
     elif (repeated := errors_at_places(model)) is not None:
         place_count, known_error, new_error = repeated
         message = (
-            f"X: got rows at {place_count} places, equal or nearly equal in X, as in repeated measurements. The error "
-            f"of a row is {known_error:.3g} if its repeats are known, and {new_error:.3g} if they are not, as at a new "
-            "place, so that intervals and errors at new places are too small; expected the mean of each place, or in "
-            "Python folds that keep repeats together (cv=GroupKFold(10), and groups in fit)"
+            f"X: got rows at {place_count} places, equal or nearly equal in X, as in repeated measurements. At a new "
+            f"place the error is {new_error:.3g}, not {known_error:.3g}, and intervals are too narrow. Expected the "
+            "mean of each place, or in Python the place of each row as groups, with "
+            f"cv=GroupKFold({min(10, place_count)})"
         )
     else:
         return

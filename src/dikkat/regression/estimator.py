@@ -174,8 +174,8 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
             array([3.5])
         """
         self._check_settings()
-        validation.check_groups(self.cv, groups)
         X = frames.as_table(X, y, sample_weight=sample_weight, groups=groups)
+        validation.check_groups(self, X, groups)
         original_y = y  # the next line may make an array of a named series
         if self.missing == "indicator":
             X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)

@@ -1,4 +1,4 @@
-"""Tables as users pass them: a column alone, frames with the columns of `fit` and more, and rows in another order."""
+"""Tables as users pass them: a single column, frames with the columns of `fit` and more, and rows in another order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FEW_VALUES = 5  # a column of so few values may equal a y without a name by cha
 
 
 def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
-    """Return X with two dimensions: a series, or a list of numbers or dates, becomes one column.
+    """Return X with two dimensions: a series, an array of one dimension, or a list of numbers or dates is one column.
 
     Raises:
         InputError: A lazy collection or frame.
@@ -24,6 +24,11 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
             values, or by its values if y has no name.
     """
     _check_in_memory(X=X, y=y, **by_row)
+    for got, cell in (("dict", X), ("list of dicts", X[0] if isinstance(X, list) and X else None)):
+        if isinstance(cell, dict) and not hasattr(cell, "tocsr"):  # some sparse arrays are a dict
+            raise ValueError(f"X: got a {got}; expected a frame, such as pandas.DataFrame(X)")
+    if isinstance(X, np.ndarray) and X.ndim == 1:
+        X = X[:, None]
     if isinstance(X, list) and X and all(isinstance(cell, Real | date) for cell in X):
         X = np.array([[cell] for cell in X])
     if isinstance(X, np.ndarray) and X.dtype.kind == "O" and (dates := dates_in(X)) is not None:
@@ -80,8 +85,18 @@ def _is_equal(column: NDArray[Any], y: NDArray[Any], any_values: bool) -> bool:
     return is_equal and (any_values or len(set(y.tolist())) > _FEW_VALUES)
 
 
-def select_columns(X: Any, names: Sequence[str] | None) -> Any:
-    """Return the columns `names` of a frame, in this order; other tables are returned as they are."""
+def select_columns(X: Any, names: Sequence[str] | None, count: int) -> Any:
+    """Return the columns `names` of a frame, in this order; other tables are returned as they are.
+
+    Raises:
+        ValueError: As for `as_table`; a single column instead of `count`, or a frame without one of `names`.
+    """
+    if count > 1 and getattr(X, "ndim", 2) == 1:
+        row = "X.reshape(1, -1)" if isinstance(X, np.ndarray) else "a frame of one row, such as X.iloc[[0]]"
+        raise ValueError(
+            f"X: got a {type(X).__name__} of one dimension, which is one column; expected {count} columns. Reshape "
+            f"your data: for one row pass {row}"
+        )
     X = as_table(X)
     columns = columns_of_frame(X)
     if names is None or not all(isinstance(name, str) for name in columns) or list(names) == columns or not columns:

@@ -37,8 +37,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.stats import t as student
 
+from dikkat.extras import require_extra
 from dikkat.regression import validation
-from dikkat.regression.columns import Level, columns_of, list_some, names_of
+from dikkat.regression.columns import Level, columns_of, format_number, list_some, names_of
 from dikkat.regression.diagnostics import influence, middles
 from dikkat.regression.effects import locals_at
 from dikkat.regression.frames import columns_of_frame
@@ -48,6 +49,7 @@ from dikkat.regression.smoother import Confidence, Smoother
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 _POINTS = 201  # points of a band
 _FINE = 2  # times as many for a minimum
@@ -70,7 +72,7 @@ class Estimate(NamedTuple):
     upper: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Band:
     """A curve with a confidence band.
 
@@ -87,6 +89,21 @@ class Band:
     lower: Array
     upper: Array
     level: float
+
+    def __repr__(self) -> str:
+        is_date = self.x.dtype.kind == "M"
+        low, high = (str(end)[:10] if is_date else format_number(end) for end in (self.x.min(), self.x.max()))
+        return f"{type(self).__name__}({len(self.x)} positions from {low} to {high}, level {self.level:g})"
+
+    def to_frame(self) -> DataFrame:
+        """Return a pandas frame with the columns x, y, lower and upper.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        with require_extra("regression"):
+            import pandas
+        return pandas.DataFrame({"x": self.x, "y": self.y, "lower": self.lower, "upper": self.upper})
 
     def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
         """Draw the curve and its band.

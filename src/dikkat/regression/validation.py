@@ -101,10 +101,16 @@ def split(model: Any, rows: Rows, groups: ArrayLike | None) -> list[tuple[Any, A
     return splits
 
 
-def check_groups(cv: object, groups: object) -> None:
-    """Raise for groups without a `cv`."""
-    if cv is None and groups is not None:
-        raise ValueError(f"groups: got {type(groups).__name__} and no cv; expected a cv that splits by groups, too")
+def check_groups(model: Any, X: Any, groups: Any) -> None:
+    """Raise for groups without a `cv`, or another number of groups than rows of X."""
+    if groups is not None and model.cv is None:
+        raise ValueError(
+            f"groups: got groups and cv=None; expected a cv that splits by groups, such as {type(model).__name__}"
+            "(cv=GroupKFold(10))"
+        )
+    if groups is not None and np.shape(groups) != (_num_samples(X),):
+        got = repr(groups) if isinstance(groups, str) else f"shape {np.shape(groups)}"
+        raise ValueError(f"groups: got {got}; expected the group of each row, ({_num_samples(X)},)")
 
 
 def check_count(name: str, value: object, minimum: int = 1, or_none: str = "") -> None:
@@ -144,7 +150,7 @@ def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight:
             x, values = check_X_y(encode_cells(X, columns, names), y, estimator=estimator, **settings)
         else:
             x, values = validate_data(estimator, X, y, **settings)
-    weight = _check_weights(estimator, sample_weight, x)
+    weight = _check_weights(sample_weight, x)
     values = values.astype(np.float64)
     if estimator.support is not None:
         check_within(values, estimator.support)
@@ -154,7 +160,7 @@ def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight:
 
 @contextmanager
 def naming_missing_cells(estimator: Any, X: Any, missing: str) -> Iterator[None]:
-    """Add the columns' names and the remedy to scikit-learn's errors for infinite and missing cells of X."""
+    """Add the columns' names and the remedy to scikit-learn's errors for infinite and missing cells."""
     try:
         yield
     except ValueError as error:
@@ -163,6 +169,11 @@ def naming_missing_cells(estimator: Any, X: Any, missing: str) -> Iterator[None]
             infinite = [_is_infinite(_safe_indexing(X, j, axis=1)) for j in range(np.shape(X)[1])]
             labels = [label_of(j, names) for j in np.flatnonzero(infinite).tolist()]
             raise ValueError(f"X: got an infinite number in {', '.join(labels[:5])}; expected finite numbers") from None
+        if "Input y contains NaN" in str(error) and missing == "refuse":
+            raise ValueError(
+                "y: got missing values (NaN); expected a number for each row, or missing='indicator', which leaves out "
+                "rows without y"
+            ) from None
         if "Input X contains NaN" not in str(error) or "missing" not in estimator.get_params():
             raise
         if missing == "indicator":
@@ -224,7 +235,7 @@ def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[A
     return _safe_indexing(X, kept_rows), values[kept_rows], weight, groups
 
 
-def _check_weights(estimator: Any, weights: ArrayLike | None, x: Array) -> Array:
+def _check_weights(weights: ArrayLike | None, x: Array) -> Array:
     """Return the weights of the rows x, (n,), in their dtype; 1 each for None."""
     if weights is None:
         return np.ones(len(x), dtype=x.dtype)
@@ -238,15 +249,6 @@ def _check_weights(estimator: Any, weights: ArrayLike | None, x: Array) -> Array
         raise ValueError(f"sample_weight: got {weight.min()}; expected numbers of at least 0")
     if not weight.any():
         raise ValueError("sample_weight: got only zeros; expected at least one positive weight")
-    if (
-        estimator.weights == "repeats"
-        and (total := float(weight.sum(dtype=np.float64))) < 2 <= np.count_nonzero(weight) - 1
-    ):
-        warnings.warn(
-            f"sample_weight: got weights that sum to {total:.3g}. A weight counts repeated rows, so all rows together "
-            "count as that many, and intervals are infinite; expected a sum of about the number of rows",
-            stacklevel=5,
-        )
     return weight
 
 
@@ -260,12 +262,14 @@ def check_precisions(model: Any, sample_weight: ArrayLike | None, x: Array) -> A
     """Return the precisions (n,) of new values at rows x, or None."""
     if sample_weight is None:
         return None
-    weight = _check_weights(model, sample_weight, x)
-    if model.weights_ != "precision" or not weight.all():
+    if model.weights_ != "precision":
         raise ValueError(
-            f"sample_weight: got {weight.min()} and weights={model.weights_!r} in fit; expected positive precisions of "
-            "the new values, and weights='precision'"
+            f"sample_weight: got weights of new values and weights={model.weights_!r} in fit; expected None, or a "
+            "model fitted with weights='precision'"
         )
+    weight = _check_weights(sample_weight, x)
+    if not weight.all():
+        raise ValueError(f"sample_weight: got {weight.min()}; expected positive precisions of the new values")
     return weight
 
 
@@ -298,9 +302,10 @@ def suggest_support(model: Any, lower: Array, upper: Array) -> None:
         return
     _SUGGESTED.add((model.target_name_, support))
     classes = " A KernelClassifier returns probabilities of y = 1." if set(np.unique(y)) <= {0.0, 1.0} else ""
+    count, ends = beyond.sum(), "below 0 or above 1" if are_shares else "below 0"
     warnings.warn(
-        f"y: got rows within {support}, and {beyond.sum()} of {len(lower)} intervals beyond; if y cannot be there, "
-        f"expected support={support}.{classes} This message is not repeated",
+        f"y: {count} of {len(lower)} intervals {'ends' if count == 1 else 'end'} {ends}, but no y does. If y cannot be "
+        f"{'there' if are_shares else 'negative'}, set support={support}.{classes} This message is not repeated",
         UserWarning,
         stacklevel=3,
     )
@@ -309,12 +314,13 @@ def suggest_support(model: Any, lower: Array, upper: Array) -> None:
 def warn_of_weights(weight: Array) -> None:
     """Warn if weights do not look like counts of rows, as inverse squared errors do not."""
     count, total = np.count_nonzero(weight), float(weight.sum(dtype=np.float64))
+    consequence = f"intervals are those of {total:.4g} rows" if total >= 2 else "intervals are infinite"
     if total > 2 * count or (weight != np.round(weight)).any():
         warnings.warn(
             f"sample_weight: got weights that sum to {total:.4g} for {count} rows"
             + (", not all whole numbers" if (weight != np.round(weight)).any() else "")
-            + ". They count repeated rows, so intervals are those of that many rows. If they are precisions, such as "
-            "1/σ² of known errors, or importance weights, use weights='precision', for which only ratios matter",
+            + f". They count repeated rows, so {consequence}. "
+            "For 1/σ² of known errors, or importance weights, use weights='precision', for which only ratios matter",
             UserWarning,
             stacklevel=5,
         )

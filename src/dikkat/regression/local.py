@@ -536,7 +536,7 @@ def trend(joined: Joined) -> Trend:
     error, slope, row, without, inverse = min(planes, key=itemgetter(0))
     size, center = len(slope), share @ joined.x.astype(np.float64)
     gain = inverse / joined.weight.sum()
-    return Trend(*map(torch.from_numpy, (slope, row, without, unit[:size], center[:size], gain)), error)
+    return Trend(*map(torch.from_numpy, (slope, row, without, unit[:size], center[:size], gain)), error=error)
 
 
 def _plane(scaled: Array, centred_y: Array, share: Array) -> tuple[float, Array, Array, Array, Array]:

@@ -334,8 +334,9 @@ def warn_of_extrapolation(model: Any, x: Array) -> None:
         columns = zip(names_of(model), columns_of(model), low, high, strict=True)
         column_ranges = [
             f"{name} ({column.cell_text(low_end)} to {column.cell_text(high_end)})"
-            for (name, column, low_end, high_end), is_beyond in zip(columns, beyond.any(0), strict=True) if is_beyond
-        ]  # fmt: skip
+            for (name, column, low_end, high_end), is_beyond in zip(columns, beyond.any(0).tolist(), strict=True)
+            if is_beyond
+        ]
         warnings.warn(
             f"X: got {beyond.any(1).sum()} of {len(x)} rows beyond the rows in fit, in {', '.join(column_ranges[:3])}"
             f"{', …' * (len(column_ranges) > 3)}. There are no data there: intervals are wider, and may still miss y",

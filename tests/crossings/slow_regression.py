@@ -42,11 +42,18 @@ class Slow:
         self.folds = None if model.folds_ is None else model.folds_[:, self.there]
         self.everyone = np.ones(len(self.rows), bool)
 
+    def compared(self, x):
+        """Cells with logarithms in place of the numbers that have them, and tangents below the smallest number."""
+        x = np.array(x, float)
+        for j, (smallest, offset) in self.logs.items():
+            cells = np.maximum(x[:, j], 0)
+            tangent = math.log(smallest + offset) + (cells - smallest) / (smallest + offset)
+            x[:, j] = np.where(cells < smallest, tangent, np.log(np.maximum(cells, smallest) + offset))
+        return x
+
     def at(self, x):
         """Numbers along the directions; a category at a corner, each 1 from the others; an order as steps; a circle."""
-        x = np.array(x, float)
-        for j, (least, offset) in self.logs.items():
-            x[:, j] = np.log(np.maximum(x[:, j], least) + offset)
+        x = self.compared(x)
         parts = [x[:, self.plain] @ self.metric]
         for j, column in self.coded:
             count = len(column.levels)

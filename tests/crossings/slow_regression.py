@@ -264,7 +264,7 @@ class Slow:
     def std(self, x):
         found = []
         for place in self.at(x):
-            total, square, _ = self.noise(self._looked_at(place, self.sigma))
+            total, square = self.errors_of_values(place)
             found.append(np.sqrt(total + square * self._open(place, self.sigma)))
         return np.sqrt(np.array(found) ** 2 + self.unknown(x))
 
@@ -318,9 +318,15 @@ class Slow:
         errors = self.left_out[0] if self.folds is None else self.tested[1]
         return errors[:, 0] * np.sqrt(self.weight / self.count)[rows]
 
+    def errors_of_values(self, place):
+        """τ² and s² about the rows that a place looks at; τ² twice if a shrunk line interpolates."""
+        total, square, _ = self.noise(self._looked_at(place, self.sigma))
+        shrinks = self.linear and self.ridge > 0 and len(self.rows) > 1
+        return total, np.where(np.isinf(square) & shrinks, total, square)
+
     def growth(self, place, weight=1):
         """The deviation of a new value at a place over that of the rows it looks at."""
-        total, square, _ = self.noise(self._looked_at(place, self.sigma))
+        total, square = self.errors_of_values(place)
         return math.sqrt(1 / weight + (square * self._open(place, self.sigma) / total)[0])
 
     def grown(self, place, errors):

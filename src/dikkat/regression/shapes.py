@@ -408,9 +408,9 @@ def _minimum(at: Array, curve: _Cubic, level: float, sign: int, name: str) -> Ar
     draws = (basis * np.sqrt(values.clip(0))) @ random.normal(size=(len(at), _DRAWS))
     draws *= np.sqrt(freedom / random.chisquare(freedom, _DRAWS))
     outside = (1 - level) / 2
-    least = index[(height[:, None] + draws).argmin(0)]
-    first, last = np.quantile(least, [outside, 1 - outside], method="inverted_cdf")
-    inside = np.unique(least[(least >= first) & (least <= last)])
+    minima = index[(height[:, None] + draws).argmin(0)]
+    first, last = np.quantile(minima, [outside, 1 - outside], method="inverted_cdf")
+    inside = np.unique(minima[(minima >= first) & (minima <= last)])
     if (np.diff(inside) > _SEPARATE).any():
         kind = "lowest" if sign == 1 else "highest"
         warnings.warn(

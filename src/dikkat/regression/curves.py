@@ -226,15 +226,15 @@ def _numbers(name: str, values: ArrayLike, origin: np.datetime64 | None) -> Arra
     if dates is not None and origin is not None:
         return np.where(np.isnat(dates), np.nan, (dates - origin).astype(np.float64) / _DAY)
     if dates is not None or origin is not None:
-        got, cells = np.asarray(values).dtype, np.ravel(np.asarray(values, object))
         expected = "numbers" if origin is None else "dates like x, such as '2024-01-31'"
-        raise ValueError(f"{name}: got {repr(cells[0]) if got.kind in 'OUT' else got}; expected {expected}")
+        is_text = np.asarray(values).dtype.kind in "OU"
+        got = repr(np.ravel(np.asarray(values, object))[0]) if is_text else np.asarray(values).dtype
+        raise ValueError(f"{name}: got {got}; expected {expected}")
     try:
         array = np.asarray(fill_masked(values), np.float64)
     except (TypeError, ValueError):
-        cells = np.ravel(np.asarray(values, object)).tolist()
-        bad = next((cell for cell in cells if not is_number(cell)), values)
-        raise ValueError(f"{name}: got {bad!r}; expected numbers, or dates such as '2024-01-31'") from None
+        bad = [cell for cell in np.ravel(np.asarray(values, object)).tolist() if not is_number(cell)]
+        raise ValueError(f"{name}: got {bad[0]!r}; expected numbers, or dates such as '2024-01-31'") from None
     if np.isinf(array).any():
         raise ValueError(f"{name}: got {np.isinf(array).sum()} of {array.size} cells infinite; expected finite numbers")
     return array

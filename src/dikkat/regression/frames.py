@@ -54,10 +54,10 @@ def check_labels(**tables: Any) -> None:
     Rows match by position if tables have no common label, or no labels.
     """
     first, *others = tables
-    index = getattr(tables[first], "index", None)
+    index: Any = getattr(tables[first], "index", None)
     for name in others:
-        labels = getattr(tables[name], "index", None)
-        if not all(hasattr(each, "nlevels") for each in (index, labels)) or labels.nlevels != index.nlevels:
+        labels: Any = getattr(tables[name], "index", None)
+        if not (hasattr(index, "nlevels") and hasattr(labels, "nlevels") and labels.nlevels == index.nlevels):
             continue
         is_known = labels.isin(index)
         if len(labels) != len(index) or labels.equals(index) or not is_known.any():

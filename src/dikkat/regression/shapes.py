@@ -375,9 +375,7 @@ def _arcs(query: Array, x: Array) -> Array:
     return np.asarray(np.arctan2(cross, query @ x.T) / 2)
 
 
-def _extremum(
-    model: Any, feature: str | int | None, X: ArrayLike | None, level: float, sign: int
-) -> Estimate:  # fmt: skip
+def _extremum(model: Any, feature: str | int | None, X: Any, level: float, sign: int) -> Estimate:
     """Return the position of the minimum for `sign` 1, or of the maximum for −1."""
     j, share = _number(model, feature), validation.check_share("level", level, 0.95)
     data, column, name = model.X_train_[model.sample_weight_ > 0, j], columns_of(model)[j], names_of(model)[j]

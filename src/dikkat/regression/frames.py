@@ -53,9 +53,9 @@ def check_labels(**tables: Any) -> None:
 
     Rows match by position if tables have no common label, or no labels.
     """
-    first, *others = tables
+    first, *names = tables
     index: Any = getattr(tables[first], "index", None)
-    for name in others:
+    for name in names:
         labels: Any = getattr(tables[name], "index", None)
         if not (hasattr(index, "nlevels") and hasattr(labels, "nlevels") and labels.nlevels == index.nlevels):
             continue

@@ -234,12 +234,12 @@ def _predict_without(model: KernelRegressor, row: int, coverage: float) -> list[
     rows, x = model._rows, model.X_train_[[row]]
     is_copy = (rows.x == x).all(1) & (rows.y == rows.y[row]).reshape(len(rows.y), -1).all(1)
     is_copy &= (model._smoother.joined.repeat_index[row] < 0) | (np.arange(len(is_copy)) == row)
-    others = rows.take(np.flatnonzero(~is_copy))
-    if not others.weight.any():
+    remaining = rows.take(np.flatnonzero(~is_copy))
+    if not remaining.weight.any():
         return [np.nan, -np.inf, np.inf]
-    other = model._fit_copy(others, bandwidth_=model.bandwidth_, ridge_=model.ridge_, history_=model.history_)
-    ends = intervals.interval(other, x, coverage, "jackknife+")
-    return [float(np.ravel(answer)[0]) for answer in (intervals.clip(other, np.asarray(other._estimate(x))), *ends)]
+    reduced = model._fit_copy(remaining, bandwidth_=model.bandwidth_, ridge_=model.ridge_, history_=model.history_)
+    ends = intervals.interval(reduced, x, coverage, "jackknife+")
+    return [float(np.ravel(answer)[0]) for answer in (intervals.clip(reduced, np.asarray(reduced._estimate(x))), *ends)]
 
 
 def _class_examples(model: Any, summary: Summary) -> list[str]:

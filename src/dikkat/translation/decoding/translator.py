@@ -395,7 +395,8 @@ class Translator(BaseTranslator):
         Returns:
             An ensemble, with the methods of a translator and copies of the corrections of all translators. Later
             calls of `correct` of a translator do not change the ensemble. If translators have different corrections of
-            one sentence, the first translator's is used, and a warning has the number of unused corrections.
+            one sentence, or of sentences that differ only in slots, the first translator's is used, and a warning has
+            the number of unused corrections.
 
         Raises:
             InputError: Tokenizers or slots differ (the message says whose), or there is no translator.
@@ -428,8 +429,7 @@ class Translator(BaseTranslator):
         penalty = fmean(translator._length_penalty() for translator in translators)
         confidence = ConfidenceModel.mean([translator.confidence_model for translator in translators])
         tokenizers = first.source_tokenizer, first.target_tokenizer
-        members = [(translator.memory, translator.model) for translator in translators]
-        memories = share_corrections(members, tokenizers, first.slots)
+        memories = share_corrections(translators)
         return Ensemble(models, *tokenizers, first.slots, penalty, confidence, memories)
 
     def correct(self, source: str, target: str) -> list[str]:
@@ -459,8 +459,7 @@ class Translator(BaseTranslator):
         """
         check_sentence(source, "source")
         check_sentence(target, "target")
-        tokenizers = self.source_tokenizer, self.target_tokenizer
-        return correct(self.memory, self.model, tokenizers, self.slots, source, target)
+        return correct(self, source, target)
 
     def save(self, folder: str | Path, *, int8: bool = False) -> None:
         """Save a model folder atomically: weights, settings and tokenizers.

@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from statistics import fmean
@@ -428,8 +428,7 @@ class Translator(BaseTranslator):
         models = tuple(translator.model for translator in translators)
         penalty = fmean(translator._length_penalty() for translator in translators)
         confidence = ConfidenceModel.mean([translator.confidence_model for translator in translators])
-        tokenizers = first.source_tokenizer, first.target_tokenizer
-        memories = share_corrections(translators)
+        tokenizers, memories = (first.source_tokenizer, first.target_tokenizer), share_corrections(translators)
         return Ensemble(models, *tokenizers, first.slots, penalty, confidence, memories)
 
     def correct(self, source: str, target: str) -> list[str]:
@@ -465,7 +464,7 @@ class Translator(BaseTranslator):
         """Save a model folder atomically: weights, settings and tokenizers.
 
         Args:
-            folder: The path. An existing model folder is replaced; anything else raises.
+            folder: The path. An existing model folder is replaced, with its corrections; anything else raises.
             int8: Whether to save matrices in int8 with one scale for each row, in a quarter of the size. The loaded
                 model has the rounded weights, translates with any precision, and cannot be trained.
 
@@ -555,9 +554,7 @@ class Translator(BaseTranslator):
         return TranslatorWidget(model=self.bundle(), text=text, examples=list(examples))
 
     def _contents(self) -> model_folder.Contents:
-        tokenizers = self.source_tokenizer, self.target_tokenizer
-        origin, slots, confidence = self.origin, self.slots, self.confidence_model
-        return model_folder.Contents(self.model, self.settings, *tokenizers, origin, slots, confidence, self.memory)
+        return model_folder.Contents(*(getattr(self, attribute.name) for attribute in fields(self)))
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)

@@ -70,19 +70,20 @@ def share_corrections(translators: Sequence["Translator"]) -> tuple[PairMemory, 
     targets = defaultdict[str | Ids, set[str]](set)  # of earlier models, by sentences and by tokens
     for translator in translators:
         snapshot = translator.memory.snapshot
-        new, masked = list[StoredPair](), list[tuple[StoredPair, set[str | Ids]]]()
+        new, masked = list[StoredPair](), list[tuple[set[str | Ids], str]]()
         for stored in () if snapshot is None else snapshot.pairs:
             pair = _tokenize(replace(stored, has_slots=True), translator)
-            names = {pair.key, pair.source_ids, stored.source_ids}
-            masked.append((pair, names))
-            earlier, target = set().union(*(targets[name] for name in names)), _masked_target(pair, translator.slots)
+            names: set[str | Ids] = {pair.key, pair.source_ids, stored.source_ids}
+            target = _masked_target(pair, translator.slots)
+            masked.append((names, target))
+            earlier = set[str]().union(*(targets[name] for name in names))
             if earlier - {target}:
                 unused.append(stored)
             elif not earlier:
                 new.append(stored)
-        for pair, names in masked:
+        for names, target in masked:
             for name in names:
-                targets[name].add(_masked_target(pair, translator.slots))
+                targets[name].add(target)
         pairs = [*new, *pairs]
     if unused:
         warnings.warn(

@@ -117,13 +117,13 @@ def test_python_reads_the_saved_corrections(tmp_path):
 
 
 @needs_node
+@pytest.mark.filterwarnings("always:.*skipped the column names")
 def test_a_command_stores_the_saved_corrections(translator, tmp_path, capsys, monkeypatch):
     rows = [("text", "translation"), ("Say 'Go'.", 'Va "zut" !'), ("Go.", "Va !")]
     translator.save(tmp_path / "model")
     (tmp_path / "saved.tsv").write_text(run_node("table.mjs", rows), encoding="utf-8")
     run = command_line(monkeypatch, capsys, "correct", str(tmp_path / "model"))
-    with pytest.warns(UserWarning, match="skipped the column names"):
-        made(run(tmp_path / "saved.tsv"))
+    assert "skipped the column names" in made(run(tmp_path / "saved.tsv"))[1]
     listed, _ = made(run("--list"))
     (tmp_path / "listed.tsv").write_text(listed, encoding="utf-8")
     with pytest.warns(UserWarning, match="skipped the column names"):

@@ -104,7 +104,7 @@ export class PairEditor {
     const { lists: { corrections, terms }, outdated } = this.pairs;
     this.outdated.hidden = !outdated.length;
     this.outdated.replaceChildren(...outdated.map(([[source, target], newer]) => h("li", {},
-      h("span", { dir: "auto" }, t("outdated", isolated(newer.source), isolated(newer.target), isolated(target))), this.removeButton(source, () => this.pairs.remove("corrections", source)))));
+      h("span", { dir: "auto" }, t("outdated", isolated(target), isolated(newer.source), isolated(newer.target))), this.removeButton(source, () => this.pairs.remove("corrections", source)))));
     this.details.corrections.hidden = !corrections.length;
     this.details.corrections.replaceChildren(
       h("summary", {}, t("corrections", corrections.length)), h("p", { class: "help" }, t(this.pairs.isStored ? "corrections-kept" : "corrections-help")), this.list("corrections"),

@@ -496,9 +496,9 @@ const TABLE = {
   corrected: ["Corrected. Similar sentences follow the correction.", "Düzeltildi. Benzer cümleler düzeltmeyi izler.", "已更正。相似的句子会参照这个更正。"],
   replaces: ["It replaces this correction: “{}” → “{}”", "Şu düzeltmenin yerine geçti: “{}” → “{}”", "它取代了这个更正：“{}” → “{}”"],
   outdated: [
-    "This page has a newer correction: “{}” → “{}”. It does not use yours: “{}”.",
-    "Bu sayfada daha yeni bir düzeltme var: “{}” → “{}”. Sizinki kullanılmıyor: “{}”.",
-    "本页面中有更新的更正：“{}” → “{}”。您的更正“{}”未被采用。",
+    "A newer correction in this page replaces yours, “{}”: “{}” → “{}”",
+    "Bu sayfadaki daha yeni bir düzeltme sizinkinin (“{}”) yerine geçti: “{}” → “{}”",
+    "本页面中较新的更正取代了您的“{}”：“{}” → “{}”",
   ],
   corrections: ["Your corrections ({})", "Düzeltmeleriniz ({})", "您的更正（{}）"],
   "corrections-help": ["They are lost when you close the page, so save them.", "Sayfa kapanınca silinirler; bu yüzden kaydedin.", "关闭页面后会丢失，请保存。"],

@@ -59,8 +59,7 @@ def check_labels(**tables: Any) -> None:
         labels: Any = getattr(tables[name], "index", None)
         if not (hasattr(index, "nlevels") and hasattr(labels, "nlevels") and labels.nlevels == index.nlevels):
             continue
-        is_known = labels.isin(index)
-        if len(labels) != len(index) or labels.equals(index) or not is_known.any():
+        if len(labels) != len(index) or labels.equals(index) or not (is_known := labels.isin(index)).any():
             continue
         problem, rows = "in another order", f"the rows of {first}"
         if not is_known.all():

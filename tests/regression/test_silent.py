@@ -230,6 +230,18 @@ def test_nearest_has_the_index_of_the_frame_and_no_columns_of_gaps():
     np.testing.assert_allclose(found["a (y)"], y[found["row"]])
 
 
+@pytest.mark.parametrize("form", [pd.DataFrame.to_numpy, lambda X: X.set_axis(X.index + 100)])
+def test_nearest_has_the_positions_of_fit_if_rows_lack_y(form):
+    X = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30.0) % 7})
+    y = np.where(np.arange(30) % 5 == 1, np.nan, np.sin(X["a"]))
+    with pytest.warns(UserWarning, match="6 of 30 rows have no y"):
+        model = KernelRegressor(bandwidth=[2.0, 3.0], missing="indicator").fit(form(X), y)
+    found = model.nearest(form(X)[20:21], k=3)
+    row, a = found["row"][0], found.iloc[0, 4]
+    assert a == 20
+    assert row == (20 if form is pd.DataFrame.to_numpy else 120)
+
+
 def test_nearest_has_columns_of_different_names():
     random = np.random.default_rng(0)
     X = pd.DataFrame({"weight": random.normal(size=40), "row": random.normal(size=40), "b": random.normal(size=40)})

@@ -103,7 +103,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         y_train_: (n,) or (n, outputs), float64.
         sample_weight_: (n,).
         weights_: The `weights` of `fit`.
-        row_labels_: (n,), the index of the frame in `fit`; None for an array, and in a loaded model.
+        row_labels_: (n,), the index of the frame in `fit`; None for the positions, and in a loaded model.
         folds_: (folds, n), int8, with `cv`: 1 for rows to learn from, 2 for tested rows. Else None.
 
     Source: Nadaraya 1964; Watson 1964; the linear order and its bias: Fan 1992; the bandwidth: Li and Racine 2007,
@@ -176,10 +176,11 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         self._check_settings()
         X = frames.as_table(X, y, sample_weight=sample_weight, groups=groups)
         validation.check_groups(self, X, groups)
-        original_y = y  # the next line may make an array of a named series
+        names = frames.names_of_fit(X, y)
         if self.missing == "indicator":
-            X, y, sample_weight, groups = validation.with_values(X, y, sample_weight, groups, self.cv)
-        names = frames.names_of_fit(X, original_y)
+            X, y, sample_weight, groups, names["row_labels_"] = validation.with_values(
+                X, y, sample_weight, groups, names["row_labels_"], self.cv
+            )
         return self._fit_in_place(X, y, sample_weight, groups, **names)
 
     @overload

@@ -217,13 +217,16 @@ def _numeric(y: Any) -> Any:
     return array if hasattr(y, "categories") else fill_masked(y)
 
 
-def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[Any, Any, Any, Any]:
-    """Return X, y, weight and groups of the rows with a y, and warn about the rows without one."""
+def with_values(X: Any, y: Any, weight: Any, groups: Any, labels: Any, cv: object) -> tuple[Any, ...]:
+    """Return X, y, weight, groups and labels of the rows with a y, and warn about the rows without one.
+
+    Without labels, the labels of some of the rows are their positions.
+    """
     X, y = fill_masked(X), _numeric(y)
     values = np.asarray(y)
     lacks_y = np.asarray(np.isnan(values.astype(np.float64).reshape(len(values), -1)).any(1))
     if not lacks_y.any() or lacks_y.all() or len(values) != _num_samples(X):
-        return X, y, weight, groups
+        return X, y, weight, groups, labels
     if not (cv is None or isinstance(cv, Integral) or hasattr(cv, "split")):
         raise ValueError(
             f"cv: got pairs of indices, and {lacks_y.sum()} of {len(lacks_y)} rows have no y; expected a splitter, or "
@@ -232,7 +235,8 @@ def with_values(X: Any, y: Any, weight: Any, groups: Any, cv: object) -> tuple[A
     warnings.warn(f"y: {lacks_y.sum()} of {len(lacks_y)} rows have no y and are left out", stacklevel=3)
     kept_rows = np.flatnonzero(~lacks_y)
     weight, groups = (array if np.ndim(array) == 0 else np.asarray(array)[kept_rows] for array in (weight, groups))
-    return _safe_indexing(X, kept_rows), values[kept_rows], weight, groups
+    labels = kept_rows if labels is None else labels[kept_rows]
+    return _safe_indexing(X, kept_rows), values[kept_rows], weight, groups, labels
 
 
 def _check_weights(weights: ArrayLike | None, x: Array) -> Array:

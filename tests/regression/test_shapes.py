@@ -152,6 +152,14 @@ def test_a_curve_for_each_group():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["group: new", "group: old"]
 
 
+def test_a_group_of_one_row_raises_a_warning():
+    table, y, _ = groups_of()
+    table.loc[len(table)] = [2.0, "solo"]
+    model = KernelRegressor(bandwidth=[0.8, 0.2]).fit(table, [*y, 9.0])
+    with pytest.warns(UserWarning, match="by: got fewer than 3 rows of 'solo'; expected more. The"):
+        model.plot(by="group")
+
+
 def test_a_panel_for_each_other_category():
     table, y, _ = groups_of()
     table["site"] = np.tile(["Bonn", "Ulm"], 80)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dikkat.extras import require_extra
 from dikkat.regression import intervals, pictures
-from dikkat.regression.columns import columns_of, format_number, names_of
+from dikkat.regression.columns import columns_of, format_number, list_some, names_of
 from dikkat.regression.diagnostics import curve_along, influence, middles, probabilities_along
 from dikkat.regression.joined import Array
 from dikkat.regression.shapes import feature_index
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 PANELS = 9
 """The largest number of features with a curve; more would be too small to read."""
 
-_MOST_GROUPS = 10  # curves in a panel
+_MOST_GROUPS, _FEW_ROWS = 10, 3  # curves in a panel; rows of a group, from which its curve is not that of others
 _WORST_ROWS = 3  # badly predicted rows on a page
 _SIMILAR_ROWS = 5  # similar rows shown for each of them
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#222}
@@ -72,6 +73,14 @@ def _groups(model: KernelRegressor, by: str | int) -> Figure:
     if not shown:
         raise ValueError(f"by: got {by!r}, and no other feature varies; expected one")
     codes = range(len(columns[k].levels))
+    counts = np.bincount(model.X_train_[model.sample_weight_ > 0, k].astype(int), minlength=len(codes))
+    if small := [columns[k].levels[code] for code in codes if counts[code] < _FEW_ROWS]:
+        warnings.warn(
+            f"by: got fewer than {_FEW_ROWS} rows of {list_some(small)}; expected more. The curve of a group with few "
+            "rows is mostly that of the other groups",
+            UserWarning,
+            stacklevel=4,
+        )
     panels = [[curve_along(model, j, names[j], fixed={k: code}) for code in codes] for j in shown[:PANELS]]
     unshown = [names[j] for j in shown[PANELS:]] + [name for name in unshown if name != names[k]]
     groups = [f"{names[k]}: {level}" for level in columns[k].levels]

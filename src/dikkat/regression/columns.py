@@ -29,6 +29,7 @@ MOST_LEVELS = 50
 """The largest number of different texts that are categories without being declared."""
 _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
 _OTHER_DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]|$)")  # of a four-digit year
+_IDENTIFIER = re.compile(r"(?i:^|[\W_])(?i:id|uuid)$|[a-z]I[dD]$|^(?i:index)$")
 _NAMED = 5  # levels in a message, at most
 
 
@@ -117,6 +118,12 @@ class Column(NamedTuple):
     def moment(self, value: float) -> np.datetime64:
         """Return the date that is `value` days after `origin`."""
         return np.datetime64(self.origin, "us") + np.timedelta64(round(value * _DAY_US), "us")
+
+
+def numbers_rows(name: str, cells: NDArray[Any]) -> bool:
+    """Return True for a column of different integers that is named like an identifier."""
+    is_named = cells.dtype.kind in "iu" and _IDENTIFIER.search(name)
+    return bool(is_named and 1 < len(cells) == len(np.unique(cells)))
 
 
 def names_of(model: Any) -> list[str]:

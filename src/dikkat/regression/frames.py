@@ -20,8 +20,7 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
 
     Raises:
         InputError: A lazy collection or frame.
-        ValueError: Columns of the same name, labels in another order than in X, or a column of X that is y: by its name
-            and values, or by its values if y has no name.
+        ValueError: Columns of the same name, labels in another order than in X, or a column of X whose values are y's.
     """
     _check_in_memory(X=X, y=y, **by_row)
     if isinstance(X, list) and X and all(isinstance(cell, Real | date) for cell in X):
@@ -33,10 +32,9 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
     names, name = columns_of_frame(X), getattr(y, "name", None)
     if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(f"X: got {names.count(repeated[0])} columns {repeated[0]!r}; expected different names")
-    has_name = isinstance(name, str)
     y_values = np.asarray(y)
-    for column in [] if y is None else [name] if has_name else names if len(names) > 1 else []:
-        if column in names and _is_equal(np.asarray(X[column]), y_values, any_values=has_name):
+    for column in names if y is not None and (len(names) > 1 or name in names) else []:
+        if _is_equal(np.asarray(X[column]), y_values, any_values=column == name):
             raise ValueError(
                 f"X: got the column {column!r}, which is y; expected the other columns, X.drop(columns={column!r})"
             )

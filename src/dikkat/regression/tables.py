@@ -18,7 +18,7 @@ from pyarrow import compute, float64, parquet, string, types
 
 from dikkat.errors import InputError
 from dikkat.regression import dialects
-from dikkat.regression.columns import MOST_LEVELS, is_number
+from dikkat.regression.columns import MOST_LEVELS, is_number, numbers_rows
 from dikkat.regression.dialects import DELIMITERS, Form, FormOptions, Text, holds_numbers
 from dikkat.regression.joined import Array
 from dikkat.storage.files import write_whole
@@ -26,7 +26,6 @@ from dikkat.storage.files import write_whole
 _PARQUET = ".parquet"
 _ENDINGS = ".csv, .tsv, .txt, .dat (each may be followed by .gz) or .parquet; save a sheet of a workbook as CSV"
 _NAMED = 12  # columns in a message, at most
-_IDENTIFIER = re.compile(r"(?i:^|[\W_])(?i:id|uuid)$|[a-z]I[dD]$|^(?i:index)$")
 _CELLS = 3  # cells in a message, at most
 
 
@@ -83,9 +82,8 @@ class Table:
     def _identifier_reason(self, index: int) -> str:
         """Return a reason to leave out a column of distinct integers that is named like an identifier, else ""."""
         column = self.typed.column(index)
-        if not types.is_integer(column.type) or not _IDENTIFIER.search(self.names[index]):
-            return ""
-        return "numbers the rows" if 1 < compute.count_distinct(column).as_py() == len(column) else ""
+        is_identifier = types.is_integer(column.type) and numbers_rows(self.names[index], column.to_numpy())
+        return "numbers the rows" if is_identifier else ""
 
     def check_usable(self, name: str) -> None:
         """Raise for a column that cannot be used without declaring its type (category, ordered, number)."""

@@ -199,7 +199,7 @@ def test_a_derived_class_loads_itself(tmp_path):
     assert type(loaded) is Smooth
     assert loaded.get_params() == model.get_params()
     np.testing.assert_array_equal(loaded.predict(data(17)[0]), model.predict(data(17)[0]))
-    with pytest.raises(InputError, match="model: got a saved Smooth; expected a NadarayaWatson. Use the load of its"):
+    with pytest.raises(InputError, match=r"model: got a saved Smooth; expected a NadarayaWatson. Use the load of its"):
         NadarayaWatson.load(tmp_path / "model")
 
 

@@ -6,7 +6,6 @@ import csv
 import difflib
 import io
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -204,7 +204,7 @@ def _fit(
         with working(f"holding out {folds} folds", None, row_pairs):
             held_out = diagnostics.hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
     report = summary.make_summary(model, left_out, held_out, len(data.rows), data.left_out)
-    show_table(summary.HEADINGS, report.features)
+    show_table(report.headings, report.features)
     print("\n".join(report.columns), end="\n" * bool(report.columns))
     print_formats(data.rows, data.queries)
     print("\n".join(report.rows))
@@ -280,10 +280,11 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
     y = model.y_train_[has_weight]
     drawn, omitted = report.choose_features(model, report.PANELS - 1)
     curves = [diagnostics.curve_along(model, c, names[c], coverage) for c in drawn]
+    notes = report.notes_of(model, omitted)
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
     else:
-        _save(pictures.draw_fit(left_out.predicted[has_weight], y, curves, data.target, omitted), output / "fit")
+        _save(pictures.draw_fit(left_out.predicted[has_weight], y, curves, data.target, notes), output / "fit")
     feature = drawn[0] if drawn else 0  # the feature with the largest effect
     attention = diagnostics.among(model, model.X_train_[:, feature])
     if np.ptp(attention.weights, axis=0).max() > _VISIBLE * attention.weights.max():
@@ -295,13 +296,13 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
 
 
 def _fit_curve(seed: int, output: Path) -> None:
-    from dikkat.regression import KernelRegressor, diagnostics, experiment, pictures, summary, tables
+    from dikkat.regression import KernelRegressor, diagnostics, experiment, pictures, tables
 
     points = experiment.run_experiment(seed)
     model = KernelRegressor().fit(points.x[:, None], points.y)
     print("y = 2 sin x + x^0.8 + noise of standard deviation 0.5, 50 points")
     report = model.summary()
-    show_table(summary.HEADINGS, report.features)
+    show_table(report.headings, report.features)
     print("\n".join(report.rows))
     _write("model", output / MODEL, model.save)
     at = points.at[:, None]

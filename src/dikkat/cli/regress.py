@@ -31,17 +31,19 @@ _FOLDER = Path("regression")
 _VISIBLE = 0.01  # relative difference of attention weights below which a picture of them has one colour
 _PICTURES, _ENDINGS = ("fit", "attention"), (".png", ".svg")
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # an argument of the estimator in an error message
-_SET_NAMES = ("kernel", "bandwidth", "ridge", "cv", "weights", "logarithms")  # settings of the estimator for --set
+_SET_NAMES = (  # settings of the estimator for --set
+    "kernel", "bandwidth", "ridge", "cv", "weights", "logarithms", "support", "metric", "periodic_features",
+)  # fmt: skip
 _TEXT_NAMES = ("delimiter", "decimal", "thousands", "encoding", "na")  # for --text
 _ADVICE = {  # settings of the estimator in messages
     "weights='precision'": "--set weights=precision", "missing='indicator'": "--missing indicator",
-    "cv=20": "--set cv=20",
+    "cv=20": "--set cv=20", "support=(0, None)": "--set support=0,", "support=(0, 1)": "--set support=0,1",
 }  # fmt: skip
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _MISSING = ("refuse", "drop", "indicator")  # the values of --missing
 _SET_WORDS = (  # for completion in the shell
     "bandwidth=auto", "bandwidth=loo", "bandwidth=silverman", "bandwidth=scott", "kernel=gaussian",
-    "kernel=epanechnikov", "ridge=auto", "logarithms=none",
+    "kernel=epanechnikov", "ridge=auto", "logarithms=none", "support=0,", "metric=linear",
 )  # fmt: skip
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
@@ -67,8 +69,9 @@ _HELP = {
     "set": "Another setting of the model: bandwidth=NUMBER, or one number for each feature, separated by commas, in "
     "units of the feature, or a method: auto, loo, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or "
     "auto; cv=N for a time series: N blocks of rows, each predicted from the other blocks; weights=precision if "
-    "--weights are 1/σ²; logarithms=none to compare skewed columns as they are. Repeatable. [default: bandwidth=auto, "
-    "kernel=gaussian, ridge=auto, logarithms=auto]",
+    "--weights are 1/σ²; logarithms=none to compare skewed columns as they are; support=LEAST,GREATEST, the limits of "
+    "the target, such as 0, if it cannot be negative; periodic_features=COLUMN:PERIOD, such as hour:24; metric=linear "
+    "to learn directions. Repeatable. [default: bandwidth=auto, kernel=gaussian, ridge=auto, logarithms=auto]",
     "interval": "Also write prediction intervals with this coverage, such as 0.9.",
     "folds": "Number of folds for cross-validation, which estimates the error on new rows. Each fold takes as long as "
     "a fit. 0: none. [default: 5]",
@@ -165,10 +168,24 @@ def _parse_pairs(option: str, texts: Sequence[str] | None, known: Sequence[str])
 
 
 def _parse(name: str, text: str) -> Any:
+    from dikkat.regression.columns import is_number
+
     if name == "cv":
         if not text.isdecimal() or int(text) < 2:
             raise InputError(f"--set cv: got {text!r}; expected a whole number of at least 2")
         return int(text)
+    if name == "support":
+        ends = [end.strip() for end in text.split(",")]
+        if len(ends) != 2 or not all(is_number(end) for end in ends if end):
+            raise InputError(
+                f"--set support: got {text!r}; expected LEAST,GREATEST, such as 0,1, or 0, for no greatest"
+            )
+        return tuple(float(end) if end else None for end in ends)
+    if name == "periodic_features":
+        pairs = [pair.rpartition(":") for pair in text.split(",")]
+        if not all(column and is_number(period) for column, _, period in pairs):
+            raise InputError(f"--set periodic_features: got {text!r}; expected COLUMN:PERIOD, such as hour:24")
+        return {column: float(period) for column, _, period in pairs}
     if name not in ("bandwidth", "ridge"):
         return None if (name, text) == ("logarithms", "none") else text
     try:

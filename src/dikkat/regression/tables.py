@@ -108,6 +108,7 @@ class Table:
             raise InputError(
                 f"{self.path}: column {name!r} {self._doubts.get(index, content)}; correct it (write dates as "
                 f"2020-01-31), leave it out with --without, or take its cells as categories with --categorical {name}"
+                + content.na_hint
             )
         count, rows = len({value for _, value in content.cells}) if _holds_text(column.type) else 0, len(content.cells)
         if not 1 < count <= min(MOST_LEVELS, rows // 2):
@@ -126,9 +127,10 @@ class Table:
         """Return columns as `kinds`; `orders` has the levels of ordered categories, `texts` are kept as text."""
 
         def convert(name: str, kind: str) -> Any:
-            if kind == "number":
-                return pyarrow.array(self._column(name, missing))
             column = self._typed_column(name)
+            if kind in ("number", "periodic"):
+                numbers = self._column(name, missing)
+                return column if types.is_boolean(column.type) else pyarrow.array(numbers)
             if kind == "date":
                 if not _holds_dates(column.type):
                     raise InputError(f"{self.path}: column {name!r} {_Content.of(column)}; expected dates")
@@ -312,6 +314,13 @@ class _Content(NamedTuple):
     def numbers(self) -> bool:
         """True if most cells read as numbers."""
         return 2 * len(self.faults) < len(self.cells)
+
+    @property
+    def na_hint(self) -> str:
+        """The option that makes the texts among numbers missing; "" if they are many."""
+        texts = dict.fromkeys(str(cell) for _, cell in self.faults)
+        are_few = self.numbers and 0 < len(texts) <= _CELLS
+        return f"; if {' and '.join(map(repr, texts))} means a missing cell, add --text na={','.join(texts)}" * are_few
 
     def __str__(self) -> str:
         if not self.cells:

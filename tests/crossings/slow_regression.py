@@ -42,11 +42,18 @@ class Slow:
         self.folds = None if model.folds_ is None else model.folds_[:, self.there]
         self.everyone = np.ones(len(self.rows), bool)
 
+    def compared(self, x):
+        """Cells with logarithms in place of the numbers that have them, and tangents below the smallest number."""
+        x = np.array(x, float)
+        for j, (smallest, offset) in self.logs.items():
+            cells = np.maximum(x[:, j], 0)
+            tangent = math.log(smallest + offset) + (cells - smallest) / (smallest + offset)
+            x[:, j] = np.where(cells < smallest, tangent, np.log(np.maximum(cells, smallest) + offset))
+        return x
+
     def at(self, x):
         """Numbers along the directions; a category at a corner, each 1 from the others; an order as steps; a circle."""
-        x = np.array(x, float)
-        for j, (least, offset) in self.logs.items():
-            x[:, j] = np.log(np.maximum(x[:, j], least) + offset)
+        x = self.compared(x)
         parts = [x[:, self.plain] @ self.metric]
         for j, column in self.coded:
             count = len(column.levels)
@@ -257,7 +264,7 @@ class Slow:
     def std(self, x):
         found = []
         for place in self.at(x):
-            total, square, _ = self.noise(self._looked_at(place, self.sigma))
+            total, square = self.errors_of_values(place)
             found.append(np.sqrt(total + square * self._open(place, self.sigma)))
         return np.sqrt(np.array(found) ** 2 + self.unknown(x))
 
@@ -311,9 +318,15 @@ class Slow:
         errors = self.left_out[0] if self.folds is None else self.tested[1]
         return errors[:, 0] * np.sqrt(self.weight / self.count)[rows]
 
+    def errors_of_values(self, place):
+        """τ² and s² about the rows that a place looks at; τ² twice if a shrunk line interpolates."""
+        total, square, _ = self.noise(self._looked_at(place, self.sigma))
+        shrinks = self.linear and self.ridge > 0 and len(self.rows) > 1
+        return total, np.where(np.isinf(square) & shrinks, total, square)
+
     def growth(self, place, weight=1):
         """The deviation of a new value at a place over that of the rows it looks at."""
-        total, square, _ = self.noise(self._looked_at(place, self.sigma))
+        total, square = self.errors_of_values(place)
         return math.sqrt(1 / weight + (square * self._open(place, self.sigma) / total)[0])
 
     def grown(self, place, errors):

@@ -384,6 +384,7 @@ def as_nearest(case):
         middle[j] = np.bincount(there[:, j].astype(int)).argmax()
 
     def differ(rows, place):
+        rows, place = slow.compared(rows), slow.compared(place[None])[0]
         away = np.where(is_category, rows != place, np.abs(rows - place))
         around = np.array([name == "hour" for name in case.features])
         return np.where(around, np.minimum(away, 24 - away), away)

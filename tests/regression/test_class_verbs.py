@@ -121,6 +121,33 @@ def test_a_page_has_the_rows_that_the_other_rows_predict_worst(tmp_path, kernel)
 
 
 @pytest.mark.parametrize("order", ["linear", "constant"])
+def test_a_page_has_the_rows_that_the_folds_of_cv_predict_worst(tmp_path, order):
+    random = np.random.default_rng(2)
+    x = random.uniform(0, 4, (ROWS, 1))
+    y = np.where(x[:, 0] + random.normal(size=ROWS) > 2, "yes", "no")
+    settings = {"bandwidth": 0.9, "prior": 1.0, "order": order}
+    folds = [
+        (np.arange(20, ROWS), np.arange(0, 15)),
+        (np.arange(0, 40), np.arange(40, ROWS - 3)),
+        (np.arange(9, 50), [0]),
+    ]
+    model = KernelClassifier(cv=folds, **settings).fit(x, y)
+    probability, count = np.zeros(ROWS), np.zeros(ROWS)
+    for learned, tested in folds:
+        fold = KernelClassifier(**settings).fit(x[learned], y[learned])
+        probability[tested] += fold.predict_proba(x[tested])[np.arange(len(tested)), (y[tested] == "yes").astype(int)]
+        count[tested] += 1
+    expected = np.divide(probability, count, out=np.full(ROWS, np.nan), where=count > 0)
+    np.testing.assert_allclose(model._left_out_shares(), expected, rtol=1e-6)
+    model.report(tmp_path / "page.html", folds=0)
+    worst = int(np.nanargmin(expected))
+    assert (
+        f"<h3>Row {worst}: {y[worst]}, with probability {expected[worst]:.3f}</h3>"
+        in (tmp_path / "page.html").read_text()
+    )
+
+
+@pytest.mark.parametrize("order", ["linear", "constant"])
 @pytest.mark.parametrize("labels", [
     ["no", "yes"], [3, 7], [False, True], [5.0, 1.0], np.array(["no", "yes"], object), np.array([3, 7], np.int8),
     np.array(["2024-01-01", "2025-03-01"], "datetime64[ns]"), np.array([5, 1], np.float32),

@@ -193,3 +193,22 @@ def test_many_errors_are_sampled(monkeypatch):
     np.testing.assert_allclose(lower, -np.sort(growth * errors[:, None] - centers, 0)[rank], atol=1e-3)
     low, high = model.predict_interval(query, 0.75, "local")
     assert (low < high).all()
+
+
+def test_intervals_of_a_fit_that_interpolates_are_finite():
+    """In a Box–Behnken design a search may select bandwidths without a neighbour: no residual measures the noise."""
+    pairs = [(a, b) for a in range(4) for b in range(a)]
+    x = np.zeros((25, 4))
+    for k, (a, b) in enumerate(pairs):
+        x[4 * k : 4 * k + 4, [a, b]] = [[-1, -1], [-1, 1], [1, -1], [1, 1]]
+    random = np.random.default_rng(5)
+    y = x @ [1, 2, 3, 4] + x[:, 0] * x[:, 1] + x[:, 2] ** 2 + 0.3 * random.normal(size=25)
+    model = KernelRegressor(bandwidth=0.05, ridge=0.1).fit(x, y)
+    query = np.vstack([x, random.uniform(-1, 1, (37, 4))])
+    assert np.isinf(model._smoother.noise(model._coordinates(query))[0]).any()
+    for method in ("jackknife+", "local"):
+        lower, upper = model.predict_interval(query, 0.8, method)
+        assert np.isfinite(upper - lower).all()
+        assert (upper - lower)[25:].mean() > (upper - lower)[:25].mean()
+    assert np.isfinite(model.predict(query, return_std=True)[1]).all()
+    assert np.isinf(np.subtract(*model.confidence_interval(query))).any()

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.model_selection import PredefinedSplit
 
-from dikkat.regression import KernelRegressor, NadarayaWatson, smooth
+from dikkat.regression import KernelRegressor, NadarayaWatson, estimator, smooth
 from dikkat.regression.diagnostics import curve_along, hold_out
 from dikkat.regression.files import load_model
 
@@ -192,3 +192,19 @@ def test_estimators_that_keep_their_units():
     np.testing.assert_allclose(curve.bandwidth, smooth(cells[:, 0], y, logarithms=None).bandwidth)
     with pytest.raises(ValueError, match="logarithms: got 'log'; expected 'auto'"):
         KernelRegressor(logarithms="log").fit(cells, y)
+
+
+def test_a_sample_of_the_rows_of_folds_chooses_logarithms(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(estimator, "chosen_bandwidths", raise_interrupted)
+    monkeypatch.setattr(estimator, "rough_error", lambda joined, *_: sizes.append(len(joined.unique_index)) or 1.0)
+    logs, y = skewed(2011)
+    for cv in (None, 3):
+        model = KernelRegressor(bandwidth="loo", cv=cv)
+        with pytest.raises(InterruptedError):  # before the search
+            model.fit(np.exp(logs), y)
+    assert sizes == [2011, 2011, 2000, 2000]
+
+
+def raise_interrupted(*_):
+    raise InterruptedError

@@ -115,6 +115,26 @@ def test_numbers_that_stand_for_nothing_however_written(tmp_path):
     assert read.typed.column("b").null_count == 1
 
 
+def test_parquet_texts_that_are_dates(tmp_path):
+    columns = {
+        "iso": pa.array(["2024-01-31", None, "2024-03-01 06:30"]),
+        "day first": pa.array(["31.1.2024", "2.3.2024", "NA"]),
+        "large": pa.array(["2024-01-31", "2024-02-01", "2024-03-02"], pa.large_string()),
+        "version": pa.array(["1.2.34", "1.2.35", "1.2.36"]), "doubtful": pa.array(["1/2/2024", "2/3/2024", "3/4/2024"]),
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    read = Table(tmp_path / "t.parquet")
+    assert [read.kind(name) for name in columns] == ["date"] * 3 + ["category"] * 2
+    frame = read.frame({"iso": "date", "day first": "date", "large": "date"}, True, {}, [])
+    moments = [frame.column(name).to_numpy().astype("datetime64[m]") for name in ("iso", "day first")]
+    expected = [["2024-01-31T00:00", "NaT", "2024-03-01T06:30"], ["2024-01-31T00:00", "2024-03-02T00:00", "NaT"]]
+    np.testing.assert_array_equal(moments, np.array(expected, "datetime64[m]"))
+    with pytest.raises(InputError, match="'doubtful' holds dates that can be read in two ways"):
+        read.usable()
+    read.write(tmp_path / "out.parquet", {"y": np.ones(3)})
+    assert pq.read_table(tmp_path / "out.parquet").drop(["y"]).equals(pa.table(columns))
+
+
 def test_a_pipe_is_read_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     content = "a,b\n" + "".join(f"{k},{k}\n" for k in range(4000))

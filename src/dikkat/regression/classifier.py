@@ -199,8 +199,15 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         return np.asarray((shares / shares.sum(1, keepdims=True)).astype(self.X_train_.dtype))
 
     def _left_out_shares(self) -> Array:
-        """Return the probability of each training row's class by the other rows, (n,); NaN for a row of weight 0."""
+        """Return the probability of each training row's class by the other rows, or by those of its folds, (n,).
+
+        It is NaN for a row of weight 0, and for a row that no fold tests.
+        """
         joined = self._smoother.joined
+        if (folds := self._smoother.folds) is not None:
+            by_folds = FoldLogLoss(joined, folds, self.prior_, self.order_ == "linear")
+            by_folds.profile = self.kernel_
+            return by_folds.tested(self._smoother.log_bandwidth)
         criterion = LogLoss(joined, self.prior_, None if self._plane is None else _plane(joined)[1])
         criterion.profile = self.kernel_
         shares, rows = criterion.left_out(self._smoother.log_bandwidth), joined.rows()

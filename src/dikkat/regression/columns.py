@@ -185,7 +185,7 @@ def find_kinds(
             result.append(Column("periodic", (periods[j],)))
         elif in_order[j] or (is_typed and cells.ordered and _is_dtype(ordered)):
             result.append(Column("ordered", _ordered_levels(cells, label_of(j, names))))
-        elif not declared[j] and cells.levels is None and (dates := _text_dates(cells.values)) is not None:
+        elif not declared[j] and cells.levels is None and (dates := text_dates(cells.values)) is not None:
             result.append(_date_column(dates))
         elif unordered[j] or (_is_dtype(categorical) and (is_typed or _holds_text(cells, label_of(j, names)))):
             result.append(Column("category", _levels(cells.values, label_of(j, names))))
@@ -210,7 +210,7 @@ def _date_column(dates: NDArray[Any]) -> Column:
     return Column("date", origin=str(first.astype("datetime64[us]")))
 
 
-def _text_dates(values: NDArray[Any]) -> NDArray[np.datetime64] | None:
+def text_dates(values: NDArray[Any]) -> NDArray[np.datetime64] | None:
     """Return a column of texts as dates if each is a full date in ISO 8601, such as 2020-01-31; else None."""
     cells = [None if is_missing(cell) else cell for cell in values.tolist()] if values.dtype.kind in "OU" else []
     texts = [cell for cell in cells if cell is not None]
@@ -384,7 +384,7 @@ def _encode(values: NDArray[Any], column: Column, label: str) -> Array:
     if column.kind == "date":
         if values.dtype.kind != "M" and all(map(is_missing, values.tolist())):
             return np.full(len(values), np.nan)
-        dates = values if values.dtype.kind == "M" else _text_dates(values)
+        dates = values if values.dtype.kind == "M" else text_dates(values)
         if dates is None:
             raise ValueError(f"X: got {label} without dates; expected dates, as in fit")
         days = (dates - np.datetime64(column.origin, "us")).astype("timedelta64[us]")

@@ -49,15 +49,15 @@ def interval(
     rows, errors = intervals.left_out_errors(model)
     if rows.left_out_count.sum() == 1:
         return intervals.widen(model, x, coverage, *np.full((2, len(x)), np.inf) * [[-1], [1]])
-    index = model._smoother.joined.unique_index
-    first = np.zeros(index.max() + 1, np.intp)
-    first[index[index >= 0]] = np.flatnonzero(index >= 0)
+    unique_index = model._smoother.joined.unique_index
+    first = np.zeros(unique_index.max() + 1, np.intp)
+    first[unique_index[unique_index >= 0]] = np.flatnonzero(unique_index >= 0)
     sizes = [len(columns_of(model)[j].levels) for j in columns]
     levels = model.X_train_[first[rows.unique]][:, columns]
-    combinations, index = np.unique(levels, axis=0, return_inverse=True)
-    chosen, scale = _sampled(index.ravel())
+    combinations, combination_index = np.unique(levels, axis=0, return_inverse=True)
+    chosen, scale = _sampled(combination_index.ravel())
     features, errors = _indicators(levels[chosen], sizes), np.abs(errors[chosen])
-    row_weight = rows.weight[chosen] * scale[index.ravel()[chosen]]
+    row_weight = rows.weight[chosen] * scale[combination_index.ravel()[chosen]]
     growth, kappa = intervals.growth_at(model, x, weight), model._smoother.design_effect
     center, reach = np.asarray(model._estimate(x), np.float64).ravel(), np.empty(len(x))
     for query_levels in np.unique(x[:, columns], axis=0):

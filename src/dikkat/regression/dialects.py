@@ -12,10 +12,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow  # type: ignore[import-untyped]
-from pyarrow import array, compute, csv, float64, scalar, string, timestamp, types
+from pyarrow import array, compute, csv, float64, large_string, scalar, string, timestamp, types
 
 from dikkat.errors import InputError
+from dikkat.regression.columns import text_dates
 
 STDIN = Path("-")
 GUESSED = "cp1252"
@@ -117,7 +119,7 @@ def _best(path: Path, text: str, form: Form, options: FormOptions) -> Text:
             f"{path}: the first line looks like numbers ({', '.join(names[:3])}); expected the names of the columns"
         )
     cells = _parsed(text, best, columns.column_names).rename_columns(names)
-    typed, doubts = _with_dates(typed.rename_columns(names))
+    typed, doubts = with_dates(typed.rename_columns(names))
     integers = [index for index, kind in enumerate(typed.schema.types) if types.is_integer(kind)]
     has_zeros = [
         compute.any(compute.match_substring_regex(cells.column(index), r"^ *0\d")).as_py() for index in integers
@@ -246,13 +248,19 @@ def clean_text(column: Any) -> Any:
     return compute.if_else(is_missing, scalar(None, string()), cells)
 
 
-def _with_dates(columns: pyarrow.Table) -> tuple[pyarrow.Table, dict[int, str]]:
-    """Return the columns with day-first or month-first dates converted, and {column: reason} for ambiguous ones."""
+def with_dates(columns: pyarrow.Table) -> tuple[pyarrow.Table, dict[int, str]]:
+    """Return the columns with texts that are dates converted, and {column: reason} for ambiguous ones.
+
+    Dates are in ISO 8601, or day-first or month-first.
+    """
     doubts = {}
     for index, field in enumerate(columns.schema):
-        if field.type != string():
+        if field.type not in (string(), large_string()):
             continue
-        cells = clean_text(columns.column(index))
+        cells = clean_text(columns.column(index).cast(string()))
+        if (iso_dates := text_dates(np.array(cells.to_pylist(), object))) is not None:
+            columns = columns.set_column(index, field.name, array(iso_dates, timestamp("us")))
+            continue
         present = compute.drop_null(cells)
         if not len(present) or not compute.all(compute.match_substring_regex(present, _DATE)).as_py():
             continue

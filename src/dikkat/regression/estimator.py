@@ -18,7 +18,7 @@ from dikkat.regression.base import KernelModel, make_history
 from dikkat.regression.criterion import folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.logarithms import with_useful_logarithms
-from dikkat.regression.metric import Metric
+from dikkat.regression.metric import Metric, sample_rows
 from dikkat.regression.moments.launch import Profile
 from dikkat.regression.shapes import Shapes
 from dikkat.regression.validation import Order
@@ -454,6 +454,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         if self.logarithms is not None and self._is_searched and rows.metric is None and not fitted_attributes:
 
             def error_of(rows: Rows) -> float:
+                rows = rows if rows.folds is None else sample_rows(rows)  # without folds `rough_error` samples
                 joined, degree = rows.joined(), int(self.order == "linear")
                 return rough_error(joined, degree, self.ridge, self.bandwidth, folds_of(rows, joined))
 

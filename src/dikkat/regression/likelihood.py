@@ -190,6 +190,13 @@ class FoldLogLoss(HeldOut):
         weighted = self._weight[:, None] * by_row
         return -weighted.sum(0), weighted.T @ by_row
 
+    def tested(self, t: Array) -> Array:
+        """Return the mean probability of each row's class from the folds that test it, (n,); NaN for other rows."""
+        numerator, denominator, _, _ = self._terms(self(t))
+        row, size = np.concatenate([fold.row for fold in self.folds]), len(self.joined.unique_index)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.bincount(row, numerator / denominator, size) / np.bincount(row, minlength=size))
+
     def _terms(self, trial: Trial) -> tuple[Array, Array, Array, Array]:
         """Return for each tested row: S_c + απ_c of its class c, S + α, S, and S_c/S."""
         alpha = math.exp(trial.t[-1]) if self.ridge is None else self.ridge

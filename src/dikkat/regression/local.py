@@ -504,7 +504,7 @@ class Trend(NamedTuple):
         spread: (p,), the standard deviations; 1 for a constant.
         center: (p,), the means.
         gain: (p, p), (C + λ)⁻¹ over the sum of the weights.
-        error: The mean square of the errors e_g.
+        error: (), the mean square of the errors e_g.
     """
 
     slope: Tensor
@@ -513,7 +513,7 @@ class Trend(NamedTuple):
     spread: Tensor
     center: Tensor
     gain: Tensor
-    error: float
+    error: Tensor
 
     def over(self, bandwidth: Tensor, slope: Tensor | None = None) -> Tensor:
         """Return the slopes per bandwidth (d,) or (n, d): (p, v) or (n, p, v)."""
@@ -536,7 +536,8 @@ def trend(joined: Joined) -> Trend:
     error, slope, row, without, inverse = min(planes, key=itemgetter(0))
     size, center = len(slope), share @ joined.x.astype(np.float64)
     gain = inverse / joined.weight.sum()
-    return Trend(*map(torch.from_numpy, (slope, row, without, unit[:size], center[:size], gain)), error)
+    arrays = slope, row, without, unit[:size], center[:size], gain, np.array(error)
+    return Trend(*map(torch.from_numpy, arrays))
 
 
 def _plane(scaled: Array, centred_y: Array, share: Array) -> tuple[float, Array, Array, Array, Array]:

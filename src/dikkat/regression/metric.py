@@ -26,12 +26,12 @@ from dikkat.regression.smoother import Smoother
 
 Metric = Literal["diagonal", "linear"]
 
-_MAX_ROWS, _MAX_ROUNDS = 2000, 6  # rows for learning directions; updates of the directions
+_MAX_ROWS, _MAX_ROUNDS = 2000, 6  # rows of a sample; updates of the directions
 _IMPROVEMENT = 0.999  # relative criterion that allows another round
 
 
 def sample_rows(rows: Rows) -> Rows:
-    """Return a random sample that is large enough to learn directions, or all rows."""
+    """Return a random sample that is large enough to learn directions or to choose logarithms, or all rows."""
     count = len(rows.x)
     if count <= _MAX_ROWS:
         return rows

@@ -326,8 +326,8 @@ def _minimum(at: Array, curve: _Cubic, level: float) -> tuple[float, float, floa
     draws = (basis * np.sqrt(values.clip(0))) @ random.normal(size=(len(at), _DRAWS))
     draws *= np.sqrt(freedom / random.chisquare(freedom, _DRAWS))
     outside = (1 - level) / 2
-    least = index[(height[:, None] + draws).argmin(0)]
-    first, last = np.quantile(least, [outside, 1 - outside], method="inverted_cdf")
+    minima = index[(height[:, None] + draws).argmin(0)]
+    first, last = np.quantile(minima, [outside, 1 - outside], method="inverted_cdf")
     lower, upper = max(float(middle[first]), float(at[0])), min(float(middle[last + 1]), float(at[-1]))
     k = best if slope[best] >= 0 else best + 1  # the slope crosses 0 between k − 1 and k
     crosses = 0 < k < len(at) and slope[k - 1] < 0 <= slope[k] and index[k] == index[k - 1] + 1

@@ -11,8 +11,11 @@ s^2(x) = \frac{\sum_i \tilde w_i\, (g_i e_i)^2}{\sum_i \tilde w_i\, g_i}, \qquad
 with $\tilde w$ the kernel's weights at twice the bandwidth around the mean of the rows that x attends to, which is
 among the data even if x is not. Each sum includes the variance of rows with equal coordinates around their mean.
 
-A single value deviates by $(\tau^2 + s^2 b)^{1/2}$. The confidence interval is centred on a local line with
-half the bandwidth (in d dimensions half the volume), whose bias is small compared with its error:
+A single value deviates by $(\tau^2 + s^2 b)^{1/2}$. If the fit interpolates near x, no residual measures s. A line that
+is shrunk to the plane then has $\tau^2$ instead of $s^2$, which is at least as large.
+
+The confidence interval is centred on a local line with half the bandwidth (in d dimensions half the volume), whose bias
+is small compared with its error:
 
 $$ \tilde y \pm t_\nu \big(s^2 (\lVert l \rVert^2 + b) + (\lambda^\top \Lambda (\beta - \bar\beta))^2\big)^{1/2},
 \qquad b = \sum_c \lambda_c^2\, \Lambda_c / S_0 , \qquad \lambda = (S + \Lambda)^{-1} o , $$
@@ -411,6 +414,8 @@ class Smoother:
 
     def _deviation(self, points: Tensor, open_variance: Tensor) -> tuple[Tensor, Tensor]:
         error, noise, _ = self._errors(points)
+        if self.shrinks and len(self.joined.x) > 1:  # a fit that interpolates has no residuals; its error is larger
+            noise = torch.where(noise.isinf(), error, noise)
         extra = torch.where(open_variance > 0, noise * open_variance, 0.0)
         return (error + extra).sqrt(), torch.where((error > 0) & (extra > 0), 1 + extra / error, 1.0).sqrt()
 

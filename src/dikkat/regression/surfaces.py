@@ -63,7 +63,7 @@ def _error(rows: Rows) -> float:
     joined = rows.joined()
     folds = folds_of(rows, joined)
     if folds is None:
-        return trend(joined).error
+        return float(trend(joined).error)
     total = weight = 0.0
     for fold in folds:
         plane, learned = trend(fold.learned), fold.learned

@@ -164,8 +164,9 @@ class Table:
         write_whole(path, self._to_bytes(added, path))
 
     def _to_bytes(self, added: Mapping[str, Array], path: str | os.PathLike[str], rows: int | None = None) -> bytes:
-        """Return the first rows with added columns as a file: typed for Parquet, else the original cells."""
-        columns = (self.typed if _suffix(Path(path)) == _PARQUET else self.columns).slice(0, rows)
+        """Return the first rows with added columns as a file: typed for Parquet of a text, else the original cells."""
+        is_typed = _suffix(Path(path)) == _PARQUET != self.suffix
+        columns = (self.typed if is_typed else self.columns).slice(0, rows)
         for name, values in added.items():
             columns = columns.append_column(name, pyarrow.array(values, from_pandas=True))
         return _encode(path, columns, self.form)
@@ -238,7 +239,7 @@ def _read(path: Path, suffix: str, options: FormOptions) -> Text:
             else:
                 columns = parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
             columns = columns.rename_columns([" ".join(name.split()) for name in columns.column_names])
-            return Text(Form(), columns, dialects.with_nulls(columns, options.na), {})
+            return Text(Form(), columns, *dialects.with_dates(dialects.with_nulls(columns, options.na)))
         except (pyarrow.ArrowInvalid, OSError) as error:  # a damaged file raises OSError without its name
             raise InputError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from error
     return dialects.read(path, suffix, options)

@@ -335,16 +335,16 @@ def warn_of_extrapolation(model: Any, x: Array) -> None:
     low, high = rows.min(0), rows.max(0)
     for j, column in enumerate(columns_of(model)):
         if column.kind in ("number", "date"):
-            numbers, least, greatest = map(column.scaled, (x[:, j], low[j], high[j]))
-            margin = _MARGIN * (greatest - least)
-            beyond[:, j] = (numbers < least - margin) | (numbers > greatest + margin)
+            numbers, start, end = map(column.scaled, (x[:, j], low[j], high[j]))
+            margin = _MARGIN * (end - start)
+            beyond[:, j] = (numbers < start - margin) | (numbers > end + margin)
             beyond[:, j] |= bool(column.log) & (x[:, j] < 0)
     if beyond.any():
-        columns = zip(names_of(model), columns_of(model), low, high, strict=True)
+        names, columns = names_of(model), columns_of(model)
         column_ranges = [
-            f"{name} ({column.cell_text(low_end)} to {column.cell_text(high_end)})"
-            for (name, column, low_end, high_end), is_beyond in zip(columns, beyond.any(0), strict=True) if is_beyond
-        ]  # fmt: skip
+            f"{names[j]} ({columns[j].cell_text(low[j])} to {columns[j].cell_text(high[j])})"
+            for j in np.flatnonzero(beyond.any(0)).tolist()
+        ]
         warnings.warn(
             f"X: got {beyond.any(1).sum()} of {len(x)} rows beyond the rows in fit, in {', '.join(column_ranges[:3])}"
             f"{', …' * (len(column_ranges) > 3)}. There are no data there: intervals are wider, and may still miss y",

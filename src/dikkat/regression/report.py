@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PANELS = 9
 """The largest number of features with a curve; more would be too small to read."""
 
-_MOST_GROUPS, _FEW_ROWS = 10, 3  # curves in a panel; rows of a group, from which its curve is not that of others
+_MOST_GROUPS, _FEW_ROWS = 10, 3  # curves in a panel; least rows of a group without a warning
 _MOST_VALUES = 4  # other features whose values are in a note
 _WORST_ROWS = 3  # badly predicted rows on a page
 _SIMILAR_ROWS = 5  # similar rows shown for each of them
@@ -71,11 +71,11 @@ def notes_of(model: KernelRegressor, unshown: Sequence[str] = (), by: int | None
     """Return the notes below panels: the values of the other features, and the features without a panel."""
     notes = [pictures.note_unshown(unshown)] * bool(unshown)
     features = zip(names_of(model), columns_of(model), middles(model), strict=True)
-    others = [(name, column.cell_text(value), column) for j, (name, column, value) in enumerate(features) if j != by]
-    if 1 < len(others) <= _MOST_VALUES:
-        notes.insert(0, f"other features at: {', '.join(f'{name} {cell}' for name, cell, _ in others)}")
-    elif len(others) > 1:
-        kinds = dict.fromkeys(["medians", "most frequent categories"][column.is_category] for *_, column in others)
+    fixed = [(name, column.cell_text(value), column) for j, (name, column, value) in enumerate(features) if j != by]
+    if 1 < len(fixed) <= _MOST_VALUES:
+        notes.insert(0, f"other features at: {', '.join(f'{name} {cell}' for name, cell, _ in fixed)}")
+    elif len(fixed) > 1:
+        kinds = dict.fromkeys(["medians", "most frequent categories"][column.is_category] for *_, column in fixed)
         notes.insert(0, f"other features at their {' and '.join(sorted(kinds))}")
     return notes
 

@@ -62,7 +62,9 @@ def mapie(model: KernelRegressor, training: Data, queries: Array) -> Ends:
     return ends[:, 0, 0], ends[:, 1, 0]
 
 
-def covered(pairs: Pairs, facts: Record, with_mapie: bool = True) -> list[Record]:
+def covered(
+    pairs: Pairs, facts: Record, with_mapie: bool = False, make: Callable[[], KernelRegressor] = KernelRegressor
+) -> list[Record]:
     """Return the coverage over all pairs, the mean width of finite intervals, and the share of infinite intervals.
 
     MAPIE is measured only on the first pair, with the width of dikkat's intervals there.
@@ -70,7 +72,7 @@ def covered(pairs: Pairs, facts: Record, with_mapie: bool = True) -> list[Record
     hits: dict[str, list[Array]] = {}
     widths: dict[str, list[Array]] = {}
     for training, test in pairs:
-        model = KernelRegressor().fit(*training)
+        model = make().fit(*training)
         for method in (*get_args(Method), *([MAPIE] if with_mapie and training is pairs[0][0] else [])):
             try:
                 lower, upper = (
@@ -104,7 +106,7 @@ def cases() -> Iterator[Problem]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     stages = {
-        "coverage": Stage("regression-coverage", cases, covered),
-        "fresh": Stage("regression-fresh-coverage", fresh33, partial(covered, with_mapie=False)),
+        "coverage": Stage("regression-coverage", cases, partial(covered, with_mapie=True)),
+        "fresh": Stage("regression-fresh-coverage", fresh33, covered),
     }
     run(stages, __doc__)

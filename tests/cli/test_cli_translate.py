@@ -38,9 +38,17 @@ def test_alternatives_are_numbered_lines_best_first(run, model):
 
 def test_translations_as_lines_of_json(run, model):
     wanted = Translator.load(model).translate(["Où I lost.", ""], search=Search(beam=1))
-    status, out, _ = run("translate", model, "Où I lost.", "", "--json", "--beam", 1)
+    without, _ = made(run("translate", model, "Où I lost.", "", "--json", "--beam", 1))
+    status, out, _ = run("translate", model, "Où I lost.", "", "--json", "--weights", "--beam", 1)
     found = [json.loads(line) for line in out.splitlines()]
     assert status == 0
+    assert [json.loads(line) | {"weights": None} for line in without.splitlines()] == [
+        each | {"weights": None} for each in found
+    ]
+    assert "weights" not in without
+    assert run("translate", model, "I lost.", "--weights")[2].endswith(
+        "--weights: got it without --json; expected both, as only JSON has the attention weights\n"
+    )
     assert "Où" in out
     for number, (one, other) in enumerate(zip(found, wanted, strict=True), 1):
         weights = torch.tensor(one.pop("weights")).reshape(other.weights.shape)
@@ -67,8 +75,8 @@ def test_translations_as_lines_of_json(run, model):
 
 def test_a_translation_is_one_line_whatever_the_model_writes():
     found = Translation("a", "b\nc\td\u00a0!", ["a"], ["b"], torch.ones(1, 1), -1.0)
-    assert lines.line(7, found, as_json=False, numbered=False) == "b c d\u00a0!"
-    assert lines.line(7, found, as_json=False, numbered=True) == "7\t-1.000\tb c d\u00a0!"
+    assert lines.line(7, found, numbered=False) == "b c d\u00a0!"
+    assert lines.line(7, found, numbered=True) == "7\t-1.000\tb c d\u00a0!"
 
 
 HEADINGS = "line\tconfidence\tflags\tsource\ttarget\n"

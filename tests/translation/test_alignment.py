@@ -9,6 +9,7 @@ from dikkat.translation import CorpusError, InputError, Settings, Tokenizer, Tra
 from dikkat.translation.decoding.alignment import (
     GoldLinks,
     alignment_error_rate,
+    forced_weights,
     grow_diag_final_and,
     merge_pieces,
     posteriors,
@@ -92,6 +93,14 @@ def test_a_place_counts_by_its_attention_and_by_what_would_be_written_from_it_al
                 wanted = 0.99 * torch.stack(wanted) / sum(wanted) + 0.01 * weights[0]
                 torch.testing.assert_close(found[step], wanted, rtol=1e-9, atol=1e-12)
                 state = after
+
+
+def test_a_larger_share_of_attention_is_a_mean_with_the_attention_weights():
+    model, pairs = translator().model.double().eval(), [([4, 5, 6, 7, 8], [9, 4, 6]), ([5, 4], [7])]
+    attention = forced_weights(model, pairs)
+    means = [(one.double() + other) / 2 for one, other in zip(posteriors(model, pairs), attention, strict=True)]
+    for weights, mean in zip(posteriors(model, pairs, attention_share=0.505), means, strict=True):
+        torch.testing.assert_close(weights, mean, rtol=0, atol=1e-7)  # `forced_weights` are float32
 
 
 def test_units_of_a_sentence():

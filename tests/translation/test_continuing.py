@@ -8,6 +8,7 @@ import torch
 from dikkat.errors import InputError
 from dikkat.translation import CorpusError, Settings, SettingsError, Tokenizer, Translator
 from dikkat.translation.memory.pair_memory import PairMemory
+from dikkat.translation.memory.states import score_projection
 from dikkat.translation.network.model import collate
 from dikkat.translation.text.special_tokens import UNKNOWN
 from dikkat.translation.training import continuing
@@ -57,7 +58,8 @@ def test_stored_corrections_are_learnt_and_unlearnt_ones_stay_in_the_memory(old)
     assert texts(result.translator, CORRECTIONS) == ["Allez !", "Elle a gagné."]
     lines, slow = [], {"epochs": 1, "learning_rate": 1e-6}
     result = continue_training(old, CORRECTIONS, PAIRS, PAIRS, values=slow, tell=lines.append)
-    assert (result.after.right, lines[-1]) == (0, "2 corrections are not in the weights, but in the memory")
+    assert (result.after.right, lines[-1]) == (2, "2 corrections are not in the weights, but in the memory")
+    assert "0 of 2 corrections right" in lines[-2]
     assert result.translator.memory.pairs == CORRECTIONS
     assert texts(result.translator, CORRECTIONS) == ["Allez !", "Elle a gagné."]
 
@@ -143,25 +145,46 @@ def test_sentences_of_a_line_are_also_taught_one_by_one():
     assert list(continuing._split(pairs)) == [("Go.", "Allez !"), ("She won.", "Elle a gagné.")]
 
 
+def fake_scores(monkeypatch, scores, right):
+    """Replace the BLEU of each measurement, and the number of right corrections; return the measured weights."""
+    remaining, weights, measure = iter(scores), [], continuing._measure
+
+    def measure_with_scores(translator, *pairs):
+        weights.append({name: tensor.clone() for name, tensor in translator.model.state_dict().items()})
+        return measure(translator, *pairs)._replace(scores=continuing.Measurement(next(remaining), right))
+
+    monkeypatch.setattr(continuing, "_measure", measure_with_scores)
+    return weights
+
+
 @pytest.mark.parametrize(("scores", "share"), [([40.0, 49.8], 0.5), ([40.0, 49.0, 49.9], 0.25)])
 def test_a_mean_with_the_old_weights_is_kept_if_the_last_ones_forget(old, monkeypatch, scores, share):
-    measured, weights, lines = iter([50.0, *scores]), [], []
-
-    def measure(translator, *_):
-        weights.append({name: tensor.clone() for name, tensor in translator.model.state_dict().items()})
-        return continuing.Measurement(next(measured), 1)
-
-    monkeypatch.setattr(continuing, "_measure", measure)
+    weights, lines = fake_scores(monkeypatch, [50.0, *scores], right=2), []
     result = continue_training(old, PAIRS[1:3], PAIRS, PAIRS, values=QUICK | {"epochs": 1}, tell=lines.append)
     new = result.translator.model.state_dict()
     assert new.keys() == weights[0].keys() == weights[1].keys()
     for name, tensor in new.items():
         mean = (1 - share) * weights[0][name].double() + share * weights[1][name].double()
         torch.testing.assert_close(tensor.double(), mean, rtol=0, atol=1e-6)
-    assert result.after == (scores[-1], 1)
+    assert result.after == (scores[-1], 2)
     assert (
-        f"{share:.0%} of new weights: 1 of 2 corrections right, BLEU {scores[-1]:.2f} of old validation pairs" in lines
+        f"{share:.0%} of new weights: 2 of 2 corrections right, BLEU {scores[-1]:.2f} of old validation pairs" in lines
     )
+
+
+@pytest.mark.parametrize(("scores", "bandwidth"), [([49.8], 0.1), ([49.6, 49.9], 0.05), ([49.6, 49.6], 0.05)])
+def test_a_memory_with_which_the_model_forgets_gets_half_the_bandwidth(old, monkeypatch, scores, bandwidth):
+    lines, slow = [], {"epochs": 1, "learning_rate": 1e-6}
+    fake_scores(monkeypatch, [50.0, 50.0, *scores], right=0)
+    result = continue_training(old, CORRECTIONS, PAIRS, PAIRS, values=slow, tell=lines.append)
+    snapshot = result.translator.memory.snapshot
+    projection = score_projection(result.translator.model.output_table, 48) / bandwidth
+    torch.testing.assert_close(snapshot.projection, projection)
+    assert (result.after.bleu, result.translator.origin.validation_bleu) == (scores[-1], scores[-1])
+    assert result.translator.memory.pairs == CORRECTIONS
+    assert texts(result.translator, CORRECTIONS) == ["Allez !", "Elle a gagné."]
+    expected = "BLEU 49.60 of old validation pairs with stored corrections, which is too low"
+    assert lines.count(expected) == scores.count(49.6)
 
 
 def test_weights_that_forget_are_not_kept(old):
@@ -174,7 +197,7 @@ def test_weights_that_forget_are_not_kept(old):
 def test_weights_are_measured_when_the_time_is_over(old):
     limit = {"max_minutes": 1e-6, "learning_rate": 1e-6}
     result = continue_training(old, CORRECTIONS, PAIRS, PAIRS, values=limit)
-    assert (result.after.right, result.after.bleu) == (0, result.before.bleu)
+    assert (result.after.right, result.after.bleu) == (2, result.before.bleu)
     assert result.translator.memory.pairs == CORRECTIONS
     assert result.epochs == 0
     limited = replace(old.settings, max_minutes=1e-6)

@@ -111,4 +111,32 @@ def test_python_reads_the_saved_corrections(tmp_path):
     for number, table in enumerate((rows, rows[4:6], rows[6:])):
         path = tmp_path / f"{number}.tsv"
         path.write_text(run_node("table.mjs", table), encoding="utf-8")
-        assert list(TsvCorpus(path)) == [tuple(" ".join(text.split()) for text in row) for row in table]
+        with pytest.warns(UserWarning, match="skipped the column names"):
+            read = list(TsvCorpus(path))
+        assert read == [tuple(" ".join(text.split()) for text in row) for row in table]
+
+
+@needs_node
+@pytest.mark.filterwarnings("always:.*skipped the column names")
+def test_a_command_stores_the_saved_corrections(translator, tmp_path, capsys, monkeypatch):
+    rows = [("text", "translation"), ("Say 'Go'.", 'Va "zut" !'), ("Go.", "Va !")]
+    translator.save(tmp_path / "model")
+    (tmp_path / "saved.tsv").write_text(run_node("table.mjs", rows), encoding="utf-8")
+    run = command_line(monkeypatch, capsys, "correct", str(tmp_path / "model"))
+    assert "skipped the column names" in made(run(tmp_path / "saved.tsv"))[1]
+    listed, _ = made(run("--list"))
+    (tmp_path / "listed.tsv").write_text(listed, encoding="utf-8")
+    with pytest.warns(UserWarning, match="skipped the column names"):
+        assert list(TsvCorpus(tmp_path / "listed.tsv")) == rows
+
+
+@needs_node
+def test_unfinished_translations_have_the_words_of_the_finished_one(translator, tmp_path):
+    translator.export_html(tmp_path / "page.html")
+    pairs = [("Foobar lost.", "Zut Foobar a perdu."), ("She sees Foobar.", "Elle voit Foobar Ouf !")]
+    asked = [{"text": "Zorglub lost. She sees Zorglub.", "corrections": pairs, "options": {"forming": True}}]
+    (found,) = in_node(tmp_path / "page.html", asked)
+    target = "Zut Zorglub a perdu. Elle voit Zorglub Ouf !"
+    assert found["best"][0]["target"] == target
+    words = target.split()
+    assert {" ".join(words[:count]) for count in range(1, len(words))} <= {text.strip() for text in found["forming"]}

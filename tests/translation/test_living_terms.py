@@ -1,10 +1,14 @@
 """Terms, confidence and flags on the page against Python's."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 import kit
 from dikkat.translation import Search
-from dikkat.translation.decoding.term_use import _elided
+from dikkat.translation.decoding.term_use import _elided, _Line, _use_next
+from dikkat.translation.terms import Terms
 from dikkat.translation.text.special_tokens import END
 from translation.taught import PAIRS
 from translation.test_corrections import NEW, corrected_copy
@@ -51,6 +55,23 @@ def test_terms_are_used_as_in_python(translator, tmp_path, search):
     )
     assert any("parti" in group[0].target for group in expected)
     assert_doubts_agree(tmp_path / "page.html", asked, expected)
+
+
+@needs_node
+def test_a_text_has_as_many_terms_and_words_as_in_python(translator, tmp_path):
+    translator.export_html(tmp_path / "page.html")
+    text, terms = "man " * 61 + "calm", {"man": "ami", "calm": "parti"}
+    (expected,) = translator.translate_n_best([text], search=Search(precision="int8"), terms=terms, split=False)
+    assert len(expected[0].unused_terms) == 62 - 50
+    asked = [{"text": text, "options": {"terms": list(terms.items())}}]
+    assert_doubts_agree(tmp_path / "page.html", asked, [expected])
+    for count in (1, 98, 99, 100):  # words, after each of which a term can be inserted
+        translation = replace(translator.translate("Go."), target=" ".join(["calme"] * count))
+        line = _Line(translation, translation.target, list(Terms.of({"Go": "Marie"}).find("Go.")))
+        expected = list(next(_use_next(line, torch.zeros(count, 2), translator.target_tokenizer), []))
+        (found,) = in_node(tmp_path / "page.html", [{"text": "Go.", "line": [[["Go", "Marie"]], "Go.", line.target]}])
+        assert (found["candidates"], found["left"]) == (expected, line.unused)
+        assert len(expected) == (count + 1 if count < 100 else 0)
 
 
 @needs_node

@@ -361,3 +361,28 @@ def test_an_ensemble_follows_corrections_of_its_models_that_differ_only_in_numbe
         ensemble = Translator.ensemble(models)
         assert [memory.pairs for memory in ensemble.memories] == [source, source]
         assert [t.target for t in ensemble.translate([source for source, _ in pairs])] == [t for _, t in pairs]
+
+
+def test_an_ensemble_follows_the_first_of_different_corrections_that_differ_in_numbers(taught):
+    first, second = copy.deepcopy(taught), copy.deepcopy(taught)
+    first.correct("Ana left at 14:05.", "Zé saiu às 14h05.")
+    second.correct("Ana left at 8:10.", "Rita ligou às 8h10.")  # with a slot
+    second.correct("Ana left at 7:59.", "João saiu, 7h59.")  # as text
+    second.correct("Zé called at 9:10.", "Ana ligou às 9h10.")  # of the second model only
+    second.correct("Rita left at 9:10.", "Rita saiu.")
+    first.correct("Rita left at 9:10.", "Rita saiu.")
+    sentences = ["Ana left at 14:05.", "Ana left at 8:10.", "Ana left at 7:59.", "Ana left at 9:41."]
+    with pytest.warns(UserWarning, match="2 corrections of later models are not used, .*: 'Rita ligou às 8h10.' of"):
+        both = Translator.ensemble([first, second])
+    assert [each.target for each in both.translate(sentences)] == [
+        "Zé saiu às 14h05.", "Zé saiu às 8h10.", "Zé saiu às 7h59.", "Zé saiu às 9h41."
+    ]  # fmt: skip
+    assert both.translate("Zé called at 23:45.").target == "Ana ligou às 23h45."
+    assert both.memories[0].pairs == [
+        ("Zé called at 9:10.", "Ana ligou às 9h10."), *first.memory.pairs,
+    ]  # fmt: skip
+    with pytest.warns(UserWarning, match="1 corrections of later models are not used, .*: 'Zé saiu às 14h05.' of"):
+        both = Translator.ensemble([second, first])
+    assert [each.target for each in both.translate(sentences)] == [
+        "Rita ligou às 14h05.", "Rita ligou às 8h10.", "João saiu, 7h59.", "Rita ligou às 9h41."
+    ]  # fmt: skip

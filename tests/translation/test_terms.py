@@ -8,7 +8,7 @@ import torch
 
 from dikkat.translation import CorpusError, InputError, Search, Settings, Tokenizer, Translation, TranslationModel
 from dikkat.translation.decoding import term_use
-from dikkat.translation.decoding.alignment import forced_weights, posteriors
+from dikkat.translation.decoding.alignment import forced_weights
 from dikkat.translation.decoding.pairs import PairScorer
 from dikkat.translation.decoding.term_use import find_term, use_terms
 from dikkat.translation.terms import LONGEST, Terms
@@ -246,11 +246,10 @@ class Judge(PairScorer):
             for _, target in pairs
         ]
 
-    def weights_of_units(self, pairs, batch_size=64, *, whole_spans=False, of_tokens=posteriors):
-        if of_tokens is posteriors:
-            self._last = [self._links.pop(0) for _ in pairs]
-            return [torch.tensor(links) for links in self._last]
-        return [torch.tensor(self._attention or links) for links in self._last]
+    def weights_of_units(self, pairs, batch_size=64, *, whole_spans=False, attention_share=0.01):
+        assert attention_share == pytest.approx(0.505)  # half of the posteriors' remaining 0.99
+        matrices = [torch.tensor(self._links.pop(0)) for _ in pairs]
+        return [links if self._attention is None else (links + torch.tensor(self._attention)) / 2 for links in matrices]
 
 
 def use(translator, text, source, target, reference, links, terms, attention=None):
@@ -306,7 +305,7 @@ def test_passes_end_with_the_largest_number_of_terms(translator, monkeypatch):
     monkeypatch.setattr(term_use, "_MOST_TERMS", 2)
     found = translator.translate("man man man man man", terms={"man": "ami"}, split=False)
     assert found.unused_terms == ("man",) * 3
-    assert len(passes) == 2 * 2  # posteriors and attention for each used term
+    assert len(passes) == 2  # one for each used term
 
 
 def test_of_two_occurrences_the_missing_one_is_used(translator):

@@ -101,6 +101,7 @@ const scenarios = {
     await page.keyboard.press("Enter");
     await says(translationOf(page), "Elle est chez l'homme.");
     assert.ok(await page.locator(".correction").isHidden());
+    assert.ok(await page.evaluate(() => document.activeElement.id === "text" && document.activeElement.selectionStart === 0), "the next sentence replaces this one");
     await says(page.getByRole("status").filter({ hasText: "Corrected" }), "Corrected. Similar sentences follow the correction.");
     assert.deepEqual(await serious(page, "main"), []);
     await word(page, 2).hover();
@@ -115,7 +116,7 @@ const scenarios = {
     await list.locator("summary").click();
     const [name, bytes] = await save(page, button(page, "Save as TSV"));
     assert.equal(name, "corrections.tsv");
-    assert.equal(String(bytes), "She is calm.\tElle est chez l'homme.\nGo.\t\"Va \"\"zut\"\" Marie !\"\n");
+    assert.equal(String(bytes), "source\ttarget\nShe is calm.\tElle est chez l'homme.\nGo.\t\"Va \"\"zut\"\" Marie !\"\n");
     const other = await page.context().newPage();
     await other.goto(`${address}#text=She is calm.&lang=en`);
     await says(translationOf(other), "Elle est chez l'homme.");
@@ -142,11 +143,12 @@ const scenarios = {
     await page.locator("#right").fill("Elle est calme.");
     await button(page, "Save").click();
     await says(translationOf(page), "Elle est calme.");
-    const pair = '["Go.","Elle est calme."]';
+    const pair = '["Go.","Elle est calme.",null]';
     const valid = `{"corrections":[${pair}],"terms":[]}`;
     const wrong = [
-      "", "null", "{", "[]", `[[${pair}],[]]`, `{"corrections":[${pair}]}`, `{"corrections":${pair},"terms":[]}`, '{"corrections":[["Go.","Elle est calme.",""]],"terms":[]}',
-      '{"corrections":[["Go.",7]],"terms":[]}', `{"corrections":[${pair}],"terms":[["lost"]]}`, '{"corrections":[["12","x"]],"terms":[]}',
+      "", "null", "{", "[]", `[[${pair}],[]]`, `{"corrections":[${pair}]}`, `{"corrections":${pair},"terms":[]}`, '{"corrections":[["Go.","Elle est calme."]],"terms":[]}',
+      '{"corrections":[["Go.",7,null]],"terms":[]}', '{"corrections":[["Go.","Elle est calme.",7]],"terms":[]}', `{"corrections":[${pair}],"terms":[["lost"]]}`,
+      `{"corrections":[${pair}],"terms":[["lost",null]]}`, '{"corrections":[["12","x",null]],"terms":[]}',
     ];
     for (const value of [valid, ...wrong, valid]) {
       await page.evaluate((text) => localStorage.setItem(Object.keys(localStorage)[0], text), value);
@@ -167,15 +169,117 @@ const scenarios = {
     assert.deepEqual(await listed(page, "Your corrections"), ["Go 4."]);
     await page.reload();
     await page.locator("summary", { hasText: "Your corrections (1)" }).waitFor();
-    await correct(page, "Go 4.", "Elle est calme.");
+    await correct(page, "Go 5.", "Il est calme.");
     await says(page.locator(".half > p[role=status]"), "Corrected. Similar sentences follow the correction. It replaces this correction: “Go 4.” → “Il est calme.”");
+    await correct(page, "Go 4.", "Il est calme.");
+    await correct(page, "Go  4.", "Il est calme.");
+    await says(page.locator(".half > p[role=status]"), "Corrected. Similar sentences follow the correction."); // nothing is lost
+    await correct(page, "Go 4.", "Elle est calme.");
+    await says(page.locator(".half > p[role=status]"), "Corrected. Similar sentences follow the correction. It replaces this correction: “Go  4.” → “Il est calme.”");
     await page.evaluate(() => {
       const [name] = Object.keys(localStorage);
-      localStorage.setItem(name, JSON.stringify({ corrections: [["Go 4.", "Elle est calme."], ["Go 5.", "Il est calme."]], terms: [] }));
+      localStorage.setItem(name, JSON.stringify({ corrections: [["Go 4.", "Elle est calme.", null], ["Go 5.", "Il est calme.", null]], terms: [] }));
     });
     await page.reload();
     await page.locator("summary", { hasText: "Your corrections (1)" }).waitFor();
     assert.deepEqual(await listed(page, "Your corrections"), ["Go 5."]); // listed is what is followed
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "a newer correction of the page's file is used, and a message shows the reader's older one"() {
+    const { page, close } = await opened("");
+    const message = page.locator(".outdated");
+    await correct(page, "Go.", "Il est calme.");
+    await page.goto(`${pathToFileURL(renewed).href}#text=Go.`);
+    await says(message, "A newer correction in this page replaces yours, “Il est calme.”: “Go.” → “Elle est calme.”×");
+    await says(translationOf(page), "Elle est calme.");
+    assert.ok(await corrections(page).isHidden());
+    assert.deepEqual(await serious(page, "main"), []);
+    await message.getByRole("button", { name: "Remove: Go." }).click();
+    await message.waitFor({ state: "hidden" });
+    await page.reload();
+    await says(translationOf(page), "Elle est calme.");
+    assert.ok(await message.isHidden());
+    await correct(page, "Go.", "Il est calme."); // newer than the file's
+    await page.reload();
+    await says(translationOf(page), "Il est calme.");
+    await page.locator("summary", { hasText: "Your corrections (1)" }).waitFor();
+    assert.ok(await message.isHidden());
+    await page.goto(`${address}#text=Go.`); // an older file without this sentence
+    await says(translationOf(page), "Il est calme.");
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "ten sentences are corrected with the keyboard, one after another"() {
+    const { page, close } = await opened("#text=Go.");
+    await page.locator("#text").focus();
+    await page.keyboard.press("Control+A");
+    const sources = [...Array(10).keys()].map((count) => `She sees the calm man ${"home ".repeat(count)}.`);
+    for (const [number, source] of sources.entries()) {
+      await page.keyboard.insertText(source);
+      await page.keyboard.press("Control+Enter"); // before the translation is shown
+      await page.waitForFunction(() => document.activeElement.id === "right");
+      await page.keyboard.press("Control+A");
+      await page.keyboard.insertText(`Va ${number} !`);
+      await page.keyboard.press("Enter");
+      await says(translationOf(page), `Va ${number} !`);
+      await page.waitForFunction(() => document.activeElement.id === "text");
+    }
+    await page.locator("summary", { hasText: "Your corrections (10)" }).waitFor();
+    assert.deepEqual(await listed(page, "Your corrections"), sources);
+    await type(page, "");
+    await page.keyboard.press("Control+Enter");
+    await says(translationOf(page), "Nothing to translate yet.");
+    assert.ok(await page.locator(".correction").isHidden());
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "terms are pasted from a spreadsheet, and valid ones are added"() {
+    const { page, close } = await opened("#text=The man is calm.");
+    await page.locator("summary", { hasText: "Terms" }).click();
+    await addTerm(page, "calm", "perdu");
+    await page.getByRole("textbox", { name: "Word or phrase" }).evaluate((input) => {
+      const clipboardData = new DataTransfer();
+      clipboardData.setData("text/plain", "man\tmonsieur\tx\r\ncalm\tparti\r\n?\t!\r\n");
+      input.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+    });
+    await says(page.locator("details.notes p[role=status]"), "Terms added: 2. A term needs a letter or a digit, and at most 1,000 characters. The new translation of “calm” replaces “perdu”.");
+    assert.deepEqual(await listed(page, "Terms"), ["man", "calm"]);
+    await page.waitForFunction(() => /monsieur.*parti/.test(document.querySelector(".result").textContent));
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "a correction that is saved twice in a moment is one, and its message stays"() {
+    const { page, close } = await opened("");
+    await correct(page, "Go.", "Elle est calme.");
+    await page.locator(".correct").click();
+    await page.locator("#right").fill("Il est calme.");
+    await page.locator(".correction").evaluate((form) => [1, 2, 3].forEach(() => form.requestSubmit()));
+    await says(translationOf(page), "Il est calme.");
+    await page.waitForTimeout(100);
+    await says(page.locator(".half > p[role=status]"), "Corrected. Similar sentences follow the correction. It replaces this correction: “Go.” → “Elle est calme.”");
+    assert.deepEqual(await listed(page, "Your corrections"), ["Go."]);
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "a word outside the vocabulary is shown as it is written, also among a step's words"() {
+    const { page, close } = await opened("");
+    await correct(page, "Foobar lost.", "Zut Foobar a perdu.");
+    await type(page, "Zorglub lost.");
+    await says(translationOf(page), "Zut Zorglub a perdu.");
+    const pressed = page.locator('.choice[aria-pressed="true"] .term');
+    const words = [];
+    for (let step = 0; step < 3; step++) {
+      await word(page, step).click();
+      await page.waitForFunction((number) => document.querySelector("#step-title").textContent.startsWith(`Step ${number} of`), step + 1);
+      words.push(await pressed.textContent());
+    }
+    assert.deepEqual(words, ["Zut", "Zorglub", "a"]);
     await page.evaluate(() => localStorage.clear());
     await close();
   },
@@ -213,7 +317,7 @@ const scenarios = {
     await page.evaluate(() => {
       const [name] = Object.keys(localStorage);
       const long = "She lost the man. ".repeat(400);
-      localStorage.setItem(name, JSON.stringify({ corrections: [["Go.", "Elle est calme."], [long, long], ["She is calm.", "Va !"]], terms: [] }));
+      localStorage.setItem(name, JSON.stringify({ corrections: [["Go.", "Elle est calme.", null], [long, long, null], ["She is calm.", "Va !", null]], terms: [] }));
     });
     await page.reload();
     await page.locator("summary", { hasText: "Your corrections (3)" }).click();
@@ -247,6 +351,7 @@ const scenarios = {
     await page.locator("summary", { hasText: "Terms (1)" }).waitFor();
     await page.locator("summary", { hasText: "Your corrections (1)" }).waitFor();
     assert.deepEqual(await listed(page, "Your corrections"), ["She is calm."]); // the file has the other one
+    assert.ok(await page.locator(".outdated").isHidden());
     await correct(page, "Go.", "Il est calme.");
     await says(translationOf(page), "Il est calme.");
     assert.deepEqual(await listed(page, "Your corrections"), ["She is calm.", "Go."]);

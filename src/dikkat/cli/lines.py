@@ -91,17 +91,22 @@ def _position(source: str | Path | None, number: int) -> str:
     return f"sentence {number}" if source is None else f"{source}, line {number}"
 
 
-def line(number: int, translation: "Translation", *, as_json: bool, numbered: bool, markup: bool = False) -> str:
-    """Return a translation as a line of JSON or text."""
-    if as_json:
-        weights = [[round(weight, 4) for weight in row] for row in translation.weights.tolist()]
-        alignment = translation.weights.argmax(1).tolist() if translation.target_tokens else []
-        values = {"sentence": number, **vars(translation), "weights": weights, "alignment": alignment}
-        values["sources"] = [
-            [{**source._asdict(), "weight": round(source.weight, 4)} for source in token_sources]
-            for token_sources in translation.sources
-        ]
-        return json_text({**values, "flags": translation.flags})
+def json_line(number: int, translation: "Translation", *, weights: bool = False) -> str:
+    """Return a translation as a line of JSON, with its (T, S) attention weights if `weights`."""
+    values: dict[str, Any] = {"sentence": number, **vars(translation), "flags": translation.flags}
+    values["alignment"] = translation.weights.argmax(1).tolist() if translation.target_tokens else []
+    values["sources"] = [
+        [{**source._asdict(), "weight": round(source.weight, 4)} for source in token_sources]
+        for token_sources in translation.sources
+    ]
+    rows = values.pop("weights").tolist()
+    if weights:
+        values["weights"] = [[round(weight, 4) for weight in row] for row in rows]
+    return json_text(values)
+
+
+def line(number: int, translation: "Translation", *, numbered: bool, markup: bool = False) -> str:
+    """Return a translation as a line of text."""
     target = one_line(translation.target, markup=markup)
     return f"{number}\t{translation.score:.3f}\t{target}" if numbered else target
 

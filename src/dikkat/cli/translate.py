@@ -64,10 +64,18 @@ def translate(
         bool,
         typer.Option(
             "--json",
-            help="Print each translation as a line of JSON: source, target, the tokens of both, score, the attention "
-            "weights of each target token over the source tokens (weights), the source token with the largest weight "
-            "(alignment), the unknown words (unknown), the confidence, the reasons to check it (flags), and for each "
-            "target token the stored corrections that took part in its probability (sources).",
+            help="Print each translation as a line of JSON: source, target, the tokens of both, score, for each target "
+            "token the source token with the largest attention weight (alignment), the unknown words (unknown), the "
+            "confidence, the reasons to check it (flags), and for each target token the stored corrections that took "
+            "part in its probability (sources).",
+        ),
+    ] = False,
+    weights: Annotated[
+        bool,
+        typer.Option(
+            "--weights",
+            help="With --json: also print the attention weights of each target token over the source tokens (weights), "
+            "rounded to four digits. A long sentence has millions.",
         ),
     ] = False,
     sort: Annotated[
@@ -109,6 +117,8 @@ def translate(
     if is_catalogue and (as_json or sort):
         name = "--json" if as_json else "--sort"
         raise InputError(f"{name}: got it with {file}, whose result is a file of the same kind; expected no {name}")
+    if weights and not as_json:
+        raise InputError("--weights: got it without --json; expected both, as only JSON has the attention weights")
     if not is_catalogue and (output or replace_fuzzy):
         name, got = "--output" if output else "--replace-fuzzy", f" with {file}" if file else ""
         raise InputError(f"{name}: got it{got}; expected a PO or XLIFF --file. Write translations of text with > FILE")
@@ -141,8 +151,12 @@ def translate(
                         if sort and not as_json:
                             text = lines.row(number, translation, markup=markup is not None)
                         else:
-                            numbered, is_html = search.n_best > 1, markup is not None
-                            text = lines.line(number, translation, as_json=as_json, numbered=numbered, markup=is_html)
+                            is_html = markup is not None
+                            text = (
+                                lines.json_line(number, translation, weights=weights)
+                                if as_json
+                                else lines.line(number, translation, numbered=search.n_best > 1, markup=is_html)
+                            )
                         if sort == "confidence":
                             rows.append((n_best[0].confidence or 0.0, text))
                         else:

@@ -62,8 +62,7 @@ class Watcher:
         observation: The observation that reports calls.
     """
 
-    changes = False
-    needs_scores = is_regular = False
+    changes = needs_scores = is_regular = False
     observation: "Observation"
 
     def __init__(self, model: nn.Module, choices: list[LayerChoice]) -> None:

@@ -27,7 +27,7 @@ const WHOLE = 12582912;
 const f32 = Math.fround;
 
 /** A small number rounded to the nearest integer, ties to even. */
-export const toEven = (x: number): number => f32(f32(x) + WHOLE) - WHOLE;
+const toEven = (x: number): number => f32(f32(x) + WHOLE) - WHOLE;
 
 /** Bytes of a matrix. */
 export function room(rows: number, widths: readonly number[]): number {
@@ -44,8 +44,9 @@ export class Arithmetic {
   private readonly worths: number;
   private readonly out: number;
   private free: number;
-  private held: Exponentials | null = null;
-  private heldEnd = 0; // the byte after `held`
+  /** First bytes of the vectors that the steps of a sentence share. */
+  private readonly shared = new Map<object, number>();
+  private sharedEnd = 0; // the byte after them
 
   /**
    * @param size bytes of all matrices, by `room`
@@ -185,21 +186,34 @@ export class Arithmetic {
     return { places: vectors.length, numbers };
   }
 
+  /** Makes room for the shared vectors of another sentence. */
+  release(): void {
+    this.shared.clear();
+    this.sharedEnd = up(this.free, 16);
+  }
+
+  /** The first byte of shared vectors, which the first call writes. */
+  private addressOf(vectors: object, bytes: number, write: (address: number) => void): number {
+    const known = this.shared.get(vectors);
+    if (known !== undefined) return known;
+    const address = this.sharedEnd;
+    this.sharedEnd = up(address + bytes, 16);
+    this.grow(this.sharedEnd);
+    write(address);
+    this.shared.set(vectors, address);
+    return address;
+  }
+
   /** Additive scores Σ v·tanh(q + k) of all keys, from precomputed exponentials. */
   additive(keys: Exponentials, query: Exponentials, v: Float32Array): Float64Array<ArrayBuffer> {
     const width = query.numbers.length;
-    const start = up(this.free, 16) / 8;
-    const [own, out, first] = [start, start + 2 * width, start + 2 * width + up(keys.places, 2)];
-    if (this.held !== keys) {
-      this.grow(8 * (first + keys.numbers.length));
-      this.doubles.set(keys.numbers, first);
-      this.held = keys;
-      this.heldEnd = 8 * (first + keys.numbers.length);
-    }
+    const first = this.addressOf(keys, 8 * keys.numbers.length, (address) => this.doubles.set(keys.numbers, address / 8));
+    const own = this.sharedEnd / 8, out = own + 2 * width;
+    this.grow(8 * (out + up(keys.places, 2)));
     this.doubles.set(query.numbers, own);
-    this.doubles.fill(0, own + width, own + 2 * width);
+    this.doubles.fill(0, own + width, out);
     this.doubles.set(v, own + width);
-    this.machine.kernels.additive(8 * first, keys.places, width, 8 * own, 8 * (own + width), 8 * out);
+    this.machine.kernels.additive(first, keys.places, width, 8 * own, 8 * (own + width), 8 * out);
     return this.doubles.slice(out, out + keys.places);
   }
 
@@ -207,12 +221,13 @@ export class Arithmetic {
   average(weights: Float64Array, vectors: readonly Float32Array[]): Float32Array<ArrayBuffer> {
     const size = vectors[0]?.length ?? 0, width = up(size, 2);
     if (!size) return new Float32Array();
-    const sums = up(Math.max(this.free, this.heldEnd), 16) / 8, from = sums + width, rows = 2 * (from + weights.length);
-    this.grow(4 * (rows + width * vectors.length));
+    const rows = this.addressOf(vectors, 4 * width * vectors.length, (address) =>
+      vectors.forEach((vector, place) => this.floats.set(vector, address / 4 + place * width)));
+    const sums = this.sharedEnd / 8, from = sums + width;
+    this.grow(8 * (from + weights.length));
     this.doubles.fill(0, sums, from);
     this.doubles.set(weights, from);
-    for (let place = 0; place < vectors.length; place++) this.floats.set(vectors[place]!, rows + place * width);
-    this.machine.kernels.average(4 * rows, vectors.length, width, 8 * from, 8 * sums);
+    this.machine.kernels.average(rows, vectors.length, width, 8 * from, 8 * sums);
     return new Float32Array(this.doubles.subarray(sums, sums + size));
   }
 }

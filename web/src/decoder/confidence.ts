@@ -7,7 +7,7 @@ export interface StoredConfidence {
   readonly constant: number;
 }
 
-export type Flag = "unknown words" | "repeated" | "cut" | "lost numbers" | "lost placeholders" | "invented numbers" | "unused terms";
+type Flag = "unknown words" | "repeated" | "cut" | "lost numbers" | "lost placeholders" | "invented numbers" | "unused terms";
 
 /** The reasons to check a translation, with their words. */
 export function flagsOf({ unknown, repeated, finished, lost, invented, unusedTerms }: Translation): ReadonlyMap<Flag, readonly string[]> {

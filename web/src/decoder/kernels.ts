@@ -2,7 +2,7 @@
 import code from "./kernels.wat";
 
 /** Compiled functions; arguments are byte addresses or counts, documented in kernels.wat. */
-export interface Kernels {
+interface Kernels {
   product(
     weights: number, scales: number, rows: number, width: number,
     vectors: number, worths: number, count: number, out: number, stride: number,

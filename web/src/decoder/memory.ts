@@ -160,6 +160,11 @@ export class PairMemory {
     return this.bySource.get(sentenceKey(sentence));
   }
 
+  /** The pair of the page's file that a pair replaces. */
+  inFile(pair: StoredPair): StoredPair | undefined {
+    return this.stored.find((old) => replaces(pair, old));
+  }
+
   /** Adds a pair, and returns the pairs that it replaces. */
   add(pair: StoredPair): StoredPair[] {
     const replaced = this.pairs.filter((old) => replaces(pair, old));

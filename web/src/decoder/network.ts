@@ -64,7 +64,7 @@ export interface Step extends Seen, Written {
 }
 
 /** Gates of the top layer by name, with the candidate. */
-export type Gates = Readonly<Record<string, Float32Array>>;
+type Gates = Readonly<Record<string, Float32Array>>;
 
 /** Weights of what source words add to the readout. */
 const LEXICAL = "lexical.weight";
@@ -92,6 +92,7 @@ export class Network {
   private readonly sourceName: string;
   private readonly scoreWeight: Float32Array;
   private readonly lstm: boolean;
+  private memory: Memory | null = null; // of the last step
   /** Whether source words add to the readout themselves. */
   readonly lexical: boolean;
   /** Length penalty of its searches. */
@@ -264,6 +265,8 @@ export class Network {
 
   /** Decoder step for each last token and its state: attention, new state, readout. */
   steps(tokens: readonly number[], memory: Memory, before: readonly State[], pins: Pins | null = null): Step[] {
+    if (memory !== this.memory) this.arithmetic.release();
+    this.memory = memory;
     const looks = this.compared(before.map((state) => state.hidden.at(-1)!), memory).map(({ query, scores }) => {
       const own = softmax(scores);
       const weights = pins?.size ? pinned(own, pins) : own;
@@ -319,9 +322,9 @@ export class Network {
   votes(source: readonly number[], weights: Float64Array, token: number): Float64Array {
     const output = this.arithmetic.row(this.matrixOf(this.outputName), token, 1);
     const places = [...weights.keys()].filter((place) => weights[place]! > 1e-3); // the others add next to nothing
-    const said = this.times(LEXICAL, places.map((place) => [this.embedding(this.sourceName, source[place]!)]));
+    const contributions = this.times(LEXICAL, places.map((place) => [this.embedding(this.sourceName, source[place]!)]));
     const votes = new Float64Array(weights.length);
-    places.forEach((place, k) => (votes[place] = weights[place]! * dot(output, said[k]!)));
+    places.forEach((place, k) => (votes[place] = weights[place]! * dot(output, contributions[k]!)));
     return votes;
   }
 

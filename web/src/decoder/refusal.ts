@@ -1,5 +1,5 @@
 /** Reasons for refusing a text, a change or a file; `strings.ts` has a phrase for each. */
-export type Reason =
+type Reason =
   | "too-long"
   | "half-character"
   | "no-model"

@@ -46,18 +46,23 @@ export interface SlotBits {
 }
 
 /** Length limit of a translation. */
-export const limitOf = (source: number): number => Math.min(2 * source + 10, source + 50);
+const limitOf = (source: number): number => Math.min(2 * source + 10, source + 50);
 
 /** Length-normalised log-probability: Wu et al. (2016), section 7. */
 export const normalised = (total: number, length: number, penalty: number): number =>
   total / ((5 + length) / 6) ** penalty;
 
-interface Place {
+/** First tokens of a hypothesis, and their decoder steps. */
+interface Prefix {
+  readonly ids: readonly number[];
+  readonly steps: readonly Step[];
+}
+
+interface Place extends Prefix {
   readonly ids: number[];
   readonly total: number;
   readonly missing: number;
   readonly state: State;
-  readonly steps: readonly Step[];
 }
 
 interface Candidate {
@@ -129,7 +134,7 @@ function countOf(bits: number): number {
  */
 export function* searching(
   network: Network, states: States, source: readonly number[], { memory, state: first }: Read, options: Options, slots: SlotBits,
-): Generator<readonly number[], Hypothesis[]> {
+): Generator<Prefix, Hypothesis[]> {
   const { chosen } = options, { penalty } = network;
   const limit = limitOf(source.length);
   const copies = (network.attends && source.includes(UNKNOWN)) || (states.byIds(source)?.targetIds.includes(UNKNOWN) ?? false);
@@ -185,7 +190,7 @@ export function* searching(
     const hope = going.length ? normalised(going[0]!.total, limit, penalty) : -Infinity;
     if ((best[options.best - 1] ?? -Infinity) >= hope) break;
     living = going;
-    if (living.length) yield living[0]!.ids;
+    if (living.length) yield living[0]!;
   }
   return [...ranked(ended), ...ranked(lacking)].slice(0, options.best);
 }
@@ -200,7 +205,7 @@ const LONGEST = 30; // tokens of a sequence that repeats itself
  * How often a sequence of tokens directly follows itself, and the end of the first one that does so more than `allowed` times.
  * Only sequences with the beginning of a word count.
  */
-export function repetition(
+function repetition(
   ids: readonly number[], beginsWord: (id: number) => boolean, allowed = Infinity,
 ): { times: number; end: number } {
   let [times, start, end] = [1, Infinity, ids.length];
@@ -227,7 +232,7 @@ export function repetition(
 export function* choosing(
   network: Network, states: States, source: readonly number[], read: Read, options: Options, slots: SlotBits,
   readsWord: (id: number) => boolean, beginsWord: (id: number) => boolean,
-): Generator<readonly number[], Hypothesis[]> {
+): Generator<Prefix, Hypothesis[]> {
   const allowed = Math.max(2, repetition(source, readsWord).times, repetition(options.chosen.tokens, beginsWord).times);
   const stored = states.byIds(source)?.targetIds.join();
   const cut = (hypothesis: Hypothesis): Hypothesis => {

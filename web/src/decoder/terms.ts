@@ -22,7 +22,8 @@ const TOGETHER = 0.7; // weight on a term from which a neighbouring word is repl
 const SHORT = 3; // letters, at most, of words that are not replaced together with a longer neighbour
 const UNLINKED = 0.2; // weight on a term below which no word is replaced, and the term is inserted
 const LONGEST_FORM = 6; // times the letters of a term, at most, that a form of it has
-const MOST = 50; // terms of a sentence
+const MOST_TERMS = 50; // of a sentence
+const MOST_INSERTIONS = 100; // where a term can be inserted: each is a line to score
 /** The most characters of a term. */
 export const LONGEST_TERM = 1000;
 const ELIDED = /(\p{L}{1,6})['’]$/u;
@@ -52,7 +53,7 @@ function endsWord(text: string, end: number): boolean {
 }
 
 /** The terms in a text, in order and without overlaps; none is a part of an address or placeholder. */
-export function occurrences(terms: Terms, text: string): Occurrence[] {
+function occurrences(terms: Terms, text: string): Occurrence[] {
   const results: Occurrence[] = [], spans = spansIn(text), { spans: units } = unitsOf(text, false);
   const firstOf = (term: string): string => keyOf(term.slice(...(unitsOf(term, false).spans[0] ?? [0, 0])));
   const sorted = [...new Map(terms)].sort(([one], [other]) => other.length - one.length || (one < other ? -1 : 1)).map(([source, target]) => ({ source, target, first: firstOf(source) }));
@@ -109,6 +110,8 @@ export class Line {
       if (isFixed) this.unused.push(...missing.map((occurrence) => occurrence.source));
       else this.pending.push(...missing);
     }
+    const excess = this.pending.splice(Math.max(0, MOST_TERMS - this.used.length));
+    this.unused.push(...excess.map((occurrence) => occurrence.source));
   }
 
   get isDone(): boolean {
@@ -128,7 +131,7 @@ export class Line {
   *useNext(weights: readonly (readonly number[])[]): Choice<void> {
     const term = this.pending.shift()!;
     let text = term.target, [start, end] = [0, 0];
-    if (this.target.length + LONGEST_FORM * text.length > LONGEST_TEXT || this.used.length >= MOST) {
+    if (this.target.length + LONGEST_FORM * text.length > LONGEST_TEXT) {
       this.unused.push(term.source);
       return;
     }
@@ -139,6 +142,10 @@ export class Line {
       this.replace(replaced, text);
     } else {
       const ends = [0, ...unitsOf(this.target, false).spans.map(([, last]) => last)];
+      if (ends.length > MOST_INSERTIONS) {
+        this.unused.push(term.source);
+        return;
+      }
       const inserted = (at: number): string => (at ? `${this.target.slice(0, at)} ${text}${this.target.slice(at)}` : `${text} ${this.target}`);
       const at = ends[yield ends.map(inserted)]!;
       start = at + Number(at > 0);

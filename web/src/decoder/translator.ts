@@ -274,7 +274,7 @@ export class Translator {
     const read = yield* this.reading(encoded.ids);
     const [readsWord, beginsWord] = [this.source, this.target].map((tokenizer) => (id: number) => tokenizer.beginsWord(id));
     const search = choosing(this.network, this.memory.states, encoded.ids, read, options, this.slotBits(encoded.ids), readsWord!, beginsWord!);
-    const found = yield* showing(search, (ids) => () => writtenOut(this.target.decode(ids), encoded.slots));
+    const found = yield* showing(search, ({ ids, steps }) => () => writtenOut(this.target.decode(ids, copiedWords(encoded, ids, steps)), encoded.slots));
     const all = found.map((each) => this.translation(text, encoded, each));
     return options.terms.length && this.network.attends ? yield* this.using(all, options) : all;
   }
@@ -327,8 +327,7 @@ export class Translator {
     const written = [...found.steps.keys()].filter((step) => step >= found.ids.length || target.slot(found.ids[step]!) < encoded.slots.length);
     const taken = written.map((step) => found.steps[step]!);
     const ids = written.flatMap((step) => found.ids[step] ?? []);
-    const words = encoded.storedWords.values();
-    const copied = ids.map((id, index) => (id === UNKNOWN ? words.next().value ?? copiedWord(encoded, taken[index]!.weights) : null));
+    const copied = copiedWords(encoded, ids, taken);
     const exact = encoded.stored?.targetIds.join() === ids.join() ? encoded.stored : null;
     const whole = exact ? lineOf(exact) : writtenOut(target.decode(ids, copied), encoded.slots);
     const labels = exact ? this.target.encode(this.masked({ ...exact, source: text })[1]).pieces : target.labels(ids, copied);
@@ -374,8 +373,9 @@ function joined(source: string, parts: readonly Translation[], spaces: readonly 
       wide.set(own, first);
       return wide;
     };
+    // Computed when read: of all steps together, they are as large as the square of the text.
     return part.steps.map((step): Opened => Object.create(step, {
-      weights: { value: widened(step.weights, 0) }, scores: { value: widened(step.scores, -Infinity) },
+      weights: { get: () => widened(step.weights, 0) }, scores: { get: () => widened(step.scores, -Infinity) },
     }) as Opened);
   });
   const target = parts.map((each, k) => each.target + spaces[k]!).join("");
@@ -410,6 +410,12 @@ const unknownWords = ({ ids, pieces }: Pick<Encoded, "ids" | "pieces">): string[
 
 /** The translation of a pair as one line. */
 const lineOf = ({ target }: StoredPair): string => target.replace(/[\t-\r]+/g, " ").trim();
+
+/** The words that unknown tokens are written as; null for other tokens. */
+function copiedWords(encoded: EncodedSource, ids: readonly number[], steps: readonly Step[]): (string | null)[] {
+  const words = encoded.storedWords.values();
+  return ids.map((id, index) => (id === UNKNOWN ? words.next().value ?? copiedWord(encoded, steps[index]!.weights) : null));
+}
 
 /** The unknown source word with the largest weight. */
 function copiedWord(encoded: Encoded, weights: Float64Array): string | null {

@@ -9,7 +9,7 @@ import { matrix } from "./matrix";
 type Point = [number, number];
 
 /** The score of a query and a key. Additive: W_q = W_k = I, v = (1, 1); Gaussian: σ = 1. */
-export const SCORES: Record<"dot" | "additive" | "gaussian-score", (q: Point, k: Point) => number> = {
+const SCORES: Record<"dot" | "additive" | "gaussian-score", (q: Point, k: Point) => number> = {
   dot: (q, k) => q[0] * k[0] + q[1] * k[1],
   additive: (q, k) => Math.tanh(q[0] + k[0]) + Math.tanh(q[1] + k[1]),
   "gaussian-score": (q, k) => -((q[0] - k[0]) ** 2 + (q[1] - k[1]) ** 2) / 2,

@@ -4,7 +4,7 @@ import { number, percent, t, type Phrase } from "../page/strings";
 import { table } from "../pictures/table";
 import { draggable } from "./dragging";
 
-export const KERNELS = ["gaussian", "epanechnikov", "triangular", "boxcar"] as const;
+const KERNELS = ["gaussian", "epanechnikov", "triangular", "boxcar"] as const;
 export type Kernel = (typeof KERNELS)[number];
 
 /** log K(distance / bandwidth); −∞ outside the kernel's support. */

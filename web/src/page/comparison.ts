@@ -1,7 +1,7 @@
 /** Room of two models, or the epochs of a training, that translate the same sentences side by side. */
 import { unitsOf } from "../decoder/alignment";
 import { isNowhere, type Spot } from "../pictures/aligned";
-import { said } from "../pictures/map";
+import { spotText } from "../pictures/map";
 import { drawNear, h } from "./dom";
 import { pictured } from "./frame";
 import { unpack, type Packed } from "./sentence";
@@ -18,7 +18,7 @@ export interface Comparison {
 }
 
 /** The words of a text, those in <mark> that are not in a longest common subsequence with another text. */
-export function withDifferences(text: string, other: string): (HTMLElement | string)[] {
+function withDifferences(text: string, other: string): (HTMLElement | string)[] {
   const [spans, others] = [unitsOf(text).spans, unitsOf(other).spans.map((span) => other.slice(...span))];
   const words = spans.map((span) => text.slice(...span));
   const lengths = words.map(() => new Uint16Array(others.length + 1)).concat(new Uint16Array(others.length + 1));
@@ -77,7 +77,7 @@ class Card {
     if (!target.length) return {};
     const look = (spot: Spot): void => {
       drawn.picture.stress(spot, null);
-      this.look(isNowhere(spot) ? "" : said(aligned, spot));
+      this.look(isNowhere(spot) ? "" : spotText(aligned, spot));
     };
     const drawn = pictured(aligned, width, { look, open: look }, `dikkat-${this.number}-${side + 1}`);
     return drawn;

@@ -10,7 +10,7 @@ import { percent, t } from "./strings";
 /** Most cells drawn as SVG, with links between the words; larger maps are drawn as tiles. */
 export const DRAWN = 6_000;
 
-export interface Framed {
+interface Framed {
   /** The menu of the table, SVG, PNG and PDF. */
   readonly tools: HTMLElement;
   readonly body: HTMLElement;

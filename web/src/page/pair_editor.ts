@@ -1,5 +1,5 @@
 /** The form with which a reader corrects a translation, and the lists of the reader's corrections and terms. */
-import type { StoredPair } from "../decoder/memory";
+import { sentenceKey } from "../decoder/memory";
 import { Refusal } from "../decoder/refusal";
 import { LONGEST_TERM, termOf } from "../decoder/terms";
 import type { Translation } from "../decoder/translator";
@@ -8,9 +8,11 @@ import { saveText, tsvOf } from "./save";
 import { spoken, t } from "./strings";
 import type { Kind, UserPairs } from "./user_pairs";
 
-export interface EditorListeners {
+interface EditorListeners {
   /** Called when a correction is saved, before translations change. */
   readonly corrected: () => void;
+  /** Resolves when the translation of the present text is shown. */
+  readonly settled: () => Promise<void>;
   /** The shown translation, or null. */
   readonly shown: () => Translation | null;
 }
@@ -23,11 +25,13 @@ export class PairEditor {
   readonly status = h("p", { class: "quiet", role: "status" });
   private readonly field = h("textarea", { id: "right", rows: 2, dir: "auto", spellcheck: "false", autocomplete: "off" });
   private readonly trouble = h("p", { class: "trouble", role: "alert" });
+  private readonly outdated = h("ul", { class: "notes outdated", "aria-live": "polite", hidden: true });
   private readonly details = { corrections: h("details", { class: "notes", hidden: true }), terms: h("details", { class: "notes" }) };
   private texts: readonly [source: string, target: string] = ["", ""]; // of the corrected translation
+  private isSaving = false;
 
   constructor(private readonly pairs: UserPairs, attends: boolean, private readonly listeners: EditorListeners) {
-    this.button = h("button", { type: "button", class: "correct", "aria-expanded": "false", click: () => this.open() }, t("correct"));
+    this.button = h("button", { type: "button", class: "correct", title: "Ctrl+Enter", "aria-keyshortcuts": "Control+Enter Meta+Enter", "aria-expanded": "false", click: () => void this.open() }, t("correct"));
     this.form = h("form", {
       class: "correction", hidden: true,
       submit: (event: Event) => {
@@ -42,7 +46,7 @@ export class PairEditor {
       },
     }, h("label", { for: "right", class: "title" }, t("right")), this.field, this.trouble,
       h("div", { class: "tools" }, h("button", { type: "submit" }, t("save-correction")), h("button", { type: "button", class: "plain", click: () => this.close() }, t("cancel"))));
-    this.lists = attends ? [this.details.terms, this.details.corrections] : [this.details.corrections];
+    this.lists = attends ? [this.outdated, this.details.terms, this.details.corrections] : [this.outdated, this.details.corrections];
     pairs.listed = () => this.show();
     this.show();
   }
@@ -56,7 +60,9 @@ export class PairEditor {
     this.status.textContent = "";
   }
 
-  private open(): void {
+  async open(): Promise<void> {
+    await this.listeners.settled();
+    if (this.button.hidden) return;
     this.texts = this.listeners.shown()!.texts;
     this.status.textContent = this.trouble.textContent = "";
     this.field.value = this.texts[1];
@@ -76,28 +82,34 @@ export class PairEditor {
   }
 
   private async save(): Promise<void> {
+    if (this.isSaving) return;
+    this.isSaving = true;
     const [source, target] = [this.texts[0], this.field.value.trim()];
-    let replaced: readonly StoredPair[];
     try {
-      replaced = await this.pairs.correct(source, target);
-      this.status.textContent = [t("corrected"), ...replaced.filter((pair) => pair.target !== target).map((pair) => t("replaces", isolated(pair.source), isolated(pair.target)))].join(" ");
+      const replaced = await this.pairs.correct(source, target, () => {
+        this.close();
+        this.listeners.corrected();
+      });
+      const lost = replaced.filter((pair) => pair.target !== target || pair.key !== sentenceKey(source));
+      this.status.textContent = [t("corrected"), ...lost.map((pair) => t("replaces", isolated(pair.source), isolated(pair.target)))].join(" ");
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       this.trouble.textContent = t(error.reason, error.detail);
-      return;
+    } finally {
+      this.isSaving = false;
     }
-    this.close();
-    this.listeners.corrected();
-    this.pairs.add("corrections", source, target, replaced.map((pair) => pair.source));
   }
 
   private show(): void {
-    const { corrections, terms } = this.pairs.lists;
+    const { lists: { corrections, terms }, outdated } = this.pairs;
+    this.outdated.hidden = !outdated.length;
+    this.outdated.replaceChildren(...outdated.map(([[source, target], newer]) => h("li", {},
+      h("span", { dir: "auto" }, t("outdated", isolated(target), isolated(newer.source), isolated(newer.target))), this.removeButton(source, () => this.pairs.remove("corrections", source)))));
     this.details.corrections.hidden = !corrections.length;
     this.details.corrections.replaceChildren(
       h("summary", {}, t("corrections", corrections.length)), h("p", { class: "help" }, t(this.pairs.isStored ? "corrections-kept" : "corrections-help")), this.list("corrections"),
-      h("div", { class: "tools" }, h("button", { type: "button", class: "plain", click: () => saveText(tsvOf(corrections), "corrections.tsv", "text/tab-separated-values") }, t("save-tsv")),
-        h("span", { class: "quiet" }, "dikkat correct my-model corrections.tsv")));
+      h("div", { class: "tools" }, h("button", { type: "button", class: "plain", click: () => saveText(tsvOf(corrections.map(([source, target]) => [source, target])), "corrections.tsv", "text/tab-separated-values") }, t("save-tsv")),
+        h("code", { class: "quiet" }, "dikkat correct my-model corrections.tsv")));
     this.details.terms.replaceChildren(
       h("summary", {}, terms.length ? t("terms-count", terms.length) : t("terms")), h("p", { class: "help" }, t("terms-help")), this.list("terms"), this.termForm());
   }
@@ -109,7 +121,11 @@ export class PairEditor {
     };
     return h("ul", { class: "pairs-list" }, ...this.pairs.lists[kind].map(([source, target]) => h("li", {},
       h("span", { dir: "auto", class: "quiet" }, source), h("span", { dir: "auto" }, target),
-      h("button", { type: "button", class: "icon small", "aria-label": t("remove", source), title: t("remove", source), click: () => remove(source) }, "×"))));
+      this.removeButton(source, () => remove(source)))));
+  }
+
+  private removeButton(source: string, remove: () => void): HTMLElement {
+    return h("button", { type: "button", class: "icon small", "aria-label": t("remove", source), title: t("remove", source), click: remove }, "×");
   }
 
   private termForm(): HTMLElement {
@@ -118,16 +134,39 @@ export class PairEditor {
     const add = (event: Event): void => {
       event.preventDefault();
       const [source, target] = inputs.map((input) => termOf(input.value));
-      const wrong = inputs.find((_, k) => ![source, target][k]);
-      message.textContent = wrong?.value.trim() ? t("term-invalid", LONGEST_TERM.toLocaleString(spoken())) : "";
-      message.classList.toggle("trouble", !!wrong);
-      wrong?.focus();
-      if (!source || !target) return;
-      const replaced = this.pairs.lists.terms.find((pair) => pair[0] === source && pair[1] !== target);
-      this.pairs.add("terms", source, target, []);
-      this.details.terms.querySelector("input")!.focus();
-      this.details.terms.querySelector("p[role=status]")!.textContent = replaced ? t("term-replaced", isolated(source), isolated(replaced[1])) : "";
+      if (source && target) return this.addTerms([[source, target]]);
+      const wrong = inputs[source ? 1 : 0]!;
+      message.textContent = wrong.value.trim() ? invalidTerm() : "";
+      message.classList.add("trouble");
+      wrong.focus();
     };
+    inputs[0]!.addEventListener("paste", (event) => {
+      const rows = rowsOf(event.clipboardData?.getData("text/plain") ?? "");
+      if (!rows.length) return;
+      event.preventDefault();
+      this.addTerms(rows);
+    });
     return h("form", { submit: add }, h("div", { class: "tools" }, ...inputs, h("button", { type: "submit" }, t("add"))), message);
   }
+
+  /** Adds the valid terms of rows with a source and a target. */
+  private addTerms(rows: readonly (readonly [source: string, target: string])[]): void {
+    const terms = rows.map((row) => row.map(termOf)).filter((row) => row.every(Boolean)) as [string, string][];
+    const replaced = this.pairs.lists.terms.filter(([source, target]) => terms.some((term) => term[0] === source && term[1] !== target));
+    const targets = new Map(terms);
+    this.pairs.addTerms(terms);
+    this.details.terms.querySelector("input")!.focus();
+    const message = this.details.terms.querySelector("p[role=status]")!;
+    message.classList.toggle("trouble", terms.length < rows.length);
+    message.textContent = [
+      rows.length > 1 && t("terms-added", targets.size), terms.length < rows.length && invalidTerm(),
+      ...replaced.map(([source, target]) => t("term-replaced", isolated(source), isolated(target))),
+    ].filter(Boolean).join(" ");
+  }
 }
+
+const invalidTerm = (): string => t("term-invalid", LONGEST_TERM.toLocaleString(spoken()));
+
+/** The first two cells of a table's rows, as spreadsheets copy it; none if the text has no tabs. */
+const rowsOf = (table: string): [string, string][] =>
+  table.split(/[\r\n]+/).map((line) => line.split("\t")).filter(({ length }) => length > 1).map(([source, target]) => [source!, target!]);

@@ -305,7 +305,7 @@ export class Places {
       this.view.layers[layer]!.whole ? "" : t("place-largest"),
       spot && weights.isPooled(spot) ? t("place-pooled", weights.block) : "",
     ].filter(Boolean).join(" ");
-    return this.said(values, side, spot);
+    return this.spotText(values, side, spot);
   }
 
   private tint(values: Float32Array, side: Side, spot: Spot | null, kept: Spot | null, sinks: Uint8Array | null): void {
@@ -348,7 +348,7 @@ export class Places {
     return `${this.signed && weight > 0 ? "+" : ""}${percent(weight, digits)}`;
   }
 
-  private said(values: Float32Array, side: Side, spot: Spot | null): string {
+  private spotText(values: Float32Array, side: Side, spot: Spot | null): string {
     const sizes = values.map(Math.abs);
     const [least, largest] = [-SAID, -1].map((rank) => sizes.slice().sort().at(rank) ?? 0) as [number, number];
     const even = largest ? sizes.filter((size) => size === largest).length : 0;

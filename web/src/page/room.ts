@@ -6,11 +6,12 @@ import { LONGEST_TEXT } from "../decoder/lines";
 import type { Translation, Translator } from "../decoder/translator";
 import { isSame, NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
 import { links } from "../pictures/links";
-import { map, said } from "../pictures/map";
+import { map, spotText } from "../pictures/map";
 import type { TileMap } from "../pictures/tiles/tilemap";
 import { BEAMS, BESTS, type View } from "./address";
 import { activeIn, h, isolated, marked, numbered, tagged, unescaped, visible } from "./dom";
 import { DRAWN, framed, tiled } from "./frame";
+import { joinWords, wordIndexOf, type JoinedWords } from "./joined_words";
 import { PairEditor } from "./pair_editor";
 import { paused } from "./pausing";
 import { saveText } from "./save";
@@ -18,7 +19,6 @@ import { FREE, History, isFree, pick, pin } from "./steering";
 import { StepPanel } from "./step";
 import { number, percent, t, type Phrase } from "./strings";
 import type { UserPairs } from "./user_pairs";
-import { wholeOf, wholes, type Wholes } from "./wholes";
 
 const FIRST = 80; // milliseconds before an unfinished translation is shown: most searches end earlier
 const WAIT = 90; // milliseconds after a key before a search begins
@@ -29,7 +29,7 @@ const COVERED = 90; // pixels at the window's bottom that the read-out may cover
 
 type Own = Pick<View, "text" | "beam" | "best" | "html" | "chosen" | "step" | "shown">;
 
-export interface RoomListeners {
+interface RoomListeners {
   /** Called when the state of the room changes. */
   readonly changed: (own: Own) => void;
   /** True if the page's address holds the state, so that a link can be copied. */
@@ -63,9 +63,10 @@ export class Room {
   private readonly pictures = h("div", { class: "pictures", hidden: true });
   private readonly beginning = h("p", { class: "card help", hidden: true }, t("to-begin"));
   private readonly panel: StepPanel;
-  private found: Translation[] = [];
+  private translations: Translation[] = [];
   private free = ""; // the translation before anything was changed
   private drawn: Pick<Picture, "stress">[] = [];
+  private alignment!: Aligned; // of the drawn pictures
   private large: Large | null = null;
   private turn = 0;
   private waiting = 0;
@@ -80,6 +81,11 @@ export class Room {
     this.text = h("textarea", {
       id: "text", rows: 3, dir: "auto", placeholder: t("placeholder"), spellcheck: "false", autocomplete: "off",
       input: () => this.typed(this.text.value),
+      keydown: (event: KeyboardEvent) => {
+        if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+        event.preventDefault();
+        void this.editor.open();
+      },
       beforeinput: (event: InputEvent) => {
         const more = event.data ?? event.dataTransfer?.getData("text/plain") ?? "";
         if (this.text.value.length + more.length <= HELD) return;
@@ -94,7 +100,7 @@ export class Room {
       pin: (step, place, weight, live) => this.steer(pin(this.history.now, this.best.ids, step, place, weight), step, live),
       pick: (step, token) => this.steer(pick(this.history.now, this.best.ids, step, token), step),
       look: (place) => this.look(place === null ? NOWHERE
-        : { target: wholeOf(this.wholes("target"), this.own.step), source: wholeOf(this.wholes("source"), place) }),
+        : { target: wordIndexOf(this.words("target"), this.own.step), source: wordIndexOf(this.words("source"), place) }),
     });
     const choose = (label: Phrase, values: readonly number[], name: "beam" | "best", say: (value: number) => string): HTMLElement =>
       h("label", {}, h("span", {}, t(label)), h("select", {
@@ -104,7 +110,9 @@ export class Room {
           void this.run();
         },
       }, ...values.map((value) => h("option", { value, selected: value === this.own[name] }, say(value)))));
-    this.editor = new PairEditor(pairs, translator.network.attends, { corrected: () => this.history.clear(), shown: () => this.best ?? null });
+    this.editor = new PairEditor(pairs, translator.network.attends, {
+      corrected: () => this.corrected(), shown: () => this.best ?? null, settled: async () => (this.best?.source === this.own.text ? undefined : this.run()),
+    });
     pairs.changed = () => void this.run();
     const desk = h("section", { class: "card desk" },
       h("div", { class: "half" },
@@ -149,7 +157,7 @@ export class Room {
   }
 
   private get best(): Translation {
-    return this.found[this.own.shown]!;
+    return this.translations[this.own.shown]!;
   }
 
   /** Translates another text. */
@@ -163,6 +171,14 @@ export class Room {
     this.history.clear();
     clearTimeout(this.waiting);
     this.waiting = window.setTimeout(() => void this.run(), WAIT);
+  }
+
+  /** Gets ready for the next sentence: typing replaces this one. On a touch screen, a keyboard would hide the translation. */
+  private corrected(): void {
+    this.history.clear();
+    if (!matchMedia("(pointer: fine)").matches) return;
+    this.text.focus();
+    this.text.select();
   }
 
   private steer(next: History["now"], step: number, live = false): void {
@@ -185,17 +201,17 @@ export class Room {
     const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), chosen, terms: this.pairs.lists.terms };
     const started = performance.now();
     try {
-      const found = await paused(this.translator.translating(this.own.text, options, this.own.html ? unescaped : null), () => mine !== this.turn, (text) => {
+      const translations = await paused(this.translator.translating(this.own.text, options, this.own.html ? unescaped : null), () => mine !== this.turn, (text) => {
         this.result.textContent = text();
         this.result.classList.add("forming");
       }, FIRST);
-      if (!found) return;
-      this.found = found;
+      if (!translations) return;
+      this.translations = translations;
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       const steered = !isFree(chosen);
       const why = t(error.reason, error.detail, error.open);
-      if (steered && this.found.length && this.history.canUndo) {
+      if (steered && this.translations.length && this.history.canUndo) {
         // An impossible change is undone; the translation before it stays.
         this.history.undo();
         this.own = { ...this.own, chosen: this.history.now };
@@ -205,9 +221,9 @@ export class Room {
         return;
       }
       this.complain(why);
-      this.found = [];
+      this.translations = [];
     }
-    if (isFree(chosen)) this.free = this.found[0]?.target ?? "";
+    if (isFree(chosen)) this.free = this.translations[0]?.target ?? "";
     this.show(performance.now() - started);
   }
 
@@ -219,31 +235,31 @@ export class Room {
   // --- showing
 
   private show(milliseconds: number | null = null): void {
-    const { found } = this;
-    this.own = { ...this.own, shown: Math.min(this.own.shown, Math.max(0, found.length - 1)) };
+    const { translations } = this;
+    this.own = { ...this.own, shown: Math.min(this.own.shown, Math.max(0, translations.length - 1)) };
     this.result.classList.remove("forming");
-    this.result.classList.toggle("quiet", !found.length);
-    this.result.replaceChildren(...(found.length ? this.written(this.best) : [this.trouble.hidden ? t("nothing") : ""]));
-    this.others.hidden = found.length < 2;
-    this.result.hidden = found.length > 1;
-    this.others.replaceChildren(...found.map((each, k) => h("li", {}, h("button", {
+    this.result.classList.toggle("quiet", !translations.length);
+    this.result.replaceChildren(...(translations.length ? this.written(this.best) : [this.trouble.hidden ? t("nothing") : ""]));
+    this.others.hidden = translations.length < 2;
+    this.result.hidden = translations.length > 1;
+    this.others.replaceChildren(...translations.map((each, k) => h("li", {}, h("button", {
       type: "button", "aria-pressed": String(k === this.own.shown), click: () => this.choose(k),
     }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, flagOf(each) ?? percent(each.confidence ?? sureness(each), 1))))));
     const { beam, best } = this.own;
-    const sure = found.length && (flagOf(this.best) ?? (this.best.ids.length && t(...this.sure(found.length > 1 ? 1 : 0))));
-    this.facts.textContent = found.length ? [sure, best > beam && t("few", beam)].filter(Boolean).join(" · ") : "";
-    this.facts.classList.toggle("low", !!found.length && (this.best.confidence ?? 1) < LOW);
+    const sure = translations.length && (flagOf(this.best) ?? (this.best.ids.length && t(...this.sure(translations.length > 1 ? 1 : 0))));
+    this.facts.textContent = translations.length ? [sure, best > beam && t("few", beam)].filter(Boolean).join(" · ") : "";
+    this.facts.classList.toggle("low", !!translations.length && (this.best.confidence ?? 1) < LOW);
     this.showFlags();
     this.editor.update();
     this.numbers.textContent = [
-      found.length && `${t("score")} ${number(this.best.score)}`, t(this.translator.confidence ? "confidence-is" : "ranked"), milliseconds !== null && t("speed", Math.round(milliseconds)),
+      translations.length && `${t("score")} ${number(this.best.score)}`, t(this.translator.confidence ? "confidence-is" : "ranked"), milliseconds !== null && t("speed", Math.round(milliseconds)),
     ].filter(Boolean).join(" · ");
     this.showChanges();
-    if (found.length) this.own = { ...this.own, step: Math.min(this.own.step, Math.max(0, this.best.steps.length - 1)) };
-    this.pictures.hidden = !found.length;
-    this.beginning.hidden = !!found.length || !this.trouble.hidden;
+    if (translations.length) this.own = { ...this.own, step: Math.min(this.own.step, Math.max(0, this.best.steps.length - 1)) };
+    this.pictures.hidden = !translations.length;
+    this.beginning.hidden = !!translations.length || !this.trouble.hidden;
     this.showOverhead();
-    this.listeners.shown?.(found.length ? this.best : null);
+    this.listeners.shown?.(translations.length ? this.best : null);
     this.draw();
     // The redrawn page may have pushed the focused element out of sight.
     this.pictures.querySelector(":focus-visible")?.scrollIntoView({ block: "nearest" });
@@ -256,7 +272,7 @@ export class Room {
 
   /** Shows the reasons with words to check the translation; the other ones are shown in place of its confidence. */
   private showFlags(): void {
-    const flags = this.found.length ? [...flagsOf(this.best)].filter(([, words]) => words.length) : [];
+    const flags = this.translations.length ? [...flagsOf(this.best)].filter(([, words]) => words.length) : [];
     this.flags.hidden = !flags.length;
     this.flags.replaceChildren(...flags.map(([flag, words]) => h("li", {}, t(flag),
       ...[...new Set(words)].flatMap((word) => [" ", h("u", { title: flag === "unknown words" ? t("a-guess") : null, dir: "auto" }, visible(shortened(word)))]))));
@@ -269,7 +285,7 @@ export class Room {
   }
 
   private showOverhead(): void {
-    this.overhead.hidden = !this.away || !this.found.length;
+    this.overhead.hidden = !this.away || !this.translations.length;
     if (this.overhead.hidden) return;
     this.overhead.replaceChildren(h("div", { class: "card" }, h("p", { dir: "auto", class: "quiet" }, this.own.text), h("p", { dir: "auto" }, ...this.written(this.best))));
     const text = this.overhead.querySelector("p:last-child")!;
@@ -293,7 +309,7 @@ export class Room {
       } }, t(phrase));
     const list: string[] = [];
     const held: string[] = [];
-    if (this.found.length) {
+    if (this.translations.length) {
       const { sourceTokens, targetTokens } = this.best;
       const read = numbered(sourceTokens);
       held.push(...now.tokens.flatMap((_, step) => (now.picked.has(step) ? [] : [visible(targetTokens[step] || t("end"))])));
@@ -324,28 +340,32 @@ export class Room {
     }
   }
 
-  private wholes(side: "source" | "target"): Wholes {
-    return wholes(this.best[`${side}Tokens`], this.translator[side].cuts && !this.apart);
+  private words(side: "source" | "target"): JoinedWords {
+    return joinWords(this.best[`${side}Tokens`], this.translator[side].cuts && !this.apart);
   }
 
   /** What is drawn: of a word's parts the mean, at a word's parts the sum. */
   private aligned(): Aligned {
-    const [source, target] = [this.wholes("source"), this.wholes("target")];
+    const [source, target] = [this.words("source"), this.words("target")];
     const { steps } = this.best;
     const { now } = this.history;
-    const mean = (own: readonly number[], read: readonly number[]): number =>
-      own.reduce((sum, step) => sum + read.reduce((all, place) => all + steps[step]!.weights[place]!, 0), 0) / own.length;
+    const weightsOf = (parts: readonly number[]): Float64Array => {
+      const weights = new Float64Array(source.parts.length), rows = parts.map((step) => steps[step]!.weights);
+      source.parts.forEach((places, k) => {
+        for (const row of rows) for (const place of places) weights[k]! += row[place]! / rows.length;
+      });
+      return weights;
+    };
     return {
-      source: source.words, target: target.words,
-      weights: target.parts.map((own) => Float64Array.from(source.parts, (read) => mean(own, read))),
-      changed: new Set([...now.pins.keys(), ...now.picked].map((step) => wholeOf(target, step)!)),
+      source: source.words, target: target.words, weights: target.parts.map(weightsOf),
+      changed: new Set([...now.pins.keys(), ...now.picked].map((step) => wordIndexOf(target, step)!)),
     };
   }
 
   private draw(): void {
     this.drawn = [];
-    if (!this.found.length) return;
-    const given = this.aligned();
+    if (!this.translations.length) return;
+    const given = this.alignment = this.aligned();
     const focus = this.focused();
     this.room = this.pictures.clientWidth;
     const listeners = { look: (spot: Spot) => this.look(spot), open: (spot: Spot) => this.opened(spot) };
@@ -388,7 +408,7 @@ export class Room {
 
   private refocus(where: string): void {
     if (where === "svg.map") this.pictures.querySelector<SVGElement>(where)?.focus();
-    else [...this.pictures.querySelectorAll<SVGElement>(".links .written")][wholeOf(this.wholes("target"), this.own.step) ?? 0]?.focus();
+    else [...this.pictures.querySelectorAll<SVGElement>(".links .written")][wordIndexOf(this.words("target"), this.own.step) ?? 0]?.focus();
   }
 
   private card(phrase: "links" | "map", picture: Picture, given: Aligned): HTMLElement {
@@ -406,9 +426,9 @@ export class Room {
   }
 
   private look(spot: Spot): void {
-    const there = this.found.length ? wholeOf(this.wholes("target"), this.own.step) : null;
+    const there = this.translations.length ? wordIndexOf(this.words("target"), this.own.step) : null;
     for (const picture of this.drawn) picture.stress(spot, there);
-    this.readout.textContent = this.found.length ? [said(this.aligned(), spot), this.followed(spot)].filter(Boolean).join(" · ") : "";
+    this.readout.textContent = this.translations.length ? [spotText(this.alignment, spot), this.followed(spot)].filter(Boolean).join(" · ") : "";
     const here = this.pictures.querySelector(".weight-row:hover, .weight-row:focus-within, .word:hover, .word:focus, .ring[visibility=visible]");
     const above = !!here && here.getBoundingClientRect().bottom > innerHeight - COVERED;
     this.readout.classList.toggle("above", above);
@@ -417,13 +437,13 @@ export class Room {
 
   /** The stored pairs with the largest shares of a word's probability. */
   private followed({ target, source }: Spot): string {
-    const [step] = target === null || source !== null ? [] : this.wholes("target").parts[target]!;
+    const [step] = target === null || source !== null ? [] : this.words("target").parts[target]!;
     const sources = step === undefined ? [] : this.best.steps[step]!.sources.filter(({ weight }) => weight >= FOLLOWED).slice(0, 2);
     return sources.length ? t("follows", sources.map((each) => `“${isolated(shortened(each.source))}” → “${isolated(shortened(each.target))}” ${percent(each.weight)}`).join(", ")) : "";
   }
 
   private opened(spot: Spot): void {
-    const [step, place] = [this.wholes("target").parts[spot.target ?? -1]?.[0], this.wholes("source").parts[spot.source ?? -1]?.[0]];
+    const [step, place] = [this.words("target").parts[spot.target ?? -1]?.[0], this.words("source").parts[spot.source ?? -1]?.[0]];
     if (step !== undefined) this.open(step);
     if (step !== undefined && place !== undefined) {
       this.panel.element.querySelector<HTMLInputElement>(`[data-place="${place}"] input[type=range]`)?.focus();
@@ -448,7 +468,7 @@ export class Room {
         words: [...now.picked].map((step) => ({ step, token: now.tokens[step] })),
         weights: [...now.pins].flatMap(([step, each]) => [...each].map(([place, weight]) => ({ step, place, weight }))),
       },
-      translations: this.found.map((each) => ({
+      translations: this.translations.map((each) => ({
         target: each.target, score: each.score, finished: each.finished, repeated: each.repeated, unknown: each.unknown, confidence: each.confidence, flags: [...flagsOf(each).keys()],
         lost: each.lost, invented: each.invented, unused_terms: each.unusedTerms, source_tokens: each.sourceTokens, target_tokens: each.targetTokens.filter(Boolean),
         weights: each.ids.flatMap((_, k) => (each.targetTokens[k] ? [[...each.steps[k]!.weights]] : [])),

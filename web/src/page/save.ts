@@ -8,7 +8,7 @@ const STYLED = [
 ];
 
 /** SVG text of a drawing with its computed styles inside, so that it needs no style sheet. */
-export function standalone(drawing: SVGSVGElement): string {
+function standalone(drawing: SVGSVGElement): string {
   const copy = drawing.cloneNode(true) as SVGSVGElement;
   const own = [...drawing.querySelectorAll("*")];
   [...copy.querySelectorAll("*")].forEach((element, k) => {
@@ -25,7 +25,7 @@ export function standalone(drawing: SVGSVGElement): string {
   return new XMLSerializer().serializeToString(copy);
 }
 
-export function download(content: Blob, name: string): void {
+function download(content: Blob, name: string): void {
   const place = URL.createObjectURL(content);
   h("a", { href: place, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(place), 10_000);
@@ -33,10 +33,11 @@ export function download(content: Blob, name: string): void {
 
 export const saveText = (text: string, name: string, type: string): void => download(new Blob([text], { type }), name);
 
-/** A table of texts, as Python's `TsvCorpus` reads it: cells with quotation marks are quoted. */
-export function tsvOf(rows: readonly (readonly string[])[]): string {
+/** A table of sentence pairs with column names, as Python's `TsvCorpus` reads it: cells with quotation marks are quoted. */
+export function tsvOf(pairs: readonly (readonly string[])[]): string {
   const cell = (text: string): string => (text.includes('"') ? `"${text.replaceAll('"', '""')}"` : text);
-  return rows.map((row) => `${row.map((text) => cell(oneSpaced(text))).join("\t")}\n`).join("");
+  // Without column names, a first pair such as "text, translation" would be read as names.
+  return [["source", "target"], ...pairs].map((row) => `${row.map((text) => cell(oneSpaced(text))).join("\t")}\n`).join("");
 }
 
 export const saveSvg = (drawing: SVGSVGElement, name: string): void =>

@@ -1,6 +1,6 @@
 /** Card of a stored translation: its texts, with pictures drawn on demand. */
 import { NOWHERE, type Aligned, type Picture, type Spot } from "../pictures/aligned";
-import { map, said } from "../pictures/map";
+import { map, spotText } from "../pictures/map";
 import { h } from "./dom";
 import { DRAWN, framed, pictured } from "./frame";
 import { t } from "./strings";
@@ -20,7 +20,7 @@ export interface Sentence {
   readonly packed: Packed;
 }
 
-export interface CardListeners {
+interface CardListeners {
   readonly look: (spot: Spot) => void;
   readonly keep: (spot: Spot) => void;
   /** Opens the sentence in the translator; null on a page without a model. */
@@ -101,8 +101,8 @@ export class SentenceCard {
     for (const picture of this.drawn) picture.stress(resting && opened === null ? this.kept : spot, opened);
   }
 
-  said(spot: Spot): string {
-    return said(this.aligned, spot);
+  spotText(spot: Spot): string {
+    return spotText(this.aligned, spot);
   }
 }
 

@@ -13,7 +13,7 @@ export interface Kept {
   readonly spot: Spot;
 }
 
-export interface SentencesListeners {
+interface SentencesListeners {
   readonly kept: (kept: Kept | null) => void;
   /** Open a text in the translator; null: the page has none. */
   readonly translate: ((text: string) => void) | null;
@@ -69,7 +69,7 @@ export class Sentences {
   private look(card: SentenceCard, spot: Spot): void {
     card.stress(spot);
     const at = isNowhere(spot) && this.kept;
-    this.readout.textContent = at ? this.cards[at.sentence - 1]!.said(at.spot) : card.said(spot);
+    this.readout.textContent = at ? this.cards[at.sentence - 1]!.spotText(at.spot) : card.spotText(spot);
   }
 
   /** Toggles the highlight of a place. */

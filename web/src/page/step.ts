@@ -13,7 +13,7 @@ const LIKELY = 0.01; // words that are less likely stand behind "more words", bu
 const VOTES = 5; // words listed with what they add to a score
 const ROWS = 60; // most words listed of a long sentence: those with the largest weights
 
-export interface StepListeners {
+interface StepListeners {
   readonly go: (step: number) => void;
   /** Pins a weight, or releases it (null); `live` while a slider is dragged. */
   readonly pin: (step: number, place: number, weight: number | null, live: boolean) => void;
@@ -212,7 +212,7 @@ export class StepPanel {
     if (token === END) return `⏎ ${t("end")}`;
     const before = this.translation?.ids.slice(0, this.step) ?? [];
     const label = this.translator.target.labels([...before.slice(before.lastIndexOf(END) + 1), token]).at(-1)!;
-    return token === UNKNOWN ? "?" : visible(restored(label, slots));
+    return visible(token === UNKNOWN ? this.translation!.targetTokens[this.step]! : restored(label, slots));
   }
 
   /** What source words add to the score of the word that is written, the largest first. */

@@ -495,6 +495,11 @@ const TABLE = {
   add: ["Add", "Ekle", "添加"],
   corrected: ["Corrected. Similar sentences follow the correction.", "Düzeltildi. Benzer cümleler düzeltmeyi izler.", "已更正。相似的句子会参照这个更正。"],
   replaces: ["It replaces this correction: “{}” → “{}”", "Şu düzeltmenin yerine geçti: “{}” → “{}”", "它取代了这个更正：“{}” → “{}”"],
+  outdated: [
+    "A newer correction in this page replaces yours, “{}”: “{}” → “{}”",
+    "Bu sayfadaki daha yeni bir düzeltme sizinkinin (“{}”) yerine geçti: “{}” → “{}”",
+    "本页面中较新的更正取代了您的“{}”：“{}” → “{}”",
+  ],
   corrections: ["Your corrections ({})", "Düzeltmeleriniz ({})", "您的更正（{}）"],
   "corrections-help": ["They are lost when you close the page, so save them.", "Sayfa kapanınca silinirler; bu yüzden kaydedin.", "关闭页面后会丢失，请保存。"],
   "corrections-kept": [
@@ -506,10 +511,11 @@ const TABLE = {
   terms: ["Terms", "Terimler", "术语"],
   "terms-count": ["Terms ({})", "Terimler ({})", "术语（{}）"],
   "terms-help": [
-    "Give the translation of a word or phrase. The page uses it, in the form that fits the sentence.",
-    "Bir sözcüğün ya da öbeğin çevirisini verin. Sayfa onu cümleye uyan biçimiyle kullanır.",
-    "给出一个词或短语的译法，页面会以适合句子的形式使用它。",
+    "Give the translation of a word or phrase. The page uses it, in the form that fits the sentence. You can also paste two columns of a spreadsheet.",
+    "Bir sözcüğün ya da öbeğin çevirisini verin. Sayfa onu cümleye uyan biçimiyle kullanır. Bir tablonun iki sütununu da yapıştırabilirsiniz.",
+    "给出一个词或短语的译法，页面会以适合句子的形式使用它。也可以粘贴电子表格的两列。",
   ],
+  "terms-added": ["Terms added: {}.", "Eklenen terim: {}.", "已添加术语：{}。"],
   "term-source": ["Word or phrase", "Sözcük ya da öbek", "词或短语"],
   "term-target": ["Its translation", "Çevirisi", "译法"],
   "term-invalid": [

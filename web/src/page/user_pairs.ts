@@ -1,17 +1,28 @@
-/** A reader's corrections and terms. The browser keeps them if it can, and other open pages of the model share them. */
+/** A reader's corrections and terms. The browser stores them if it can, and other open pages of the model share them. */
 import { withPair, type StoredPair } from "../decoder/memory";
 import { Refusal } from "../decoder/refusal";
 import type { Translator } from "../decoder/translator";
 import { paused } from "./pausing";
 
-export type Pairs = readonly (readonly [source: string, target: string])[];
+/** `inFile`: the target of the pair in the page's file that the correction replaced; null: none. */
+type Correction = readonly [source: string, target: string, inFile: string | null];
+type Term = readonly [source: string, target: string];
 export type Kind = "corrections" | "terms";
-type Lists = Readonly<Record<Kind, Pairs>>;
+interface Lists {
+  readonly corrections: readonly Correction[];
+  readonly terms: readonly Term[];
+}
 
-const isPairs = (value: unknown): value is Pairs => Array.isArray(value) && value.every((pair) => Array.isArray(pair) && pair.length === 2 && pair.every((text) => typeof text === "string"));
+const isList = (value: unknown, isRow: (row: unknown[]) => boolean): boolean => Array.isArray(value) && value.every((row) => Array.isArray(row) && isRow(row));
+const areTexts = (row: unknown[]): boolean => row.every((text) => typeof text === "string");
+const isLists = ({ corrections, terms }: Record<Kind, unknown>): boolean =>
+  isList(terms, (row) => row.length === 2 && areTexts(row)) &&
+  isList(corrections, (row) => row.length === 3 && areTexts(row.slice(0, row[2] === null ? 2 : 3)));
 
 export class UserPairs {
   lists: Lists = { corrections: [], terms: [] };
+  /** Corrections that are not used, since the page's file has a newer one. */
+  outdated: readonly (readonly [Correction, StoredPair])[] = [];
   isStored: boolean;
   /** Called when the lists change. */
   listed = (): void => undefined;
@@ -31,27 +42,26 @@ export class UserPairs {
   private read(): Lists {
     if (!this.isStored) return this.lists;
     try {
-      const { corrections, terms } = JSON.parse(localStorage.getItem(this.name!)!) as Partial<Lists>;
-      if (isPairs(corrections) && isPairs(terms)) return { corrections, terms };
+      const lists = JSON.parse(localStorage.getItem(this.name!)!) as Lists;
+      if (isLists(lists)) return { corrections: lists.corrections, terms: lists.terms };
     } catch {
       // No storage, or nothing in it.
     }
     return { corrections: [], terms: [] };
   }
 
-  /** Adds a pair at the end of a list, in place of the pairs of some sources. */
-  add(kind: Kind, source: string, target: string, replaced: readonly string[]): void {
-    this.change(kind, (pairs) => [...without(pairs, [source, ...replaced]), [source, target]]);
+  /** Adds terms at the end of the list, in place of terms with the same sources. */
+  addTerms(terms: readonly Term[]): void {
+    this.change((lists) => ({ ...lists, terms: terms.reduce((list, term) => [...without(list, [term[0]]), term], lists.terms) }));
   }
 
   remove(kind: Kind, source: string): void {
-    this.change(kind, (pairs) => without(pairs, [source]));
+    this.change((lists) => ({ ...lists, [kind]: without<Correction | Term>(lists[kind], [source]) }));
   }
 
-  /** Changes a list; the changes of other pages stay. */
-  private change(kind: Kind, change: (pairs: Pairs) => Pairs): void {
-    const before = this.read();
-    const lists = { ...before, [kind]: change(before[kind]) };
+  /** Changes the lists; the changes of other pages stay. */
+  private change(changed: (lists: Lists) => Lists): void {
+    const lists = changed(this.read());
     try {
       if (this.name !== null) localStorage.setItem(this.name, JSON.stringify(lists));
       this.isStored = this.name !== null;
@@ -67,25 +77,42 @@ export class UserPairs {
     this.applied = this.apply();
   }
 
-  /** Stores a correction in the translator's memory, for `add`; returns the pairs that it replaces. */
-  async correct(source: string, target: string): Promise<readonly StoredPair[]> {
+  /**
+   * Stores a correction in the translator's memory and at the end of the list; returns the pairs that it replaces.
+   * @param stored called before translations change
+   */
+  async correct(source: string, target: string, stored: () => void): Promise<readonly StoredPair[]> {
     await this.applied;
-    return this.translator.memory.add((await paused(this.translator.correcting(source, target), () => false))!);
+    const { memory } = this.translator;
+    const pair = (await paused(this.translator.correcting(source, target), () => false))!;
+    const replaced = memory.add(pair);
+    stored();
+    const correction: Correction = [source, target, memory.inFile(pair)?.target ?? null];
+    this.change((lists) => ({ ...lists, corrections: [...without(lists.corrections, [source, ...replaced.map((old) => old.source)]), correction] }));
+    return replaced;
   }
 
-  /** Makes the memory follow the list, and then the list the memory: a correction may replace another one. */
+  /** Makes the memory follow the list, and then the list the memory: a correction may replace another one, and the file's newer one wins. */
   private async apply(): Promise<void> {
     const run = ++this.run, { memory } = this.translator;
     let pairs = memory.stored;
-    for (const [source, target] of this.lists.corrections) {
+    const used = new Map<StoredPair, Correction>(), outdated: [Correction, StoredPair][] = [];
+    for (const correction of this.lists.corrections) {
+      const [source, target, before] = correction;
       const known = memory.pairs.find((pair) => pair.source === source && pair.target === target);
       const pair = known ?? await this.compute(source, target, pairs, () => run !== this.run);
       if (run !== this.run) return;
-      if (pair) pairs = withPair(pairs, pair);
+      if (!pair || memory.stored.includes(pair)) continue;
+      const newer = memory.inFile(pair);
+      if (newer && newer.target !== before) outdated.push([correction, newer]);
+      else {
+        pairs = withPair(pairs, pair);
+        used.set(pair, correction);
+      }
     }
     memory.hold(pairs);
-    const added = pairs.filter((pair) => !memory.stored.includes(pair));
-    this.lists = { ...this.lists, corrections: added.map(({ source, target }) => [source, target]) };
+    this.outdated = outdated;
+    this.lists = { ...this.lists, corrections: pairs.flatMap((pair) => (used.has(pair) ? [used.get(pair)!] : [])) };
     this.listed();
     this.changed();
   }
@@ -101,4 +128,4 @@ export class UserPairs {
   }
 }
 
-const without = (pairs: Pairs, sources: readonly string[]): Pairs => pairs.filter(([source]) => !sources.includes(source));
+const without = <T extends Correction | Term>(pairs: readonly T[], sources: readonly string[]): T[] => pairs.filter(([source]) => !sources.includes(source));

@@ -250,7 +250,7 @@ class Views {
   }
 
   /** The largest weights of a token, of the heads that are shown: of what it looks at, or of who looks at it. */
-  private said([side, at]: Spot): string {
+  private spotText([side, at]: Spot): string {
     const weights = new Map<number, number>();
     for (const k of this.shown) this.edges(k).forEach((row, i) => row.forEach(([j, weight]) => {
       const [own, other] = side ? [j, i] : [i, j];
@@ -301,7 +301,7 @@ class Views {
       this.says.textContent = this.places.show(this.layer, [...this.shown].sort((one, other) => one - other), over, this.kept);
       return;
     }
-    this.says.textContent = spot ? this.said(spot) : "";
+    this.says.textContent = spot ? this.spotText(spot) : "";
     const { box: { scrollTop }, canvas, height } = this.columns;
     const width = canvas.clientWidth;
     const ratio = window.devicePixelRatio || 1;

@@ -140,7 +140,7 @@ export function map(given: Aligned, room: number, listeners: Listeners): Picture
 }
 
 /** Read-out of a spot: the weight of a pair, or the largest weights of a word. */
-export function said(given: Aligned, spot: Spot): string {
+export function spotText(given: Aligned, spot: Spot): string {
   if (isNowhere(spot)) return "";
   const { weights } = given;
   const [source, target] = [numbered(given.source), numbered(given.target)];

@@ -69,7 +69,7 @@ class Corpus(ABC):
         return None
 
     @property
-    def whole(self) -> "Corpus":
+    def unsplit(self) -> "Corpus":
         """The corpus that this one is a part of, with the file's numbering of pairs; or this corpus itself."""
         return self
 

@@ -184,8 +184,8 @@ class _Part(Corpus):
         return corpus_fingerprint and f"part {self._name} of {corpus_fingerprint}"
 
     @property
-    def whole(self) -> Corpus:
-        return self._corpus.whole
+    def unsplit(self) -> Corpus:
+        return self._corpus.unsplit
 
 
 class _WithoutLeaks(Corpus):
@@ -220,8 +220,8 @@ class _WithoutLeaks(Corpus):
         return corpus_fingerprint and f"without {keys} of {corpus_fingerprint}"
 
     @property
-    def whole(self) -> Corpus:
-        return self._corpus.whole
+    def unsplit(self) -> Corpus:
+        return self._corpus.unsplit
 
 
 def _check_shares(*shares: float) -> None:

@@ -16,7 +16,8 @@ from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.text.units import Units
 
 _POSITIONS = 4  # tried positions of a step: 1.5 % of the phrasebook's links are wrong, 2.3 % with all positions
-_ATTENTION_SHARE = 0.01  # of attention in a posterior
+ATTENTION_SHARE = 0.01
+"""The share of attention weights in a posterior."""
 Link = tuple[int, int]
 """The indices, from 0, of a source word and of a target word."""
 
@@ -34,13 +35,18 @@ class GoldLinks(NamedTuple):
 
 
 @torch.no_grad()
-def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Tensor]:
+def posteriors(
+    model: TranslationModel,
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    *,
+    attention_share: float = ATTENTION_SHARE,
+) -> list[Tensor]:
     r"""Return for each pair (T, S) float32: how much each target token comes from each source token. Rows sum to 1.
 
     $$ w_{tj} \propto \sqrt{\alpha_{tj}} \; p(y_t \mid y_{<t}, x, c_t = h_j) $$
 
     with the attention α of step t and the token's probability if the context is only position j. It is computed for the
-    four positions with the largest α. A hundredth of the result is α itself, so that no position has weight 0.
+    four positions with the largest α. `attention_share` of the result is α itself, so that no position has weight 0.
     Attention at step t does not know the token; only the second factor does. If no position has attention (a kernel of
     bounded support), the result is uniform. After Shankar and Sarawagi, "Posterior attention models for sequence to
     sequence learning" (2019), section 3. The root, the four and the hundredth are dikkat's.
@@ -70,7 +76,7 @@ def posteriors(model: TranslationModel, pairs: Sequence[tuple[Sequence[int], Seq
         features, _, _ = model.step_features(previous[row], memory_of_one, model.select(state, row))
         gains = model.scores(features).log_softmax(1).gather(1, token[row].unsqueeze(1)).view(count, tried)
         shares = torch.zeros_like(weights).scatter(1, top_positions, (top_weights.log() / 2 + gains).softmax(1))
-        shares = shares.lerp(weights, _ATTENTION_SHARE)
+        shares = shares.lerp(weights, attention_share)
         rows.append(shares.where(weights.any(1, keepdim=True), is_real / is_real.sum(1, keepdim=True)))
         state = next_state
     stacked = torch.stack(rows, 1).cpu()

@@ -1,9 +1,11 @@
 """Corrections: sentence pairs that a user adds to the memory of a translator."""
 
 import warnings
+from collections import defaultdict
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save as dump_tensors
@@ -11,11 +13,13 @@ from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.translation.decoding.options import length_limit
-from dikkat.translation.memory.pair_memory import PairMemory, StoredPair, normalise
+from dikkat.translation.memory.pair_memory import Ids, PairMemory, StoredPair, normalise
 from dikkat.translation.memory.states import score_projection
 from dikkat.translation.network.model import TranslationModel, collate
 from dikkat.translation.text.slots import Slots
-from dikkat.translation.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from dikkat.translation.decoding.translator import Translator
 
 BANDWIDTH = 0.1
 """The bandwidth of corrections: a root mean square difference of the scores of two states, in nats."""
@@ -24,70 +28,63 @@ BIAS = 5.0
 _DIMENSIONS = 48
 
 
-def correct(
-    memory: PairMemory,
-    model: TranslationModel,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    slots: Slots,
-    source: str,
-    target: str,
-) -> list[str]:
+def correct(translator: "Translator", source: str, target: str) -> list[str]:
     """Store a correction; return messages about a replaced correction, and about a target that will be cut."""
-    pair, replaced = _store(memory, model, tokenizers, slots, source, target)
-    messages = [f"replaces the earlier correction {old.target!r} of {old.source!r}" for old in replaced]
-    if len(pair.target_ids) > (limit := length_limit(len(pair.source_ids))):
-        messages.append(f"has {len(pair.target_ids)} tokens, more than the limit of {limit}, and will be cut")
-    return messages
-
-
-def _store(
-    memory: PairMemory,
-    model: TranslationModel,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    slots: Slots,
-    source: str,
-    target: str,
-) -> tuple[StoredPair, list[StoredPair]]:
-    """Store a correction; return its pair, and the replaced pairs with other translations."""
     if not source.strip() or not target.strip():
         side = "target" if source.strip() else "source"
         raise InputError(f"{side}: got an empty text; expected a sentence and its translation. Leave the pair out")
     for side, text in (("source", source), ("target", target)):
         if "\0" in text:  # no table can have it
             raise InputError(f"{side}: got {text!r:.120}; expected text without NUL characters")
-    snapshot, pair = memory.snapshot, StoredPair(source, target, (), (), torch.empty(0, device="cpu"), BIAS)
-    pair = _tokenize(pair, tokenizers, slots)
+    memory, slots = translator.memory, translator.slots
+    snapshot = memory.snapshot
+    pair = _tokenize(StoredPair(source, target, (), (), torch.empty(0, device="cpu"), BIAS), translator)
     old = None if snapshot is None else snapshot.by_ids.get(pair.source_ids)
     if old is not None and old.key != pair.key and old.target_ids != pair.target_ids:
         # Equal but for numbers, and translated otherwise: then the numbers are read as text.
-        pair = _tokenize(replace(pair, has_slots=False), tokenizers, slots)
+        pair = _tokenize(replace(pair, has_slots=False), translator)
     if not pair.source_ids or not pair.target_ids:
         side = "target" if pair.source_ids else "source"
         raise InputError(f"{side}: got {getattr(pair, side)!r}, which has no token of the model")
     if slots.copies(slots.mask(source)[0].text):
         raise InputError(f"source: got {source!r}; expected letters, since a text without letters is always copied")
-    projection = memory.projection(lambda: _make_projection(model))
-    pair = replace(pair, keys=compute_keys(model, projection, [(pair.source_ids, pair.target_ids)])[0])
-    target_text = normalise(pair.mask(slots)[1].text)
-    return pair, [old for old in memory.store(pair) if normalise(old.mask(slots)[1].text) != target_text]
+    replaced = _store(memory, translator.model, pair)
+    messages = [
+        f"replaces the earlier correction {old.target!r} of {old.source!r}"
+        for old in replaced
+        if _masked_target(old, slots) != _masked_target(pair, slots)
+    ]
+    if len(pair.target_ids) > (limit := length_limit(len(pair.source_ids))):
+        messages.append(f"has {len(pair.target_ids)} tokens, more than the limit of {limit}, and will be cut")
+    return messages
 
 
-def share_corrections(
-    members: Sequence[tuple[PairMemory, TranslationModel]], tokenizers: tuple[Tokenizer, Tokenizer], slots: Slots
-) -> tuple[PairMemory, ...]:
+def share_corrections(translators: Sequence["Translator"]) -> tuple[PairMemory, ...]:
     """Return a memory for each model of an ensemble, with the corrections of all of them.
 
     All memories store the same pairs in the same order, the first model's last. Then a search follows all of them. If
-    models have different corrections of one sentence, the first model's is used, and a warning has the number of the
-    unused corrections.
+    models have different corrections of one sentence, or of sentences that differ only in slots, the first model's is
+    used, and a warning has the number of the unused corrections.
     """
-    pairs = dict.fromkeys(pair for memory, _ in members for pair in reversed(memory.pairs))
-    shared = tuple(PairMemory() for _ in members)
-    unused = list[StoredPair]()
-    for source, target in reversed(pairs):
-        for memory, (_, model) in zip(shared, members, strict=True):
-            _, replaced = _store(memory, model, tokenizers, slots, source, target)
-            unused += replaced if memory is shared[0] else []
+    pairs, unused = list[StoredPair](), list[StoredPair]()
+    targets = defaultdict[str | Ids, set[str]](set)  # of earlier models, by sentences and by tokens
+    for translator in translators:
+        snapshot = translator.memory.snapshot
+        new, masked = list[StoredPair](), list[tuple[set[str | Ids], str]]()
+        for stored in () if snapshot is None else snapshot.pairs:
+            pair = _tokenize(replace(stored, has_slots=True), translator)
+            names: set[str | Ids] = {pair.key, pair.source_ids, stored.source_ids}
+            target = _masked_target(pair, translator.slots)
+            masked.append((names, target))
+            earlier = set[str]().union(*(targets[name] for name in names))
+            if earlier - {target}:
+                unused.append(stored)
+            elif not earlier:
+                new.append(stored)
+        for names, target in masked:
+            for name in names:
+                targets[name].add(target)
+        pairs = [*new, *pairs]
     if unused:
         warnings.warn(
             f"ensemble: {len(unused):,} corrections of later models are not used, since an earlier model has another "
@@ -95,7 +92,16 @@ def share_corrections(
             UserWarning,
             stacklevel=3,
         )
-    return shared
+    memories = tuple(empty_memory(translator.model) for translator in translators)
+    for memory, translator in zip(memories, translators, strict=True):
+        for pair in pairs:
+            _store(memory, translator.model, pair)
+    return memories
+
+
+def empty_memory(model: TranslationModel, bandwidth: float = BANDWIDTH) -> PairMemory:
+    """Return a memory without pairs; with a smaller bandwidth, fewer sentences follow its corrections."""
+    return PairMemory(projection=_make_projection(model, bandwidth))
 
 
 def pack_memory(memory: PairMemory, model: TranslationModel) -> bytes:
@@ -106,16 +112,27 @@ def pack_memory(memory: PairMemory, model: TranslationModel) -> bytes:
     return dump_tensors(tensors | {"bias": torch.tensor([BIAS])}, metadata=metadata)
 
 
-def _make_projection(model: TranslationModel) -> Tensor:
-    return score_projection(model.output_table, _DIMENSIONS) / BANDWIDTH
+def _make_projection(model: TranslationModel, bandwidth: float = BANDWIDTH) -> Tensor:
+    return score_projection(model.output_table, _DIMENSIONS) / bandwidth
 
 
-def _tokenize(pair: StoredPair, tokenizers: tuple[Tokenizer, Tokenizer], slots: Slots) -> StoredPair:
+def _store(memory: PairMemory, model: TranslationModel, pair: StoredPair) -> list[StoredPair]:
+    """Store a pair with the states of the model; return the pairs that it replaces."""
+    projection = memory.projection(lambda: _make_projection(model))
+    return memory.store(replace(pair, keys=compute_keys(model, projection, [(pair.source_ids, pair.target_ids)])[0]))
+
+
+def _tokenize(pair: StoredPair, translator: "Translator") -> StoredPair:
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
     source_ids, target_ids = (
         tuple(tokenizer.numbers([masked.text])[0])
-        for tokenizer, masked in zip(tokenizers, pair.mask(slots), strict=True)
+        for tokenizer, masked in zip(tokenizers, pair.mask(translator.slots), strict=True)
     )
     return replace(pair, source_ids=source_ids, target_ids=target_ids)
+
+
+def _masked_target(pair: StoredPair, slots: Slots) -> str:
+    return normalise(pair.mask(slots)[1].text)
 
 
 @torch.no_grad()

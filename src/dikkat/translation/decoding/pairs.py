@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dikkat.errors import InputError
 from dikkat.translation.data.corpus import MAX_CHARACTERS
-from dikkat.translation.decoding.alignment import Link, links, merge_pieces, posteriors
+from dikkat.translation.decoding.alignment import ATTENTION_SHARE, Link, links, merge_pieces, posteriors
 from dikkat.translation.decoding.search import forced_scores
 from dikkat.translation.memory.pair_memory import Snapshot
 from dikkat.translation.network.model import TranslationModel
@@ -117,11 +117,11 @@ class PairScorer:
 
     def weights_of_units(
         self, pairs: Sequence[tuple[str, str]], batch_size: int = 64, *, whole_spans: bool = False,
-        of_tokens: Callable[..., list[Tensor]] = posteriors,
+        attention_share: float = ATTENTION_SHARE,
     ) -> list[Tensor]:  # fmt: skip
         """Return for each pair (T, S): how much each target unit comes from each source unit (`Units`). Rows sum to 1.
 
-        `of_tokens` computes the weights of tokens: `posteriors` or `forced_weights`.
+        They are `posteriors` of tokens, with this share of the attention weights.
 
         Raises:
             InputError: The batch size is below 1, or the model has no attention.
@@ -146,7 +146,9 @@ class PairScorer:
         for batch in batches(lengths, batch_size):
             tokens = [(numbers[0][index], numbers[1][index]) for index in batch]
             for model in models:
-                for index, weights in zip(batch, of_tokens(model, tokens), strict=True):
+                for index, weights in zip(
+                    batch, posteriors(model, tokens, attention_share=attention_share), strict=True
+                ):
                     totals[index] += merge_pieces(weights, shares[0][index], shares[1][index]) / len(models)
         return totals
 

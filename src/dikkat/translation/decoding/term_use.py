@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dikkat.translation.data.corpus import MAX_CHARACTERS
-from dikkat.translation.decoding.alignment import forced_weights, posteriors
+from dikkat.translation.decoding.alignment import ATTENTION_SHARE, forced_weights
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.decoding.pairs import PairScorer, batches
 from dikkat.translation.decoding.search import forced_scores
@@ -23,6 +23,7 @@ from dikkat.translation.text.slots import Slots, find_span_offsets, overlaps
 from dikkat.translation.text.tokenizer import Offsets, Tokenizer
 from dikkat.translation.text.units import Units
 
+_ATTENTION_SHARE = (1 + ATTENTION_SHARE) / 2  # the mean of posteriors and attention weights
 _LINKED = 0.5  # share of the largest weight on a term from which a word may be its translation
 _TOGETHER = 0.7  # weight on a term from which a neighbouring word is replaced too
 _SHORT = 3  # letters, at most, of words that are not replaced together with a longer neighbour
@@ -91,9 +92,8 @@ def use_terms(
     ]
     while active := [line for line in lines if line.pending]:
         pairs = [(line.translation.source, line.target) for line in active]
-        weights = [scorer.weights_of_units(pairs, batch_size, of_tokens=kind) for kind in (posteriors, forced_weights)]
-        means = [(posterior + attention) / 2 for posterior, attention in zip(*weights, strict=True)]
-        choices = [_use_next(line, matrix, tokenizer) for line, matrix in zip(active, means, strict=True)]
+        weights = scorer.weights_of_units(pairs, batch_size, attention_share=_ATTENTION_SHARE)
+        choices = [_use_next(line, matrix, tokenizer) for line, matrix in zip(active, weights, strict=True)]
         _choose(scorer, active, choices, batch_size)
     changed = iter(_reread(scorer, [line for line in lines if line.is_changed], batch_size))
     results = [next(changed) if line.is_changed else line.translation for line in lines]

@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from statistics import fmean
@@ -395,7 +395,8 @@ class Translator(BaseTranslator):
         Returns:
             An ensemble, with the methods of a translator and copies of the corrections of all translators. Later
             calls of `correct` of a translator do not change the ensemble. If translators have different corrections of
-            one sentence, the first translator's is used, and a warning has the number of unused corrections.
+            one sentence, or of sentences that differ only in slots, the first translator's is used, and a warning has
+            the number of unused corrections.
 
         Raises:
             InputError: Tokenizers or slots differ (the message says whose), or there is no translator.
@@ -427,9 +428,7 @@ class Translator(BaseTranslator):
         models = tuple(translator.model for translator in translators)
         penalty = fmean(translator._length_penalty() for translator in translators)
         confidence = ConfidenceModel.mean([translator.confidence_model for translator in translators])
-        tokenizers = first.source_tokenizer, first.target_tokenizer
-        members = [(translator.memory, translator.model) for translator in translators]
-        memories = share_corrections(members, tokenizers, first.slots)
+        tokenizers, memories = (first.source_tokenizer, first.target_tokenizer), share_corrections(translators)
         return Ensemble(models, *tokenizers, first.slots, penalty, confidence, memories)
 
     def correct(self, source: str, target: str) -> list[str]:
@@ -459,14 +458,13 @@ class Translator(BaseTranslator):
         """
         check_sentence(source, "source")
         check_sentence(target, "target")
-        tokenizers = self.source_tokenizer, self.target_tokenizer
-        return correct(self.memory, self.model, tokenizers, self.slots, source, target)
+        return correct(self, source, target)
 
     def save(self, folder: str | Path, *, int8: bool = False) -> None:
         """Save a model folder atomically: weights, settings and tokenizers.
 
         Args:
-            folder: The path. An existing model folder is replaced; anything else raises.
+            folder: The path. An existing model folder is replaced, with its corrections; anything else raises.
             int8: Whether to save matrices in int8 with one scale for each row, in a quarter of the size. The loaded
                 model has the rounded weights, translates with any precision, and cannot be trained.
 
@@ -556,9 +554,7 @@ class Translator(BaseTranslator):
         return TranslatorWidget(model=self.bundle(), text=text, examples=list(examples))
 
     def _contents(self) -> model_folder.Contents:
-        tokenizers = self.source_tokenizer, self.target_tokenizer
-        origin, slots, confidence = self.origin, self.slots, self.confidence_model
-        return model_folder.Contents(self.model, self.settings, *tokenizers, origin, slots, confidence, self.memory)
+        return model_folder.Contents(*(getattr(self, attribute.name) for attribute in fields(self)))
 
     def _models(self) -> tuple[TranslationModel, ...]:
         return (self.model,)

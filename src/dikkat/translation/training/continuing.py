@@ -18,6 +18,8 @@ from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.data.splits import normalise, sketch
 from dikkat.translation.data.store import Store, TokenPair
+from dikkat.translation.decoding.correcting import BANDWIDTH, empty_memory
+from dikkat.translation.decoding.translation import Translation
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, SettingsError
 from dikkat.translation.formats.origin import Origin
@@ -73,7 +75,8 @@ def continue_training(
     corrections are right, or after `max_minutes`, which is not inherited from the translator's settings.
 
     The corrections in the translator's memory are learnt too. The memory of the result has the corrections that its
-    weights have not learnt. The translator's settings of the vocabulary and the network stay. A word vocabulary gets a
+    weights have not learnt, with half the bandwidth if the BLEU on the old validation pairs would fall by more than
+    0.3. The translator's settings of the vocabulary and the network stay. A word vocabulary gets a
     row for each new word of the corrections. At first, the new words together have a tenth of the probability of
     unknown words.
 
@@ -118,7 +121,7 @@ def continue_training(
     guard = sample_evenly((pair for pair in validation if normalise(pair[0]) not in targets), _GUARD_PAIRS)[0]
     if not guard:
         raise CorpusError("validation: got no pairs without a correction; expected old validation pairs")
-    before = _measure(translator, guard, new_pairs)
+    before, _ = _measure(translator, guard, new_pairs)
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         grown = _grow(translator, settings, new_pairs)
@@ -140,15 +143,15 @@ def continue_training(
         if loop.interrupted:
             raise KeyboardInterrupt
         loop.keep_best()
-    model = loop.model.to("cpu").eval()
-    origin = _make_origin(translator.origin, loop, new_pairs, len(guard))
-    result = replace(grown, model=model, settings=translator.settings, origin=origin)
-    translations = result.translate(source for source, _ in guard)
-    confidence = ConfidenceModel.fit(translations, [target for _, target in guard])
-    result = replace(result, confidence_model=confidence)
-    _store_unlearnt(result, new_pairs, report)
+    measured = loop.kept
+    result = replace(grown, model=loop.model.to("cpu").eval(), settings=translator.settings)
+    if measured.scores.right < len(new_pairs):
+        result, measured = _store_unlearnt(result, measured, guard, new_pairs, before.bleu - MOST_LOST, report)
+    confidence = ConfidenceModel.fit(measured.translations[: len(guard)], [target for _, target in guard])
+    origin = _make_origin(translator.origin, loop, measured.scores.bleu, new_pairs, len(guard))
+    result = replace(result, confidence_model=confidence, origin=origin)
     counts = len(new_pairs), len(guard), len(loop.state.epochs)
-    return Continuation(result, before, loop.kept, *counts, loop.state.elapsed)
+    return Continuation(result, before, measured.scores, *counts, loop.state.elapsed)
 
 
 class Measurement(NamedTuple):
@@ -156,6 +159,13 @@ class Measurement(NamedTuple):
 
     bleu: float
     right: int
+
+
+class _Measured(NamedTuple):
+    """The scores of a translator, and its translations of the old validation pairs and then of the corrections."""
+
+    scores: Measurement
+    translations: list[Translation]
 
 
 @dataclass(frozen=True)
@@ -206,13 +216,13 @@ class _Loop(Loop):
             scoring_pairs=[], fingerprint={}, folder=None, group=Group(processes()),
         )  # fmt: skip
         self._corrections, self._before, self._report = corrections, before, report
-        self._right, self._highest = 0, -math.inf
+        self._latest, self._highest = _Measured(before, []), -math.inf
         self._old = self._copy_weights()
-        self._kept: tuple[Measurement, dict[str, Tensor]] | None = None
+        self._kept: tuple[_Measured, dict[str, Tensor]] | None = None
 
     @property
-    def kept(self) -> Measurement:
-        """The scores of the kept weights; raises if no weights keep the BLEU."""
+    def kept(self) -> _Measured:
+        """The scores and translations of the kept weights; raises if no weights keep the BLEU."""
         if self._kept is None:
             raise InputError(
                 f"learning_rate: got {self.settings.learning_rate:g}; expected less, or other old pairs: the BLEU of "
@@ -241,28 +251,27 @@ class _Loop(Loop):
             super()._validate(batches)
 
     def _bleu_of_sample(self) -> float:
-        bleu, self._right = _measure(self.translator, self.sample, self._corrections)
-        return bleu
+        self._latest = _measure(self.translator, self.sample, self._corrections)
+        return self._latest.scores.bleu
 
     def _keep_weights(self, validation: Validation) -> None:
         self.state.validations.append(validation)
-        self._consider(Measurement(validation.bleu or 0.0, self._right), f"epoch {self.state.epoch + 1}")
+        self._consider(self._latest, f"epoch {self.state.epoch + 1}")
 
-    def _consider(self, measured: Measurement, name: str) -> None:
+    def _consider(self, measured: _Measured, name: str) -> None:
         """Keep the current weights if they are better than those kept, and report their scores."""
-        self._highest = max(self._highest, measured.bleu)
-        holds = measured.bleu >= self._before.bleu - MOST_LOST
-        if holds and (
-            self._kept is None or (measured.right, measured.bleu) > (self._kept[0].right, self._kept[0].bleu)
-        ):
+        bleu, right = measured.scores
+        self._highest = max(self._highest, bleu)
+        holds = bleu >= self._before.bleu - MOST_LOST
+        if holds and (self._kept is None or (right, bleu) > self._kept[0].scores[::-1]):
             self._kept = measured, self._copy_weights()
         self._report(
-            f"{name}: {measured.right:,} of {len(self._corrections):,} corrections right, BLEU "
-            f"{measured.bleu:.2f} of old validation pairs{'' if holds else ', which is too low'}"
+            f"{name}: {right:,} of {len(self._corrections):,} corrections right, BLEU {bleu:.2f} of old validation "
+            f"pairs{'' if holds else ', which is too low'}"
         )
 
     def _is_over(self) -> bool:
-        is_learnt = self._kept is not None and self._kept[0].right == len(self._corrections)
+        is_learnt = self._kept is not None and self._kept[0].scores.right == len(self._corrections)
         return is_learnt or super()._is_over()
 
 
@@ -293,11 +302,14 @@ def _epoch_sizes(corrections: int) -> tuple[int, int]:
     return copies, max(_OLD_SHARE * copies * corrections, _FEWEST - copies * corrections)
 
 
-def _measure(translator: Translator, guard: Sequence[Pair], corrections: Sequence[Pair]) -> Measurement:
-    written = [result.target for result in translator.translate(source for source, _ in [*guard, *corrections])]
+def _measure(translator: Translator, guard: Sequence[Pair], corrections: Sequence[Pair]) -> _Measured:
+    translations = translator.translate(source for source, _ in [*guard, *corrections])
+    written = [result.target for result in translations]
     targets = [target for _, target in corrections]
     right = sum(map(_is_right, written[len(guard) :], targets))
-    return Measurement(corpus_bleu(written[: len(guard)], [target for _, target in guard]), right)
+    return _Measured(
+        Measurement(corpus_bleu(written[: len(guard)], [target for _, target in guard]), right), translations
+    )
 
 
 def _make_settings(old: Settings, values: Mapping[str, Any]) -> Settings:
@@ -311,19 +323,38 @@ def _make_settings(old: Settings, values: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _store_unlearnt(translator: Translator, corrections: Sequence[Pair], report: Callable[[str], object]) -> None:
-    """Store the corrections that the weights have not learnt in the memory."""
-    translations = translator.translate([source for source, _ in corrections])
-    for (source, target), translation in zip(corrections, translations, strict=True):
-        if not _is_right(translation.target, target):
-            try:
-                messages = translator.correct(source, target)
-            except InputError as error:
-                messages = [str(error)]
-            for message in messages:
-                report(f"{source!r}: {message}")
-    if count := len(translator.memory):
-        report(f"{count:,} corrections are not in the weights, but in the memory")
+def _store_unlearnt(
+    translator: Translator, measured: _Measured, guard: Sequence[Pair], corrections: Sequence[Pair], lowest: float,
+    report: Callable[[str], object],
+) -> tuple[Translator, _Measured]:  # fmt: skip
+    """Store unlearnt corrections; return the translator with the memory, and its scores.
+
+    If the memory lowers the BLEU of old validation pairs below `lowest`, a memory with half the bandwidth replaces it.
+    """
+    translations = measured.translations[len(guard) :]
+    unlearnt = [
+        (source, target)
+        for (source, target), translation in zip(corrections, translations, strict=True)
+        if not _is_right(translation.target, target)
+    ]
+    for bandwidth in (BANDWIDTH, BANDWIDTH / 2):
+        result = replace(translator, memory=empty_memory(translator.model, bandwidth))
+        messages = [f"{source!r}: {text}" for source, target in unlearnt for text in _correct(result, source, target)]
+        measured = _measure(result, guard, corrections)
+        if measured.scores.bleu >= lowest:
+            break
+        report(f"BLEU {measured.scores.bleu:.2f} of old validation pairs with stored corrections, which is too low")
+    for message in messages:
+        report(message)
+    report(f"{len(result.memory):,} corrections are not in the weights, but in the memory")
+    return result, measured
+
+
+def _correct(translator: Translator, source: str, target: str) -> list[str]:
+    try:
+        return translator.correct(source, target)
+    except InputError as error:
+        return [str(error)]
 
 
 def _is_right(text: str, target: str) -> bool:
@@ -413,12 +444,12 @@ def _grow_rows(tensor: Tensor, rows: int) -> Tensor:
     return torch.cat([tensor, added - math.log(10 * count) if tensor.ndim == 1 else added])
 
 
-def _make_origin(old: Origin | None, loop: _Loop, corrections: Sequence[Pair], sentences: int) -> Origin:
+def _make_origin(old: Origin | None, loop: _Loop, bleu: float, corrections: Sequence[Pair], sentences: int) -> Origin:
     """Return the origin of the old translator, with the corrections and the new scores."""
     now = Origin.now()
     hashes = np.frombuffer(bytes.fromhex((old and old.training_hashes) or ""), "<u4").astype(np.uint32)
     return replace(
-        old or now, date=now.date, version=now.version, validation_sentences=sentences, validation_bleu=loop.kept.bleu,
+        old or now, date=now.date, version=now.version, validation_sentences=sentences, validation_bleu=bleu,
         validation_loss=min(validation.loss for validation in loop.state.validations),
         pairs=None if old is None or old.pairs is None else old.pairs + len(corrections),
         training_hashes=sketch(hashes, (source for source, _ in corrections)).astype("<u4").tobytes().hex(),

@@ -193,7 +193,7 @@ def _make_loop(
         report(f"reading {training}, for the vocabularies")
         sample, interval = sample_evenly(training, _VOCABULARY_PAIRS)
         if processes().rank == 0:
-            corpus = training.whole  # the unsplit corpus: pair numbers as in the file, held-out pairs included
+            corpus = training.unsplit  # pair numbers as in the file, held-out pairs included
             checked = (sample, interval) if corpus is training else sample_evenly(corpus, _VOCABULARY_PAIRS)
             for doubt in doubts(str(corpus), *checked, str(validation), validation or ()):
                 warnings.warn(doubt, UserWarning, stacklevel=4)

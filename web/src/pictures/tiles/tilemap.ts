@@ -212,11 +212,11 @@ export class TileMap {
 
   private look(block: Block | null): void {
     this.at = block ?? (this.window.matches(":focus") ? this.at : null);
-    this.readout.textContent = block ? this.said(block) : "";
+    this.readout.textContent = block ? this.blockText(block) : "";
     this.changed();
   }
 
-  private said({ row, column, tall, wide }: Block): string {
+  private blockText({ row, column, tall, wide }: Block): string {
     const { rows, columns } = this.given;
     const value = this.pyramid.block(row, column, tall, wide);
     const one = tall === 1 && wide === 1;

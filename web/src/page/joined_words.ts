@@ -1,13 +1,13 @@
 /** Parts of words as the words that they make. */
 
-export interface Wholes {
+export interface JoinedWords {
   readonly words: readonly string[];
   /** The numbers of each word's parts. */
   readonly parts: readonly number[][];
 }
 
 /** @param together false: every part is by itself, as its label has it */
-export function wholes(labels: readonly string[], together: boolean): Wholes {
+export function joinWords(labels: readonly string[], together: boolean): JoinedWords {
   const words: string[] = [];
   const parts: number[][] = [];
   labels.forEach((label, place) => {
@@ -27,7 +27,7 @@ export function wholes(labels: readonly string[], together: boolean): Wholes {
 }
 
 /** The word that a part is of. */
-export function wholeOf({ parts }: Wholes, part: number | null): number | null {
+export function wordIndexOf({ parts }: JoinedWords, part: number | null): number | null {
   const found = part === null ? -1 : parts.findIndex((own) => own.includes(part));
   return found < 0 ? null : found;
 }

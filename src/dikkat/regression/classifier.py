@@ -132,8 +132,8 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         if labels.dtype == object and (gaps := [row for row, value in enumerate(labels.tolist()) if is_missing(value)]):
             raise ValueError(f"y: got {labels[gaps[0]]} in row {gaps[0]}; expected a class for each row")
         assert_all_finite(labels, input_name="y", estimator_name=type(self).__name__)
-        count = len(set(labels.tolist()))
-        if count > _MANY_CLASSES and 2 * count > len(labels):
+        count, has_fractions = len(set(labels.tolist())), labels.dtype.kind == "f" and (labels % 1).any()
+        if count > _MANY_CLASSES and 2 * count > len(labels) and not has_fractions:  # scikit-learn refuses fractions
             hint = "; for numbers use KernelRegressor" if labels.dtype.kind in "iuf" else ""
             raise ValueError(f"y: got {count} classes in {len(labels)} rows; expected several rows of each class{hint}")
         check_classification_targets(labels)

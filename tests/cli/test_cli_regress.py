@@ -114,6 +114,20 @@ def test_every_option_of_the_model_reaches_it(run, quick, homes):
     }  # fmt: skip
 
 
+def test_a_support_and_periods(run, quick, homes):
+    """Bools stay bools, and periodic columns are predicted from other tables."""
+    homes.assign(garden=homes["age"] > 5).to_csv("homes.csv", index=False)
+    options = ["--feature", "area", "--feature", "count", "--feature", "garden", "--set", "bandwidth=2,1,1"]
+    made(run("homes.csv", "--target", "price", *options, "--set", "support=-9,", "--set", "periodic_features=count:4"))
+    model = KernelRegressor.load("regression/model.safetensors")
+    assert (*model.support, model.periodic_features) == (-9.0, None, {"count": 4.0})
+    assert model.columns_[2].is_flag
+    made(run("homes.csv", "--apply", "regression/model.safetensors"))
+    found = pd.read_csv("homes-predictions.csv")["price_predicted"]
+    frame = homes.assign(garden=homes["age"] > 5)
+    np.testing.assert_allclose(found, model.predict(frame[["area", "count", "garden"]]), rtol=1e-6)
+
+
 def test_another_table_is_predicted_in_its_own_format(run, quick, homes, tmp_path):
     pd.DataFrame({"id": ["a", "b", "c"], "area": [2.0, 5.0, 99.0]}).to_parquet("new.parquet")
     options = ["--feature", "area", "--set", "kernel=epanechnikov", "--set", "bandwidth=1", "--order", "constant"]
@@ -200,6 +214,12 @@ def test_more_features_than_there_is_room_for_are_not_all_drawn(run, tmp_path):
         ),
         (["--target", "price", "--set", "cv=x"], "--set cv: got 'x'; expected a whole number of at least 2"),
         (["--target", "price", "--set", "cv=1"], "--set cv: got '1'; expected a whole number of at least 2"),
+        (["--target", "price", "--set", "support=0"], "--set support: got '0'; expected LEAST,GREATEST, such as 0,1"),
+        (["--target", "price", "--set", "support=9,0"], "--set support: got (9.0, 0.0); expected (least, greatest)"),
+        (
+            ["--target", "price", "--set", "periodic_features=age"],
+            "--set periodic_features: got 'age'; expected COLUMN:",
+        ),
         (["--target", "price", "--weights", "negative"], "--weights: got -1.0"),
         (["--target", "price", "--weights", "zero"], "--weights: got only zeros"),
         (["--target", "price", "--seed", "1"], "--seed is for the example without a table"),
@@ -236,6 +256,7 @@ def test_a_cell_that_is_no_number_does_not_take_its_column_away(run, quick, home
         "correct it (write dates as 2020-01-31), leave it out with --without, or take its cells as categories with"
     )
     refused(run("homes.csv", "--target", "price"), message + options)
+    refused(run("homes.csv", "--target", "price"), "area; if '?' means a missing cell, add --text na=?")
     refused(run("homes.csv", "--target", "price", "--feature", "area"), message + options)
     refused(run("homes.csv", "--target", "area"), message + "expected numbers")
     made(run("homes.csv", "--target", "price", "--feature", "age", "--set", "bandwidth=2"))

@@ -316,12 +316,13 @@ def middle(case):
     for j, name in enumerate(case.features):
         if name in ("town", "size") or name not in WIDTHS:
             at[:, j] = np.bincount(there[:, j].astype(int)).argmax()
-    at[:, 0] = spaced(there[:, 0], case)
+    at[:, 0] = spaced(case)
     return at
 
 
-def spaced(x, case):
-    """Even steps over a column, or over its logarithm."""
+def spaced(case):
+    """Even steps over the first column of the rows with weight, or over its logarithm."""
+    x = case.x[case.slow.there, 0].astype(float)
     at = np.geomspace if 0 in case.slow.logs else np.linspace
     return at(x.min(), x.max(), 201)
 
@@ -335,8 +336,7 @@ def drawn_line(model):
 
 
 def line_of_plot(case):
-    x = case.x[:, 0].astype(float)
-    at = spaced(x, case)
+    at = spaced(case)
     return np.column_stack([at, case.slow.predict(at[:, None])[:, 0]])
 
 

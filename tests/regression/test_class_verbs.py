@@ -73,18 +73,32 @@ def test_curves_of_the_probabilities(buyers):
     table, _, model = buyers
     figure = model.plot()
     panels = {axes.get_xlabel(): axes for axes in figure.axes}
-    for line, c in zip(panels["age"].lines, (0, 1), strict=True):
-        at = line.get_xdata()
-        query = pd.DataFrame({"age": at, "town": table["town"].mode()[0], "id": table["id"].median()})
-        np.testing.assert_allclose(line.get_ydata(), model.predict_proba(query)[:, c], atol=1e-9)
-    assert [tick.get_text() for tick in panels["town"].get_xticklabels()] == ["Bonn", "Ulm"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["no", "yes"]
+    line, marks = panels["age"].lines  # of the second class: the first has one minus its probability
+    query = pd.DataFrame({"age": line.get_xdata(), "town": table["town"].mode()[0], "id": table["id"].median()})
+    np.testing.assert_allclose(line.get_ydata(), model.predict_proba(query)[:, 1], atol=1e-9)
+    np.testing.assert_allclose(marks.get_xdata(), np.sort(table["age"].fillna(table["age"].median())))
+    assert panels["age"].get_ylabel() == "probability of buys = yes"
+    towns = next(axes for axes in figure.axes if axes.get_ylabel() == "town")
+    assert [tick.get_text() for tick in towns.get_yticklabels()] == ["Bonn", "Ulm"]
+    assert not figure.legends
+    notes = figure.get_supxlabel()
+    assert notes.startswith(f"other features at: age {table['age'].median():.4g}, town {table['town'].mode()[0]}, id ")
     with pytest.raises(ValueError, match="by: got 'town'; expected None"):
         model.plot(by="town")
     with pytest.raises(ValueError, match=r"coverage: got 0.8; expected None, because curves of probabilities"):
         model.plot(coverage=0.8)
     with pytest.raises(ValueError, match=r"coverage: got 0.8; expected None"):
         model.report("page.html", coverage=0.8)
+
+
+def test_curves_of_three_classes():
+    x = np.arange(60.0)[:, None]
+    model = KernelClassifier(bandwidth=9.0).fit(x, x[:, 0] // 20)
+    figure = model.plot()
+    np.testing.assert_allclose([line.get_ydata() for line in figure.axes[0].lines], model.predict_proba(
+        figure.axes[0].lines[0].get_xdata()[:, None]).T, atol=1e-9)  # fmt: skip
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["0.0", "1.0", "2.0"]
+    assert "moves probabilities by" in str(model.summary(folds=0))
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
@@ -154,5 +168,5 @@ def test_a_file(buyers, tmp_path, order, labels):
     np.testing.assert_array_equal(loaded.predict_proba(table), model.predict_proba(table))
     np.testing.assert_array_equal(loaded.predict(table), model.predict(table))
     assert loaded.classes_.dtype == model.classes_.dtype
-    with pytest.raises(InputError, match="got the settings"):
+    with pytest.raises(InputError, match="got a saved KernelClassifier; expected a KernelRegressor"):
         KernelRegressor.load(tmp_path / "model")

@@ -278,11 +278,15 @@ def test_progress_is_shown_on_request(kind, monkeypatch, capsys):
     x, y, _, _ = _data()
     kind().fit(x, y > y.mean())
     assert capsys.readouterr().err == ""
-    kind(verbose=True).fit(x, y > y.mean())
-    line = r"finding the bandwidth: \d+\.\d passes over all pairs of rows, \d+ s"
-    shown = capsys.readouterr().err.splitlines()
-    assert shown
-    assert all(re.fullmatch(line, text) for text in shown)
+    model = kind(verbose=True).fit(x, y > y.mean())
+    for step in ("finding the bandwidth", "holding out 2 folds"):
+        shown = capsys.readouterr().err.splitlines()
+        assert shown
+        assert all(re.fullmatch(rf"{step}: \d+\.\d passes over all pairs of rows, \d+ s", text) for text in shown)
+        model.summary(folds=2)
+    assert "holding" in capsys.readouterr().err
+    model.summary(folds=0)
+    assert capsys.readouterr().err == ""
 
 
 def test_pickles_hold_no_torch_and_answer_the_same():

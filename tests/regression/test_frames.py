@@ -147,7 +147,8 @@ def test_the_target_among_the_features(form):
         table, 2 * table["price"]
     )  # another column, of its name
     assert doubled.n_features_in_ == 4
-    for unnamed in (np.asarray(PRICE), np.asarray(PRICE)[:, None], PRICE.rename(None), list(PRICE)):
+    array = np.asarray(PRICE)
+    for unnamed in (array, array[:, None], PRICE.rename(None), list(PRICE), PRICE.rename("paid")):
         with pytest.raises(ValueError, match=r"X: got the column 'price', which is y; .*drop\(columns='price'\)"):
             KernelRegressor().fit(table, unnamed)
     flags = form({"area": AREA, "large": AREA > 60})  # two values may be equal by chance
@@ -176,3 +177,14 @@ def test_a_pipeline_with_names():
     np.testing.assert_array_equal(
         found.predict(HOMES), KernelRegressor(bandwidth=SIGMA).fit(HOMES, PRICE).predict(HOMES)
     )
+
+
+def test_a_column_that_numbers_the_rows_raises_a_warning():
+    numbered = HOMES[["area"]].assign(home_id=np.random.default_rng(0).permutation(ROWS))
+    for table in (numbered, pl.from_pandas(numbered)):
+        with pytest.warns(UserWarning, match=r"X: got 'home_id', different integers .* X.drop\(columns='home_id'\)"):
+            KernelRegressor(bandwidth=9.0).fit(table, PRICE)
+    for other in ({"home_id": numbered["home_id"] // 2}, {"home_id": numbered["home_id"] + 0.5}, {"width": 1 + AREA}):
+        KernelRegressor(bandwidth=9.0).fit(
+            HOMES[["area"]].assign(**other), PRICE
+        )  # no warning, which would be an error

@@ -105,6 +105,7 @@ def set_to(name, value):
         ),
         (put(target=3), "target: got 3; expected a name or null"),
         (put(version=7), f"version: got 7; expected {VERSION}. Use the dikkat that wrote it"),
+        (put(estimator=3), "estimator: missing or of a wrong type"),
         (put(history=None), "history: missing or of a wrong type"),
         (
             put(history=[{"bandwidth": [1.0], "error": 0.5}]),
@@ -198,8 +199,7 @@ def test_a_derived_class_loads_itself(tmp_path):
     assert type(loaded) is Smooth
     assert loaded.get_params() == model.get_params()
     np.testing.assert_array_equal(loaded.predict(data(17)[0]), model.predict(data(17)[0]))
-    settings = "bandwidth, kernel, order, unit"
-    with pytest.raises(InputError, match=f"got the settings {settings}"):
+    with pytest.raises(InputError, match=r"model: got a saved Smooth; expected a NadarayaWatson. Use the load of its"):
         NadarayaWatson.load(tmp_path / "model")
 
 

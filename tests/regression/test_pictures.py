@@ -68,12 +68,12 @@ def test_categories_are_lines_of_text_the_most_frequent_of_many():
     estimate = np.arange(17) * 7.0 % 17
     data = np.repeat(np.arange(17.0), np.append(np.arange(2, 18), 1))  # of A and Q there are fewest
     shown = Curve("agent", np.arange(17.0), estimate, estimate - 1, estimate + 2, data, Column("category", levels))
-    figure = pictures.draw_effects(np.arange(17.0), [shown, curve()], "price")
+    figure = pictures.draw_effects(np.arange(17.0), [[shown], [curve()]], "price")
     axes = figure.axes[0]
     figure.draw_without_rendering()
     named = [label.get_text() for label in axes.get_yticklabels()]
     assert [each[6] for each in named] == sorted("DEFGHIJKLMNOP" + "C", key=lambda each: 7 * (ord(each) - 65) % 17)
-    assert axes.get_ylabel() == "agent, 14 of 17"
+    assert axes.get_ylabel() == "agent\n14 most frequent of 17"
     boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
     assert all(low.y1 <= high.y0 for low, high in pairwise(boxes))
     assert (np.diff(axes.lines[-1].get_xdata()) > 0).all()
@@ -87,7 +87,8 @@ LONG = "municipal spending"
     ("at", "column", "label"),
     [
         ([0, 1993], Column("date", origin="2015-03-06"), LONG),
-        ([0, 119], Column("date", origin="2021-01-01"), f"{LONG}, 2021"),
+        ([0, 1642], Column("date", origin="2006-01-01"), LONG),
+        ([0, 119], Column("date", origin="2021-01-01"), LONG),  # January has the year
         ([3, 33], Column("date", origin="2020-12-13"), f"{LONG}, 2020 to 2021"),
         ([0, 1.7], Column("date", origin="2021-01-01T05:00"), f"{LONG}, 2021"),
         ([0, 400], Column("date", origin="2020-10-01"), LONG),

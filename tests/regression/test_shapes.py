@@ -186,6 +186,18 @@ def test_two_groups_and_their_band():
     assert (wider.upper > band.upper).all()
 
 
+def test_a_picture_of_a_difference():
+    axes = Figure().subplots()
+    band = groups_of()[2].difference("group", ["old", "new"])
+    assert band.plot(axes, label="effect") is axes
+    zero, line = axes.lines
+    assert set(zero.get_ydata()) == {0}
+    np.testing.assert_array_equal(line.get_xydata(), np.column_stack([band.x, band.y]))
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("x", "dose: new minus old")
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["effect", "95 % simultaneous confidence"]
+
+
 def test_a_curve_for_each_group():
     _, _, model = groups_of()
     figure = model.plot(by="group")
@@ -195,20 +207,34 @@ def test_a_curve_for_each_group():
     for line, group in ((new, "new"), (old, "old")):
         expected = model.predict(pd.DataFrame({"x": line[:, 0], "group": group}))
         np.testing.assert_allclose(line[:, 1], expected)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["group: new", "group: old"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "group: new",
+        "group: old",
+        "95 % confidence",
+    ]
+
+
+def test_a_group_of_one_row_raises_a_warning():
+    table, y, _ = groups_of()
+    table.loc[len(table)] = [2.0, "solo"]
+    model = KernelRegressor(bandwidth=[0.8, 0.2]).fit(table, [*y, 9.0])
+    with pytest.warns(UserWarning, match="by: got fewer than 3 rows of 'solo'; expected more. The"):
+        model.plot(by="group")
 
 
 def test_a_panel_for_each_other_category():
     table, y, _ = groups_of()
     table["site"] = np.tile(["Bonn", "Ulm"], 80)
     model = KernelRegressor(bandwidth=[0.8, 0.2, 0.3]).fit(table, y + (table["site"] == "Ulm"))
-    panels = {axes.get_xlabel(): axes for axes in model.plot(by="group").axes}
-    assert panels.keys() == {"x", "site"}
-    new, old = (line.get_ydata() for line in panels["site"].lines)
-    for heights, group in ((new, "new"), (old, "old")):
+    figure = model.plot(by="group")
+    (along_site,) = (axes for axes in figure.axes if axes.get_ylabel() == "site")
+    assert {axes.get_xlabel() for axes in figure.axes} == {"x", "y"}
+    assert [tick.get_text() for tick in along_site.get_yticklabels()] == ["Bonn", "Ulm"]
+    new, old = (line.get_xdata() for line in along_site.lines)
+    for estimates, group in ((new, "new"), (old, "old")):
         query = pd.DataFrame({"x": table["x"].median(), "group": group, "site": ["Bonn", "Ulm"]})
-        np.testing.assert_allclose(heights, model.predict(query))
-    assert [tick.get_text() for tick in panels["site"].get_xticklabels()] == ["Bonn", "Ulm"]
+        np.testing.assert_allclose(estimates, model.predict(query))
+    assert figure.get_supxlabel() == f"other features at: x {table['x'].median():.4g}, site Bonn"
 
 
 @pytest.mark.parametrize(("call", "message"), [

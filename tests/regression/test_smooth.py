@@ -167,9 +167,13 @@ def test_a_picture_of_a_curve():
     from matplotlib.figure import Figure
 
     axes = Figure().subplots()
-    curve = smooth(X, Y)
+    curve = smooth(pd.Series(X, name="dose"), pd.Series(Y, name="effect"))
     assert curve.plot(axes, color="C3") is axes
-    np.testing.assert_array_equal(axes.lines[0].get_xydata(), np.column_stack([curve.x, curve.y]))
+    points, line = (line.get_xydata() for line in axes.lines)
+    np.testing.assert_array_equal(points, np.column_stack([X, Y]))
+    np.testing.assert_array_equal(line, np.column_stack([curve.x, curve.y]))
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("dose", "effect")
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["data", "estimate", "95 % confidence"]
     ends = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (ends.min(), ends.max()) == (curve.lower.min(), curve.upper.max())
 

@@ -31,17 +31,19 @@ _FOLDER = Path("regression")
 _VISIBLE = 0.01  # relative difference of attention weights below which a picture of them has one colour
 _PICTURES, _ENDINGS = ("fit", "attention"), (".png", ".svg")
 _ARGUMENT = re.compile(r"^\w+(?=: got\b)")  # an argument of the estimator in an error message
-_SET_NAMES = ("kernel", "bandwidth", "ridge", "cv", "weights", "logarithms")  # settings of the estimator for --set
+_SET_NAMES = (  # settings of the estimator for --set
+    "kernel", "bandwidth", "ridge", "cv", "weights", "logarithms", "support", "metric", "periodic_features",
+)  # fmt: skip
 _TEXT_NAMES = ("delimiter", "decimal", "thousands", "encoding", "na")  # for --text
 _ADVICE = {  # settings of the estimator in messages
     "weights='precision'": "--set weights=precision", "missing='indicator'": "--missing indicator",
-    "cv=20": "--set cv=20",
+    "cv=20": "--set cv=20", "support=(0, None)": "--set support=0,", "support=(0, 1)": "--set support=0,1",
 }  # fmt: skip
 _OPTIONS = {"sample_weight": "--weights", "ordered_features": "--ordered", "categorical_features": "--categorical"}
 _MISSING = ("refuse", "drop", "indicator")  # the values of --missing
 _SET_WORDS = (  # for completion in the shell
     "bandwidth=auto", "bandwidth=loo", "bandwidth=silverman", "bandwidth=scott", "kernel=gaussian",
-    "kernel=epanechnikov", "ridge=auto", "logarithms=none",
+    "kernel=epanechnikov", "ridge=auto", "logarithms=none", "support=0,", "metric=linear",
 )  # fmt: skip
 _DATA, _MODEL, _RESULT = "Data", "Model", "Result"
 
@@ -67,8 +69,9 @@ _HELP = {
     "set": "Another setting of the model: bandwidth=NUMBER, or one number for each feature, separated by commas, in "
     "units of the feature, or a method: auto, loo, silverman or scott; kernel=gaussian or epanechnikov; ridge=ROWS or "
     "auto; cv=N for a time series: N blocks of rows, each predicted from the other blocks; weights=precision if "
-    "--weights are 1/σ²; logarithms=none to compare skewed columns as they are. Repeatable. [default: bandwidth=auto, "
-    "kernel=gaussian, ridge=auto, logarithms=auto]",
+    "--weights are 1/σ²; logarithms=none to compare skewed columns as they are; support=LEAST,GREATEST, the limits of "
+    "the target, such as 0, if it cannot be negative; periodic_features=COLUMN:PERIOD, such as hour:24; metric=linear "
+    "to learn directions. Repeatable. [default: bandwidth=auto, kernel=gaussian, ridge=auto, logarithms=auto]",
     "interval": "Also write prediction intervals with this coverage, such as 0.9.",
     "folds": "Number of folds for cross-validation, which estimates the error on new rows. Each fold takes as long as "
     "a fit. 0: none. [default: 5]",
@@ -165,10 +168,24 @@ def _parse_pairs(option: str, texts: Sequence[str] | None, known: Sequence[str])
 
 
 def _parse(name: str, text: str) -> Any:
+    from dikkat.regression.columns import is_number
+
     if name == "cv":
         if not text.isdecimal() or int(text) < 2:
             raise InputError(f"--set cv: got {text!r}; expected a whole number of at least 2")
         return int(text)
+    if name == "support":
+        ends = [end.strip() for end in text.split(",")]
+        if len(ends) != 2 or not all(is_number(end) for end in ends if end):
+            raise InputError(
+                f"--set support: got {text!r}; expected LEAST,GREATEST, such as 0,1, or 0, for no greatest"
+            )
+        return tuple(float(end) if end else None for end in ends)
+    if name == "periodic_features":
+        pairs = [pair.rpartition(":") for pair in text.split(",")]
+        if not all(column and is_number(period) for column, _, period in pairs):
+            raise InputError(f"--set periodic_features: got {text!r}; expected COLUMN:PERIOD, such as hour:24")
+        return {column: float(period) for column, _, period in pairs}
     if name not in ("bandwidth", "ridge"):
         return None if (name, text) == ("logarithms", "none") else text
     try:
@@ -204,7 +221,7 @@ def _fit(
         with working(f"holding out {folds} folds", None, row_pairs):
             held_out = diagnostics.hold_out(model, folds if model.cv is None else KFold(folds)) if folds else None
     report = summary.make_summary(model, left_out, held_out, len(data.rows), data.left_out)
-    show_table(summary.HEADINGS, report.features)
+    show_table(report.headings, report.features)
     print("\n".join(report.columns), end="\n" * bool(report.columns))
     print_formats(data.rows, data.queries)
     print("\n".join(report.rows))
@@ -280,10 +297,11 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
     y = model.y_train_[has_weight]
     drawn, omitted = report.choose_features(model, report.PANELS - 1)
     curves = [diagnostics.curve_along(model, c, names[c], coverage) for c in drawn]
+    notes = report.notes_of(model, omitted)
     if len(names) == 1 and curves:
         _save(pictures.draw_curve(curves[0], y, data.target), output / "fit")
     else:
-        _save(pictures.draw_fit(left_out.predicted[has_weight], y, curves, data.target, omitted), output / "fit")
+        _save(pictures.draw_fit(left_out.predicted[has_weight], y, curves, data.target, notes), output / "fit")
     feature = drawn[0] if drawn else 0  # the feature with the largest effect
     attention = diagnostics.among(model, model.X_train_[:, feature])
     if np.ptp(attention.weights, axis=0).max() > _VISIBLE * attention.weights.max():
@@ -295,13 +313,13 @@ def _draw(model: "KernelRegressor", data: Data, left_out: "LeftOut", coverage: f
 
 
 def _fit_curve(seed: int, output: Path) -> None:
-    from dikkat.regression import KernelRegressor, diagnostics, experiment, pictures, summary, tables
+    from dikkat.regression import KernelRegressor, diagnostics, experiment, pictures, tables
 
     points = experiment.run_experiment(seed)
     model = KernelRegressor().fit(points.x[:, None], points.y)
     print("y = 2 sin x + x^0.8 + noise of standard deviation 0.5, 50 points")
     report = model.summary()
-    show_table(summary.HEADINGS, report.features)
+    show_table(report.headings, report.features)
     print("\n".join(report.rows))
     _write("model", output / MODEL, model.save)
     at = points.at[:, None]

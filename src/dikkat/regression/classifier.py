@@ -25,6 +25,8 @@ from dikkat.regression.moments.launch import Profile
 from dikkat.regression.validation import LIKELIHOOD, Order, check_kernel, check_metric, check_name
 from dikkat.regression.verbs import Verbs
 
+_MANY_CLASSES = 20  # from which classes of fewer than two rows on average are an error
+
 
 class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[misc]  # scikit-learn has no types
     r"""Classification by attention: the shares of the classes among the rows near a query, with a learned bandwidth.
@@ -118,7 +120,8 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
             The estimator itself.
 
         Raises:
-            ValueError: If a setting is not allowed, data do not fit, or y has no classes.
+            ValueError: If a setting is not allowed, data do not fit, y has no classes, or more than 20 classes with
+                fewer than two rows on average.
         """
         self._check_settings()
         X = frames.as_table(X, y, sample_weight=sample_weight, groups=groups)
@@ -129,6 +132,10 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         if labels.dtype == object and (gaps := [row for row, value in enumerate(labels.tolist()) if is_missing(value)]):
             raise ValueError(f"y: got {labels[gaps[0]]} in row {gaps[0]}; expected a class for each row")
         assert_all_finite(labels, input_name="y", estimator_name=type(self).__name__)
+        count, has_fractions = len(set(labels.tolist())), labels.dtype.kind == "f" and (labels % 1).any()
+        if count > _MANY_CLASSES and 2 * count > len(labels) and not has_fractions:  # scikit-learn refuses fractions
+            hint = "; for numbers use KernelRegressor" if labels.dtype.kind in "iuf" else ""
+            raise ValueError(f"y: got {count} classes in {len(labels)} rows; expected several rows of each class{hint}")
         check_classification_targets(labels)
         classes, label = np.unique(labels, return_inverse=True)
         names = frames.names_of_fit(X, y)

@@ -30,6 +30,7 @@ MOST_LEVELS = 50
 _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
 # With a year of four digits: a day, or a month.
 _OTHER_DATE = re.compile(r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([ T]|$)|\d{4}-(0[1-9]|1[0-2])$")
+_IDENTIFIER = re.compile(r"(?i:^|[\W_])(?i:id|uuid)$|[a-z]I[dD]$|^(?i:index)$")
 _NAMED = 5  # levels in a message, at most
 
 
@@ -123,6 +124,12 @@ class Column(NamedTuple):
     def moment(self, value: float) -> np.datetime64:
         """Return the date that is `value` days after `origin`."""
         return np.datetime64(self.origin, "us") + np.timedelta64(round(value * _DAY_US), "us")
+
+
+def numbers_rows(name: str, cells: NDArray[Any]) -> bool:
+    """Return True for a column of different integers that is named like an identifier."""
+    is_named = cells.dtype.kind in "iu" and _IDENTIFIER.search(name)
+    return bool(is_named and 1 < len(cells) == len(np.unique(cells)))
 
 
 def names_of(model: Any) -> list[str]:

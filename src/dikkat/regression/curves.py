@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dikkat.regression import pictures
 from dikkat.regression.columns import columns_of, is_number, text_dates
 from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.frames import check_labels, dates_in
 from dikkat.regression.joined import Array
 from dikkat.regression.shapes import Band
 from dikkat.regression.validation import check_count, fill_masked
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _POINTS = 201  # points of a curve by default
 _DAY = 86_400_000_000  # microseconds
@@ -28,9 +32,16 @@ class Smooth(Band):
 
     Attributes:
         bandwidth: σ, in units of x; in days for dates.
+        data: The x and the y of the points, each (n,).
     """
 
     bandwidth: float
+    data: tuple[NDArray[Any], Array] = field(repr=False)
+
+    _kind: ClassVar[str] = "confidence"
+
+    def _draw_background(self, ax: Axes) -> None:
+        pictures.draw_points(ax, *self.data)
 
 
 def smooth(
@@ -85,8 +96,15 @@ def smooth(
     positions = grid if at is None else _complete({"at": at}, origin)[0]
     query = positions[:, None]
     lower, upper = model.confidence_interval(query, level)
-    curve_x = positions if origin is None else origin + (positions * _DAY).round().astype("timedelta64[us]")
-    return Smooth(curve_x, np.asarray(model.predict(query)), lower, upper, float(level), float(model.bandwidth_[0]))
+    curve_x, data_x = (
+        days if origin is None else origin + (days * _DAY).round().astype("timedelta64[us]")
+        for days in (positions, points)
+    )
+    names = getattr(x, "name", None) or "x", getattr(y, "name", None) or "y"
+    return Smooth(
+        curve_x, np.asarray(model.predict(query)), lower, upper, float(level), (str(names[0]), str(names[1])),
+        float(model.bandwidth_[0]), (data_x, values),
+    )  # fmt: skip
 
 
 def lowess(y: ArrayLike, x: ArrayLike, frac: float = 2 / 3, it: int = 3, xvals: ArrayLike | None = None) -> Array:

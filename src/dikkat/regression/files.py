@@ -39,6 +39,7 @@ _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 class Saved(NamedTuple):
     """The content of a file, by the names of the estimator's attributes: arrays as tensors, the rest as JSON."""
 
+    estimator: str  # the name of the class
     settings: dict[str, Any]
     rows: Rows
     bandwidth: Array
@@ -53,15 +54,16 @@ def save_model(model: Any, path: str | os.PathLike[str]) -> None:
     """Save a fitted estimator."""
     names = getattr(model, "feature_names_in_", None)
     saved = Saved(
-        _settings_of(model), model._rows, model.bandwidth_, None if names is None else list(names), model.history_,
-        model.ridge_, model.target_name_, model._saved_attributes(),
+        type(model).__name__, _settings_of(model), model._rows, model.bandwidth_,
+        None if names is None else list(names), model.history_, model.ridge_, model.target_name_,
+        model._saved_attributes(),
     )  # fmt: skip
     write(path, saved)
 
 
 def load_model(kind: type[Any], path: str | os.PathLike[str]) -> Any:
     """Load an estimator of this class."""
-    saved = read(path, _settings_of(kind()))
+    saved = read(path, kind.__name__, _settings_of(kind()))
     model, rows = kind(**saved.settings), saved.rows._replace(weights=saved.settings.get("weights", "repeats"))
     try:
         model._check_settings()
@@ -107,7 +109,7 @@ def write(path: str | os.PathLike[str], saved: Saved) -> None:
     write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
 
 
-def read(path: str | os.PathLike[str], expected: dict[str, Any]) -> Saved:
+def read(path: str | os.PathLike[str], estimator: str, expected: dict[str, Any]) -> Saved:
     """Read a file of `write`, and check everything except the settings' values; `expected` has their names."""
     from safetensors import SafetensorError, safe_open
 
@@ -118,7 +120,7 @@ def read(path: str | os.PathLike[str], expected: dict[str, Any]) -> Saved:
     except (SafetensorError, TypeError) as error:  # TypeError: a dtype that NumPy lacks
         raise InputError(f"{path}: truncated, damaged, or not a safetensors file ({error})") from error
     try:
-        return _check(_parse(metadata), tensors, expected)
+        return _check(_parse(metadata), tensors, estimator, expected)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -130,7 +132,9 @@ def _parse(metadata: dict[str, str]) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise ValueError(f"its metadata are not JSON ({error}). Save the model again") from error
     check_header(content, FORMAT, (VERSION,), "fit again")
-    types: dict[str, Any] = {"settings": dict, "feature_names": list | None, "history": list, "attributes": dict}
+    types: dict[str, Any] = {
+        "estimator": str, "settings": dict, "feature_names": list | None, "history": list, "attributes": dict,
+    }  # fmt: skip
     if faults := [name for name, kind in types.items() if not isinstance(content.get(name), kind)]:
         raise ValueError(f"{', '.join(faults)}: missing or of a wrong type. Save the model again")
     ridge = content.get("ridge", "nothing")
@@ -142,9 +146,11 @@ def _parse(metadata: dict[str, str]) -> dict[str, Any]:
     return cast(dict[str, Any], content)
 
 
-def _check(content: dict[str, Any], tensors: dict[str, Array], expected: dict[str, Any]) -> Saved:
+def _check(content: dict[str, Any], tensors: dict[str, Array], estimator: str, expected: dict[str, Any]) -> Saved:
     """Return the content of a file, or raise if its parts do not fit together."""
     if content["settings"].keys() != expected.keys():
+        if content["estimator"] != estimator:
+            raise ValueError(f"got a saved {content['estimator']}; expected a {estimator}. Use the load of its class")
         raise ValueError(f"got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(expected)}")
     folds, metric, surface = (tensors.pop(name, None) for name in (_FOLDS, _METRIC, _SURFACE))
     faults = misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor"))
@@ -154,7 +160,8 @@ def _check(content: dict[str, Any], tensors: dict[str, Array], expected: dict[st
         faults = _find_faults(rows, bandwidth, content)
     if faults:
         raise ValueError(f"{'; '.join(faults)}. Save the model again")
-    fields = {name: content[name] for name in ("settings", "feature_names", "history", "ridge", "target", "attributes")}
+    names = ("estimator", "settings", "feature_names", "history", "ridge", "target", "attributes")
+    fields = {name: content[name] for name in names}
     return Saved(rows=rows, bandwidth=bandwidth, **fields)
 
 

@@ -20,8 +20,7 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
 
     Raises:
         InputError: A lazy collection or frame.
-        ValueError: Columns of the same name, other labels than those of X, or a column of X that is y: by its name and
-            values, or by its values if y has no name.
+        ValueError: Columns of the same name, other labels than those of X, or a column of X whose values are y's.
     """
     _check_in_memory(X=X, y=y, **by_row)
     for got, cell in (("dict", X), ("list of dicts", X[0] if isinstance(X, list) and X else None)):
@@ -39,8 +38,8 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
     if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(f"X: got {names.count(repeated[0])} columns {repeated[0]!r}; expected different names")
     y_values = np.asarray(y)
-    for column in [] if y is None else [name] if name else names if len(names) > 1 else []:
-        if column in names and _is_equal(np.asarray(X[column]), y_values, any_values=bool(name)):
+    for column in names if y is not None and (len(names) > 1 or name in names) else []:
+        if _is_equal(np.asarray(X[column]), y_values, any_values=column == name):
             raise ValueError(
                 f"X: got the column {column!r}, which is y; expected the other columns, X.drop(columns={column!r})"
             )

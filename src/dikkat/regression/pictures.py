@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,106 +27,95 @@ _NAME_LENGTH = 32  # characters of a column's name
 _LABEL_LENGTH, _MAX_LABELS = 20, 14  # characters of a category's name; categories in a panel
 _MAX_TICK_LABELS, _MAX_DATES = 28, 5  # categories beside the attention; dates below a panel
 _MAX_MENTIONED = 10  # columns without a panel that are named
+_REACH = 0.3  # of the range of y, by which intervals widen the limits
+_SINGLE = (6.4, 4.2)  # inches of a figure with one panel
+_ENTRY_WIDTH, _LETTER_WIDTH = 0.6, 0.08  # inches of a legend's entry without its text, and of a letter
+_CONFIDENCE, _VALUES = "95 % confidence", "{:g} % of new values"
 
 
 def draw_curve(curve: Curve, observed: Array, target: str) -> Figure:
     """Draw a regression on one feature: the points, the estimate, and its 95 % confidence intervals."""
-    figure = _create_figure(6.4, 4.2)
-    axes = figure.subplots()
-    if not curve.column.is_category:
-        _draw_points(axes, curve.data, observed)
-    _draw_curve(axes, curve, target, _find_limits(observed, curve.estimate))
-    axes.legend(frameon=False)
+    figure = _create_figure(*_SINGLE)
+    draw_on(figure.subplots(), curve, observed, target)
     return figure
 
 
+def draw_on(axes: Axes, curve: Curve, observed: Array, target: str) -> None:
+    """Draw a regression on one feature on axes."""
+    if not curve.column.is_category:
+        draw_points(axes, curve.data, observed)
+    _draw_panel(axes, [curve], (), target, _find_limits(observed, [curve]))
+    axes.legend(edgecolor="none")
+
+
 def draw_fit(
-    predicted: Array, observed: Array, curves: Sequence[Curve], target: str, unshown: Sequence[str] = ()
+    predicted: Array, observed: Array, curves: Sequence[Curve], target: str, notes: Sequence[str] = ()
 ) -> Figure:
-    """Draw predicted against observed values, and a curve for each shown feature; a note lists the `unshown` ones."""
+    """Draw predicted against observed values, and a panel for each curve; `notes` are lines below the panels."""
     figure, grid = _create_panels(1 + len(curves))
-    sample_note = _draw_points(grid[0], predicted, observed)
+    sample_note = draw_points(grid[0], predicted, observed)
     middle = float(np.concatenate([predicted[np.isfinite(predicted)], observed]).mean())
     grid[0].axline((middle, middle), slope=1, color="0.2", linestyle="--", linewidth=1)
     grid[0].set_title(
         "each row predicted from the others" + (f"\n{sample_note} rows" if sample_note else ""), fontsize=10
     )
-    _set_labels(grid[0], f"{_shorten(target)}, predicted", f"{_shorten(target)}, observed")
-    _draw_effects(figure, grid[1:], observed, curves, target, unshown)
+    set_labels(grid[0], f"{_shorten(target)}, predicted", f"{_shorten(target)}, observed")
+    _draw_panels(figure, grid[1:], observed, [[curve] for curve in curves], (), target, notes)
     return figure
 
 
-def draw_effects(observed: Array, curves: Sequence[Curve], target: str, unshown: Sequence[str] = ()) -> Figure:
-    """Draw a curve for each shown feature, with the others at their medians; a note lists the `unshown` features."""
-    figure, grid = _create_panels(len(curves))
-    _draw_effects(figure, grid, observed, curves, target, unshown)
-    return figure
-
-
-def draw_groups(
-    observed: Array, panels: Sequence[Sequence[Curve]], groups: Sequence[str], target: str, unshown: Sequence[str] = ()
-) -> Figure:
-    """Draw a panel for each feature with a curve for each group, and their 95 % confidence intervals."""
+def draw_effects(
+    observed: Array, panels: Sequence[Sequence[Curve]], target: str, groups: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Figure:  # fmt: skip
+    """Draw a panel for each feature, with one curve or a curve for each group; `notes` are lines below the panels."""
     figure, grid = _create_panels(len(panels))
-    if len(panels) == 1:
-        figure.set_size_inches(6.4, 4.2)
-    for axes, curves in zip(grid, panels, strict=True):
-        label = _set_ticks(axes, curves[0])
-        for number, (curve, group) in enumerate(zip(curves, groups, strict=True)):
-            if curve.column.is_category:
-                at = curve.at + 0.5 * ((number + 0.5) / len(groups) - 0.5)  # side by side
-                half = (curve.upper - curve.lower) / 2
-                axes.errorbar(at, (curve.lower + curve.upper) / 2, half, fmt="none", color=f"C{number}", alpha=0.5)
-                axes.plot(at, curve.estimate, "o", color=f"C{number}", label=_shorten(group))
-                continue
-            axes.fill_between(curve.at, curve.lower, curve.upper, color=f"C{number}", alpha=0.2, linewidth=0)
-            axes.plot(curve.at, curve.estimate, color=f"C{number}", linewidth=2, label=_shorten(group))
-        if curves[0].column.is_category:
-            levels = [_shorten(str(level), _LABEL_LENGTH) for level in curves[0].column.levels]
-            axes.set_xticks(range(len(levels)), levels, rotation=30, ha="right", fontsize=8)
-            _disable_math(axes.get_xticklabels())
-        axes.set_ylim(_find_limits(observed, *(curve.estimate for curve in curves)))
-        _set_labels(axes, label, target)
-    lines, names = grid[0].get_legend_handles_labels()
-    legend = figure.legend(lines, names, loc="outside upper center", ncols=min(len(names), 4), frameon=False)
-    _disable_math(legend.get_texts())
-    _note_unshown(figure, unshown)
+    _draw_panels(figure, grid, observed, panels, groups, target, notes)
     return figure
 
 
 def _create_panels(count: int) -> tuple[Figure, Sequence[Axes]]:
     columns = count if count < 4 else math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
-    figure = _create_figure(0.4 + 3.2 * columns, 0.4 + 2.9 * rows)
+    figure = _create_figure(*(_SINGLE if count == 1 else (0.4 + 3.2 * columns, 0.4 + 2.9 * rows)))
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid[count:]:
         axes.remove()
     return figure, grid[:count].tolist()
 
 
-def _draw_effects(
-    figure: Figure, grid: Sequence[Axes], observed: Array, curves: Sequence[Curve], target: str, unshown: Sequence[str]
-) -> None:
-    for axes, curve in zip(grid, curves, strict=True):
-        _draw_curve(axes, curve, target, _find_limits(observed, *(shown.estimate for shown in curves)))
-        if not curve.column.is_category:
-            marks = np.sort(curve.data)[
-                np.linspace(0, len(curve.data) - 1, min(len(curve.data), _MAX_TICKS)).astype(int)
+def _draw_panels(
+    figure: Figure, grid: Sequence[Axes], observed: Array, panels: Sequence[Sequence[Curve]], groups: Sequence[str],
+    target: str, notes: Sequence[str],
+) -> None:  # fmt: skip
+    limits = _find_limits(observed, [curve for curves in panels for curve in curves])
+    for axes, curves in zip(grid, panels, strict=True):
+        _draw_panel(axes, curves, groups, target, limits)
+        if not (groups or curves[0].column.is_category):
+            marks = np.sort(curves[0].data)[
+                np.linspace(0, len(curves[0].data) - 1, min(len(curves[0].data), _MAX_TICKS)).astype(int)
             ]
             height, transform = np.full(len(marks), 0.02), axes.get_xaxis_transform()
             axes.plot(marks, height, "|", color="0.4", markersize=6, alpha=0.5, transform=transform)
-    if curves:
-        legend = grid[0].get_legend_handles_labels()
-        figure.legend(*legend, loc="outside upper center", ncols=len(legend[0]), frameon=False)
-        grid[0].set_title("the other features at their medians", fontsize=10)
-    _note_unshown(figure, unshown)
+    handles, names = grid[0].get_legend_handles_labels() if panels else ([], [])
+    if groups and any(np.isfinite(curve.upper).any() for curve in panels[0]):
+        from matplotlib.patches import Patch
+
+        handles, names = [*handles, Patch(color="0.4", alpha=0.25, linewidth=0)], [*names, _CONFIDENCE]
+    if len(names) > 1:
+        widths = [_ENTRY_WIDTH + _LETTER_WIDTH * len(name) for name in names]
+        space = figure.get_figwidth()
+        columns = len(names) if sum(widths) < space else max(int(space / max(widths)), 1)
+        legend = figure.legend(handles, names, loc="outside upper center", ncols=columns, frameon=False)
+        _disable_math(legend.get_texts())
+    if notes:
+        figure.supxlabel("\n".join(notes), fontsize=9, fontfamily=families_for(notes), parse_math=False)
 
 
-def _note_unshown(figure: Figure, unshown: Sequence[str]) -> None:
-    if unshown:
-        rest = f" and {len(unshown) - _MAX_MENTIONED} more" if len(unshown) > _MAX_MENTIONED else ""
-        note = f"not shown (smallest effects): {', '.join(map(_shorten, unshown[:_MAX_MENTIONED]))}{rest}"
-        figure.supxlabel(note, fontsize=9, fontfamily=families_for([note]), parse_math=False)
+def note_unshown(names: Sequence[str]) -> str:
+    """Return a note of features without a panel."""
+    rest = f" and {len(names) - _MAX_MENTIONED} more" if len(names) > _MAX_MENTIONED else ""
+    return f"not shown (smallest effects): {', '.join(map(_shorten, names[:_MAX_MENTIONED]))}{rest}"
 
 
 def draw_attention(among: Among, order: str, column: Column = Column()) -> Figure:  # noqa: B008  # a constant
@@ -169,16 +158,25 @@ def draw_experiment(experiment: Experiment) -> Figure:
     highest = max(float(pooling.weights.max()) for pooling in poolings)
     for pooling, axes, heat in zip(poolings, above, below, strict=True):
         is_first = pooling is poolings[0]
-        _draw_points(axes, experiment.x, experiment.y, "training points")
+        draw_points(axes, experiment.x, experiment.y, "training points")
         axes.plot(experiment.at, experiment.truth, color="0.2", linestyle="--", label="truth")
         axes.plot(experiment.at, pooling.predicted, color="C0", linewidth=2, label="prediction")
         axes.set_title(f"{pooling.name}\nmean squared error {pooling.error:.3f}", fontsize=10)
-        _set_labels(axes, "x", "y" if is_first else "")
+        set_labels(axes, "x", "y" if is_first else "")
         image = _draw_weights(heat, pooling.weights, highest)
         heat.set(xlabel="training points, sorted", ylabel="test points, sorted" if is_first else "")
     figure.legend(*above[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     _add_colour_bar(figure, image, list(below))
     return figure
+
+
+def current_axes() -> Axes:
+    """Return matplotlib's current axes; in a new figure, labels take the space that they need."""
+    from matplotlib import pyplot
+
+    if not (figure := pyplot.gcf()).axes:
+        figure.set_layout_engine("constrained")
+    return figure.gca()
 
 
 def _create_figure(width: float, height: float) -> Figure:
@@ -196,29 +194,47 @@ def _add_colour_bar(figure: Figure, image: AxesImage, axes: list[Axes], extend: 
     bar.outline.set_visible(False)
 
 
-def _find_limits(*values: Array) -> tuple[float, float]:
-    finite = np.concatenate([array[np.isfinite(array)] for array in values])
-    low, high = float(finite.min()), float(finite.max())
+def _find_limits(observed: Array, curves: Sequence[Curve]) -> tuple[float, float]:
+    """Return the limits of y: those of the data and the estimates, and of intervals for new values that end near."""
+    numbers = np.concatenate([observed, *(curve.estimate for curve in curves)])
+    low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+    reach = _REACH * (high - low)
+    ends = [end.clip(low - reach, high + reach) for curve in curves if curve.values for end in curve.values[:2]]
+    numbers = np.concatenate([numbers, *ends])
+    low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
     margin = 0.05 * (high - low) or 0.5
     return low - margin, high + margin
 
 
-def _draw_curve(axes: Axes, curve: Curve, target: str, limits: tuple[float, float]) -> None:
-    """Draw the estimate and its intervals over numbers, dates or categories; `limits` are those of y."""
-    if curve.column.is_category:
-        _draw_categories(axes, curve, target, limits)
+def _draw_panel(
+    axes: Axes, curves: Sequence[Curve], groups: Sequence[str], target: str, limits: tuple[float, float]
+) -> None:
+    """Draw curves and their intervals over numbers, dates or categories; `limits` are those of y."""
+    column = curves[0].column
+    if column.is_category:
+        _draw_categories(axes, curves, groups, target, limits)
         return
-    label = _set_ticks(axes, curve)
-    if curve.column.is_flag:
+    label = _set_ticks(axes, curves[0])
+    if column.is_flag:
         axes.set_xticks([0, 1], ["False", "True"])
-    if curve.values is not None:
-        low, high, coverage = curve.values
-        coverage_label = f"{100 * coverage:g} % of new values"
-        axes.fill_between(curve.at, low, high, color="C0", alpha=0.12, linewidth=0, label=coverage_label)
-    axes.fill_between(curve.at, curve.lower, curve.upper, color="C0", alpha=0.25, linewidth=0, label="95 % confidence")
-    axes.plot(curve.at, curve.estimate, color="C0", linewidth=2, label="estimate")
+    for color, name, band_name, curve in _styles(curves, groups):
+        if curve.values is not None:
+            low, high, coverage = curve.values
+            axes.fill_between(
+                curve.at, low, high, color=color, alpha=0.12, linewidth=0, label=_VALUES.format(100 * coverage)
+            )
+        if np.isfinite(curve.upper).any():
+            axes.fill_between(curve.at, curve.lower, curve.upper, color=color, alpha=0.25, linewidth=0, label=band_name)
+        axes.plot(curve.at, curve.estimate, color=color, linewidth=2, label=name)
     axes.set_ylim(limits)
-    _set_labels(axes, label, target)
+    set_labels(axes, label, target)
+
+
+def _styles(curves: Sequence[Curve], groups: Sequence[str]) -> Iterator[tuple[str, str, str, Curve]]:
+    """Yield for each curve its colour, its name, the name of its band, and the curve."""
+    names = [_shorten(group) for group in groups] or ["estimate"]
+    for number, (name, curve) in enumerate(zip(names, curves, strict=True)):
+        yield f"C{number}", name, "_" if groups else _CONFIDENCE, curve
 
 
 def _set_ticks(axes: Axes, curve: Curve) -> str:
@@ -237,7 +253,7 @@ def _set_date_ticks(axes: Axes, curve: Curve) -> str:
 
     library: Any = dates  # has no types
     first, last = (library.num2date(library.date2num(curve.column.moment(end))) for end in (curve.at[0], curve.at[-1]))
-    locator = library.AutoDateLocator(maxticks=_MAX_DATES)
+    locator = library.AutoDateLocator(minticks=2, maxticks=_MAX_DATES)
     ticks = np.asarray(locator.tick_values(first, last))
     ticks = ticks[(ticks >= library.date2num(first)) & (ticks <= library.date2num(last))]
     labels = library.ConciseDateFormatter(locator).format_ticks(ticks)
@@ -247,29 +263,36 @@ def _set_date_ticks(axes: Axes, curve: Curve) -> str:
     return f"{curve.name}, {' to '.join(dict.fromkeys([str(first.year), str(last.year)]))}"
 
 
-def _draw_categories(axes: Axes, curve: Curve, target: str, limits: tuple[float, float]) -> None:
+def _draw_categories(
+    axes: Axes, curves: Sequence[Curve], groups: Sequence[str], target: str, limits: tuple[float, float]
+) -> None:
     """Draw a horizontal line for each of the most frequent categories, sorted by estimate (ordered ones by level)."""
-    counts = np.bincount(curve.data.astype(int), minlength=len(curve.at))
+    first, last = curves[0], curves[-1]
+    counts = np.bincount(first.data.astype(int), minlength=len(first.at))
     shown = np.sort(np.argsort(-counts, kind="stable")[:_MAX_LABELS])
-    if curve.column.kind == "category":
-        shown = shown[np.argsort(curve.estimate[shown], kind="stable")]
-    heights, estimate = np.arange(len(shown)), curve.estimate[shown]
-    if curve.values is not None:
-        *ends, coverage = curve.values
-        low, high = (level[shown].clip(*limits) for level in ends)  # ends may be infinite
-        label = f"{100 * coverage:g} % of new values"
-        axes.barh(heights, high - low, 0.6, low, color="C0", alpha=0.12, linewidth=0, label=label)
-    center, half = (curve.upper + curve.lower)[shown] / 2, (curve.upper - curve.lower)[shown] / 2
-    axes.errorbar(center, heights, xerr=half, fmt="none", color="C0", alpha=0.5, label="95 % confidence")
-    axes.plot(estimate, heights, "o", color="C0", markersize=4, label="estimate")
-    axes.set_yticks(heights, [_shorten(str(curve.column.levels[level]), _LABEL_LENGTH) for level in shown], fontsize=8)
+    if first.column.kind == "category":
+        shown = shown[np.argsort(last.estimate[shown], kind="stable")]
+    middles = np.arange(len(shown))
+    for number, (color, name, band_name, curve) in enumerate(_styles(curves, groups)):
+        heights = middles + 0.6 * ((number + 0.5) / len(curves) - 0.5)  # one above the other
+        if curve.values is not None:
+            *ends, coverage = curve.values
+            low, high = (level[shown].clip(*limits) for level in ends)  # ends may be infinite
+            label = _VALUES.format(100 * coverage)
+            axes.barh(heights, high - low, 0.6, low, color=color, alpha=0.12, linewidth=0, label=label)
+        center, half = (curve.upper + curve.lower)[shown] / 2, (curve.upper - curve.lower)[shown] / 2
+        if np.isfinite(half).any():
+            axes.errorbar(center, heights, xerr=half, fmt="none", color=color, alpha=0.5, label=band_name)
+        axes.plot(curve.estimate[shown], heights, "o", color=color, markersize=4, label=name)
+    levels = first.column.levels
+    axes.set_yticks(middles, [_shorten(str(levels[level]), _LABEL_LENGTH) for level in shown], fontsize=8)
     axes.set(xlim=limits, ylim=(-0.7, len(shown) - 0.3))
-    count = f", {len(shown)} of {len(counts)}" if len(shown) < len(counts) else ""
-    _set_labels(axes, target, f"{_shorten(curve.name)}{count}")
+    count = f"\n{len(shown)} most frequent of {len(counts)}" if len(shown) < len(counts) else ""
+    set_labels(axes, target, f"{_shorten(first.name)}{count}")
     _disable_math(axes.get_yticklabels())
 
 
-def _draw_points(axes: Axes, x: Array, y: Array, label: str = "data") -> str:
+def draw_points(axes: Axes, x: Array, y: Array, label: str = "data") -> str:
     """Draw points, or a fixed random sample of many; return "2,000 of N" for a sample, else ""."""
     shown, sample_note = np.arange(len(x)), ""
     if len(x) > _MAX_POINTS:
@@ -283,7 +306,7 @@ def _draw_points(axes: Axes, x: Array, y: Array, label: str = "data") -> str:
     return sample_note
 
 
-def _set_labels(axes: Axes, xlabel: str, ylabel: str) -> None:
+def set_labels(axes: Axes, xlabel: str, ylabel: str) -> None:
     """Set the labels, in fonts for their script and without math; write 200k for 200,000; remove the panel's box."""
     from matplotlib.ticker import EngFormatter, ScalarFormatter
 
@@ -293,9 +316,10 @@ def _set_labels(axes: Axes, xlabel: str, ylabel: str) -> None:
         # By default, a power of ten at the end of the axis covers its label.
         if isinstance(axis.get_major_formatter(), ScalarFormatter) and (largest >= 1e5 or largest < 1e-4):
             axis.set_major_formatter(EngFormatter(sep=""))
+    xlabel, ylabel = ("\n".join(map(_shorten, label.split("\n"))) for label in (xlabel, ylabel))
     families = families_for([xlabel, ylabel])
-    axes.set_xlabel(_shorten(xlabel), fontfamily=families, parse_math=False)  # a column "$5" is not a formula
-    axes.set_ylabel(_shorten(ylabel), fontfamily=families, parse_math=False)
+    axes.set_xlabel(xlabel, fontfamily=families, parse_math=False)  # a column "$5" is not a formula
+    axes.set_ylabel(ylabel, fontfamily=families, parse_math=False, multialignment="center")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dikkat.extras import require_extra
 from dikkat.regression import intervals, pictures
-from dikkat.regression.columns import columns_of, format_number, names_of
+from dikkat.regression.columns import columns_of, format_number, list_some, names_of
 from dikkat.regression.diagnostics import curve_along, influence, middles, probabilities_along
 from dikkat.regression.joined import Array
 from dikkat.regression.shapes import groups_of
@@ -32,13 +34,15 @@ if TYPE_CHECKING:
 PANELS = 9
 """The largest number of features with a curve; more would be too small to read."""
 
-_MOST_GROUPS = 10  # curves in a panel
+_MOST_GROUPS, _FEW_ROWS = 10, 3  # curves in a panel; least rows of a group without a warning
+_MOST_VALUES = 4  # other features whose values are in a note
 _WORST_ROWS = 3  # badly predicted rows on a page
 _SIMILAR_ROWS = 5  # similar rows shown for each of them
 _ADDED = ("query", "row", "weight", "differs by")  # columns of `nearest` before the features
 _STYLE = """body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#222}
-table{border-collapse:collapse;display:block;overflow-x:auto}td,th{padding:.2rem .8rem;text-align:right;
-border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}"""
+table{border-collapse:collapse;display:block;overflow-x:auto;font-size:.85rem}
+td,th{padding:.2rem .5rem;text-align:right;white-space:nowrap;border-bottom:1px solid #ddd}
+td:first-child,th:first-child{text-align:left}svg{max-width:100%;height:auto}"""
 
 
 def choose_features(model: KernelRegressor, limit: int = PANELS) -> tuple[list[int], list[str]]:
@@ -53,13 +57,28 @@ def effects(model: KernelRegressor, coverage: float | None) -> Figure:
     shown, unshown = choose_features(model)
     if not shown:
         raise ValueError("X: got only constant features in fit; expected one that varies")
-    if hasattr(model, "classes_"):
-        panels = [probabilities_along(model, j, names_of(model)[j]) for j in shown]
-        groups = list(map(str, model.classes_))
-        return pictures.draw_groups(np.array([0.0, 1.0]), panels, groups, "probability", unshown)
-    curves = [curve_along(model, j, names_of(model)[j], coverage) for j in shown]
-    has_weight = model.sample_weight_ > 0
-    return pictures.draw_effects(model.y_train_[has_weight].ravel(), curves, model.target_name_ or "y", unshown)
+    y, notes = model.y_train_[model.sample_weight_ > 0].ravel(), notes_of(model, unshown)
+    if not hasattr(model, "classes_"):
+        panels = [[curve_along(model, j, names_of(model)[j], coverage)] for j in shown]
+        return pictures.draw_effects(y, panels, model.target_name_ or "y", notes=notes)
+    panels = [probabilities_along(model, j, names_of(model)[j]) for j in shown]
+    if len(model.classes_) == 2:  # the probability of the second class is enough
+        target = " = ".join(map(str, [model.target_name_, model.classes_[1]][model.target_name_ is None :]))
+        return pictures.draw_effects(y, [curves[1:] for curves in panels], f"probability of {target}", notes=notes)
+    return pictures.draw_effects(y, panels, "probability", list(map(str, model.classes_)), notes)
+
+
+def notes_of(model: KernelRegressor, unshown: Sequence[str] = (), by: int | None = None) -> list[str]:
+    """Return the notes below panels: the values of the other features, and the features without a panel."""
+    notes = [pictures.note_unshown(unshown)] * bool(unshown)
+    features = zip(names_of(model), columns_of(model), middles(model), strict=True)
+    fixed = [(name, column.cell_text(value), column) for j, (name, column, value) in enumerate(features) if j != by]
+    if 1 < len(fixed) <= _MOST_VALUES:
+        notes.insert(0, f"other features at: {', '.join(f'{name} {cell}' for name, cell, _ in fixed)}")
+    elif len(fixed) > 1:
+        kinds = dict.fromkeys(["medians", "most frequent categories"][column.is_category] for *_, column in fixed)
+        notes.insert(0, f"other features at their {' and '.join(sorted(kinds))}")
+    return notes
 
 
 def _groups(model: KernelRegressor, by: str | int) -> Figure:
@@ -72,12 +91,20 @@ def _groups(model: KernelRegressor, by: str | int) -> Figure:
         raise ValueError(f"by: got {by!r} with {len(levels)} levels; expected at most {_MOST_GROUPS}")
     if not shown:
         raise ValueError(f"by: got {by!r}, and no other feature varies; expected one")
-    panels = [[curve_along(model, j, names[j], fixed={k: code}) for code in range(len(levels))] for j in shown[:PANELS]]
+    codes = range(len(levels))
+    counts = np.bincount(model.X_train_[model.sample_weight_ > 0, k].astype(int), minlength=len(codes))
+    if small := [levels[code] for code in codes if counts[code] < _FEW_ROWS]:
+        warnings.warn(
+            f"by: got fewer than {_FEW_ROWS} rows of {list_some(small)}; expected more. The curve of a group with few "
+            "rows is mostly that of the other groups",
+            UserWarning,
+            stacklevel=4,
+        )
+    panels = [[curve_along(model, j, names[j], fixed={k: code}) for code in codes] for j in shown[:PANELS]]
     unshown = [names[j] for j in shown[PANELS:]] + [name for name in unshown if name != names[k]]
     groups = [f"{names[k]}: {level}" for level in levels]
-    return pictures.draw_groups(
-        model.y_train_[model.sample_weight_ > 0].ravel(), panels, groups, model.target_name_ or "y", unshown
-    )
+    y, target = model.y_train_[model.sample_weight_ > 0].ravel(), model.target_name_ or "y"
+    return pictures.draw_effects(y, panels, target, groups, notes_of(model, unshown, k))
 
 
 def plot(model: KernelRegressor, ax: Axes | None, coverage: float, by: str | int | None) -> Axes | Figure:
@@ -93,19 +120,11 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float, by: str | int
         return effects(model, coverage) if by is None else _groups(model, by)
     if by is not None:
         raise ValueError(f"by: got {by!r}, but X has a single column of numbers; expected None")
-    if ax is None:
-        from matplotlib import pyplot
-
-        ax = pyplot.gca()
-    x, column = model.X_train_[:, 0], columns_of(model)[0]
-    drawn = x[model.sample_weight_ > 0] if column.log else x  # other rows may lack a logarithm
-    grid = column.grid(drawn.min(), drawn.max(), 201).astype(x.dtype)[:, None]
-    lower, upper = intervals.interval(model, grid, coverage, "local")
-    ax.plot(x, model.y_train_.ravel(), "o", color="0.45", markersize=3, alpha=0.6)
-    (line,) = ax.plot(grid[:, 0], intervals.clip(model, np.asarray(model._estimate(grid))).ravel())
-    ax.fill_between(grid[:, 0], lower, upper, color=line.get_color(), alpha=0.2, linewidth=0)
-    ax.set_xlabel(model.bandwidth_names_[0])
-    ax.set_ylabel(model.target_name_ or "y")
+    curve, none = curve_along(model, 0, names_of(model)[0]), np.full(1, np.nan)
+    ends = intervals.interval(model, curve.at[:, None], coverage, "local")
+    curve = replace(curve, data=model.X_train_[:, 0], lower=none, upper=none, values=(*ends, coverage))
+    ax = ax or pictures.current_axes()
+    pictures.draw_on(ax, curve, model.y_train_.ravel(), model.target_name_ or "y")
     return ax
 
 
@@ -196,10 +215,9 @@ def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int,
     with tempfile.TemporaryDirectory() as folder:
         save(effects(model, coverage), f"{folder}/effects.svg")
         picture = Path(folder, "effects.svg").read_text()
-    band = "" if hasattr(model, "classes_") else f"; the wider band holds {100 * coverage:g} % of new values"
     sections = [
         f"<h1>{escape(title)}</h1>", "<h2>Summary</h2>", summary._repr_html_(),
-        f"<h2>Effects</h2><p>The other features at their medians{band}.</p>{picture[picture.index('<svg') :]}",
+        f"<h2>Effects</h2>{picture[picture.index('<svg') :]}",
         *_examples(model, summary, coverage),
     ]  # fmt: skip
     page = (

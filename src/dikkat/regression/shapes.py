@@ -29,7 +29,7 @@ import numbers
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from scipy.optimize import brentq
 from scipy.stats import t as student
 
 from dikkat.extras import require_extra
-from dikkat.regression import validation
+from dikkat.regression import pictures, validation
 from dikkat.regression.columns import Level, columns_of, format_number, list_some, names_of
 from dikkat.regression.diagnostics import influence, middles
 from dikkat.regression.effects import locals_at
@@ -82,6 +82,7 @@ class Band:
         lower: (k,), the lower ends.
         upper: (k,), the upper ends.
         level: The level of confidence.
+        names: The names of x and y, for the axes of a plot.
     """
 
     x: NDArray[Any]
@@ -89,6 +90,9 @@ class Band:
     lower: Array
     upper: Array
     level: float
+    names: tuple[str, str]
+
+    _kind: ClassVar[str] = "simultaneous confidence"
 
     def __repr__(self) -> str:
         is_date = self.x.dtype.kind == "M"
@@ -106,25 +110,29 @@ class Band:
         return pandas.DataFrame({"x": self.x, "y": self.y, "lower": self.lower, "upper": self.upper})
 
     def plot(self, ax: Axes | None = None, **style: Any) -> Axes:
-        """Draw the curve and its band.
+        """Draw the curve and its band, and a line at 0 for a difference or the data points of `smooth`.
 
         Args:
             ax: The axes; None for matplotlib's current axes.
             **style: Line style, passed to `Axes.plot`.
 
         Returns:
-            The axes.
+            The axes, with a legend.
         """
-        if ax is None:
-            from matplotlib import pyplot
-
-            ax = pyplot.gca()
+        ax = ax or pictures.current_axes()
+        self._draw_background(ax)
         order = np.argsort(self.x)
         x, y, lower, upper = (values[order] for values in (self.x, self.y, self.lower, self.upper))
-        (line,) = ax.plot(x, y, **style)
+        (line,) = ax.plot(x, y, **{"label": "estimate"} | style)
         lower, upper = (np.where(np.isfinite(values), values, np.nan) for values in (lower, upper))
-        ax.fill_between(x, lower, upper, color=line.get_color(), alpha=0.25, linewidth=0)
+        band_name = f"{100 * self.level:g} % {self._kind}"
+        ax.fill_between(x, lower, upper, color=line.get_color(), alpha=0.25, linewidth=0, label=band_name)
+        pictures.set_labels(ax, *self.names)
+        ax.legend(edgecolor="none")
         return ax
+
+    def _draw_background(self, ax: Axes) -> None:
+        ax.axhline(0, color="0.2", linestyle="--", linewidth=1)
 
 
 class Shapes:
@@ -279,7 +287,9 @@ class Shapes:
             curves.append(_Cubic.at(model._refit(model._rows.take(rows)), points, j))
         center, half = _difference_band(curves, share)
         x = np.array([column.moment(end) for end in at]) if column.kind == "date" else at
-        return Band(x, center, center - half, center + half, share)
+        first, second = (columns_of(model)[by_column].levels[code] for code in codes)
+        names = names_of(model)[j], f"{model.target_name_ or 'y'}: {second} minus {first}"
+        return Band(x, center, center - half, center + half, share, names)
 
 
 class _Cubic(NamedTuple):

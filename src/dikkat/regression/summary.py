@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
 from numbers import Integral
@@ -15,11 +16,13 @@ from sklearn.model_selection import KFold, PredefinedSplit
 from dikkat.regression.columns import Column, columns_of, format_number, names_of
 from dikkat.regression.diagnostics import LeftOut, hold_out, influence, leave_out
 from dikkat.regression.joined import Coding, largest_rate
+from dikkat.regression.progress import working
 
 if TYPE_CHECKING:
     from dikkat.regression.estimator import KernelRegressor
 
-HEADINGS = ["feature", "from", "to", "bandwidth", "moves y by"]
+_HEADINGS = ["feature", "from", "to", "bandwidth", "moves y by"]
+_CLASS_HEADINGS = [*_HEADINGS[:-1], "moves probabilities by"]
 _FAR = 1e3  # bandwidth / range of the feature; from this ratio on all values have the same weight
 _SEPARATE = 1e-6  # λ below which other categories have no weight
 _MAX_LEVELS = 5  # at most so many categories are listed by name
@@ -38,6 +41,7 @@ class Summary:
         rows: The number of rows, and the errors of their predictions.
         left_out: Each row predicted from all other rows.
         held_out: Each row predicted by a model fitted to the other folds; None without folds.
+        headings: The headings of `features`.
     """
 
     features: list[tuple[str, str, str, str, str]]
@@ -45,9 +49,10 @@ class Summary:
     rows: list[str]
     left_out: LeftOut
     held_out: LeftOut | None
+    headings: list[str]
 
     def __str__(self) -> str:
-        cells = [tuple(HEADINGS), *self.features]
+        cells = [tuple(self.headings), *self.features]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         table = [
             "  ".join(cell.rjust(width) if index else cell.ljust(width) for index, (cell, width) in enumerate(pairs))
@@ -58,7 +63,7 @@ class Summary:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        table = [f"<tr>{''.join(f'<th>{heading}</th>' for heading in HEADINGS)}</tr>"]
+        table = [f"<tr>{''.join(f'<th>{heading}</th>' for heading in self.headings)}</tr>"]
         table += [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.features]
         return f"<table>{''.join(table)}</table><p>{'<br>'.join(map(escape, [*self.columns, *self.rows]))}</p>"
 
@@ -66,7 +71,10 @@ class Summary:
 def summarise(model: KernelRegressor, folds: int) -> Summary:
     """Return the model's summary, with its errors on rows held out in `folds` folds; `folds=0` holds out no rows."""
     left_out = LeftOut(np.empty(0), math.nan, math.nan) if hasattr(model, "classes_") else leave_out(model)
-    return make_summary(model, left_out, hold_out(model, _splitter(model, folds)) if folds else None)
+    rows = len(model.X_train_)
+    with working(f"holding out {folds} folds", None, rows**2) if model.verbose and folds else nullcontext():
+        held_out = hold_out(model, _splitter(model, folds)) if folds else None
+    return make_summary(model, left_out, held_out)
 
 
 def _splitter(model: KernelRegressor, folds: int) -> Any:
@@ -89,7 +97,8 @@ def make_summary(
         for name, reason in (left_out_columns or {}).items()
     ]
     rows = _describe_rows(model, left_out, held_out, count)
-    return Summary(_features(model), [*_describe_columns(model), *omitted], rows, left_out, held_out)
+    headings = _CLASS_HEADINGS if hasattr(model, "classes_") else _HEADINGS
+    return Summary(_features(model), [*_describe_columns(model), *omitted], rows, left_out, held_out, headings)
 
 
 def cells_of_row(model: KernelRegressor, row: int) -> list[float]:

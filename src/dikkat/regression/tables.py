@@ -6,7 +6,6 @@ import csv
 import difflib
 import io
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from pyarrow import compute, float64, parquet, string, types
 
 from dikkat.errors import InputError
 from dikkat.regression import dialects
-from dikkat.regression.columns import MOST_LEVELS, is_number
+from dikkat.regression.columns import MOST_LEVELS, is_number, numbers_rows
 from dikkat.regression.dialects import DELIMITERS, Form, FormOptions, Text, holds_numbers
 from dikkat.regression.joined import Array
 from dikkat.storage.files import write_whole
@@ -26,7 +25,6 @@ from dikkat.storage.files import write_whole
 _PARQUET = ".parquet"
 _ENDINGS = ".csv, .tsv, .txt, .dat (each may be followed by .gz) or .parquet; save a sheet of a workbook as CSV"
 _NAMED = 12  # columns in a message, at most
-_IDENTIFIER = re.compile(r"(?i:^|[\W_])(?i:id|uuid)$|[a-z]I[dD]$|^(?i:index)$")
 _CELLS = 3  # cells in a message, at most
 
 
@@ -83,9 +81,8 @@ class Table:
     def _identifier_reason(self, index: int) -> str:
         """Return a reason to leave out a column of distinct integers that is named like an identifier, else ""."""
         column = self.typed.column(index)
-        if not types.is_integer(column.type) or not _IDENTIFIER.search(self.names[index]):
-            return ""
-        return "numbers the rows" if 1 < compute.count_distinct(column).as_py() == len(column) else ""
+        is_identifier = types.is_integer(column.type) and numbers_rows(self.names[index], column.to_numpy())
+        return "numbers the rows" if is_identifier else ""
 
     def check_usable(self, name: str) -> None:
         """Raise for a column that cannot be used without declaring its type (category, ordered, number)."""
@@ -111,6 +108,7 @@ class Table:
             raise InputError(
                 f"{self.path}: column {name!r} {self._doubts.get(index, content)}; correct it (write dates as "
                 f"2020-01-31), leave it out with --without, or take its cells as categories with --categorical {name}"
+                + content.na_hint
             )
         count, rows = len({value for _, value in content.cells}) if _holds_text(column.type) else 0, len(content.cells)
         if not 1 < count <= min(MOST_LEVELS, rows // 2):
@@ -129,9 +127,10 @@ class Table:
         """Return columns as `kinds`; `orders` has the levels of ordered categories, `texts` are kept as text."""
 
         def convert(name: str, kind: str) -> Any:
-            if kind == "number":
-                return pyarrow.array(self._column(name, missing))
             column = self._typed_column(name)
+            if kind in ("number", "periodic"):
+                numbers = self._column(name, missing)
+                return column if types.is_boolean(column.type) else pyarrow.array(numbers)
             if kind == "date":
                 if not _holds_dates(column.type):
                     raise InputError(f"{self.path}: column {name!r} {_Content.of(column)}; expected dates")
@@ -316,6 +315,13 @@ class _Content(NamedTuple):
     def numbers(self) -> bool:
         """True if most cells read as numbers."""
         return 2 * len(self.faults) < len(self.cells)
+
+    @property
+    def na_hint(self) -> str:
+        """The option that makes the texts among numbers missing; "" if they are many."""
+        texts = dict.fromkeys(str(cell) for _, cell in self.faults)
+        are_few = self.numbers and 0 < len(texts) <= _CELLS
+        return f"; if {' and '.join(map(repr, texts))} means a missing cell, add --text na={','.join(texts)}" * are_few
 
     def __str__(self) -> str:
         if not self.cells:

@@ -25,6 +25,7 @@ from dikkat.regression.columns import (
     label_of,
     list_some,
     names_of,
+    numbers_rows,
 )  # fmt: skip
 from dikkat.regression.joined import Array, Rows, largest_rate
 from dikkat.regression.metric import Metric
@@ -130,6 +131,14 @@ def check_share(name: str, value: object, example: float = 0.9) -> float:
 def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None) -> Rows:
     """Return the checked training rows; scikit-learn sets `n_features_in_` and `feature_names_in_`."""
     names, X, y = _get_feature_names(X), fill_masked(X), _numeric(y)
+    for j, name in enumerate(names if names is not None else ()):
+        if numbers_rows(name, np.asarray(_safe_indexing(X, j, axis=1))):
+            warnings.warn(
+                f"X: got {name!r}, different integers that number the rows; expected the other columns, such as "
+                f"X.drop(columns={name!r})",
+                UserWarning,
+                stacklevel=4,
+            )
     declared = estimator.categorical_features, estimator.ordered_features
     periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
     declares = any(not (value is None or (isinstance(value, str) and value == "from_dtype")) for value in declared)

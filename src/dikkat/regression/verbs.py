@@ -105,10 +105,10 @@ class Verbs:
         """Draw the estimate and its prediction intervals, against one feature or in a panel for each of several.
 
         With several features, the nine with the largest effects have a panel each, with the other features at their
-        medians or most frequent categories.
+        medians or most frequent categories. Curves span the rows with weight.
 
         With `by`, each panel has a curve with 95 % confidence for each group, without intervals for new values. A
-        classifier has a curve of the probability for each class, without intervals.
+        classifier has a curve of the probability for each class (of two classes, for the second), without intervals.
 
         Args:
             ax: Axes for one feature; None for matplotlib's current axes.
@@ -121,6 +121,9 @@ class Verbs:
         Raises:
             ValueError: An invalid coverage or `by`, several targets, only constant features, an `ax` for several
                 features, or a coverage with `by` or of a classifier.
+
+        Warns:
+            UserWarning: A group of `by` has fewer than three rows.
         """
         check_is_fitted(self)
         return report.plot(self, ax, _check_coverage(self, coverage, by), by)

@@ -488,10 +488,13 @@ def test_a_wave_over_midnight_is_learned():
         ({"hour": 0}, "the period 0 of 'hour'; expected a positive number"),
         ({"minute": 60}, "got 'minute'; expected a column of X"),
         ({"town": 3}, "column 'town', which is a category too"),
+        ({"day": 12}, "column 'day', which holds dates; expected numbers, such as the day of the year"),
+        ({"text": 12}, "column 'text', which holds dates; expected numbers"),
     ],
 )
 def test_periods_that_are_none(given, expected):
-    frame = pd.DataFrame({"hour": [1.0, 2.0, 3.0], "town": ["a", "b", "a"]})
+    frame = pd.DataFrame({"hour": [1.0, 2.0, 3.0], "town": ["a", "b", "a"], "day": pd.date_range("2024-01-30", periods=3)})
+    frame["text"] = frame["day"].astype(str)
     with pytest.raises(ValueError, match=expected):
         KernelRegressor(periodic_features=given, categorical_features=["town"]).fit(frame, [1.0, 2.0, 3.0])
 

@@ -272,6 +272,24 @@ def test_refits_have_the_settings_of_fit(changed):
     np.testing.assert_array_equal(model.set_params(**changed).predict_interval(query, method="split"), expected)
 
 
+def test_a_report_has_the_settings_of_fit(tmp_path):
+    x, y, _, _ = _data()
+    model = KernelRegressor(bandwidth=SIGMA, support=(-40, None)).fit(x, y)
+    model.report(tmp_path / "before.html", folds=2)
+    model.set_params(order="constant", support=None).report(tmp_path / "after.html", folds=2)
+    before, after = ((tmp_path / f"{name}.html").read_text() for name in ("before", "after"))
+    assert before[before.index("worst predicted") :] == after[after.index("worst predicted") :]
+
+
+@pytest.mark.parametrize("bandwidth", [list(SIGMA), np.array(SIGMA)], ids=["list", "array"])
+def test_a_bandwidth_that_changes_after_fit(bandwidth):
+    x, y, query, _ = _data()
+    model = KernelRegressor(bandwidth=bandwidth).fit(x, y)
+    expected = model.predict_interval(query, method="split")
+    bandwidth[0] = 99.0
+    np.testing.assert_array_equal(model.predict_interval(query, method="split"), expected)
+
+
 @pytest.mark.parametrize("kind", [KernelRegressor, KernelClassifier])
 def test_progress_is_shown_on_request(kind, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_EVERY", 0.0)

@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from matplotlib.figure import Figure
 from scipy.stats import t as student
@@ -304,7 +305,11 @@ def test_the_other_features_of_a_minimum_are_one_row():
         model.argmin("x0", X=X[:2])
     assert model.argmin(np.int64(0), X=X[:1]).value == model.argmin("x0", X=X[:1]).value
     table, _, grouped = groups_of()
-    assert grouped.argmin("x", table[["group"]][:1]) == grouped.argmin("x", table[:1])
+    expected = grouped.argmin("x", table[:1])
+    for form in (table, pl.from_pandas(table)):
+        assert grouped.argmin("x", form[["group"]][:1]) == grouped.argmin("x", form[:1]) == expected
+    numbered = KernelRegressor(bandwidth=[1.0, 4.0]).fit(pd.DataFrame(X), Y)
+    assert numbered.argmin(0, X=pd.DataFrame(X[:1])) == model.argmin(0, X=X[:1])
 
 
 def towns_of(count):

@@ -154,6 +154,24 @@ def test_levels_that_overlap_by_the_definition():
     assert not is_inside(found * 1.001)
 
 
+@pytest.mark.filterwarnings("ignore:X. got")
+def test_flags_that_are_missing_or_other_numbers():
+    flags, y = np.repeat([True, False, None], [23, 23, 11]), np.random.default_rng(4).normal(size=57)
+    table = pd.DataFrame({"x": np.linspace(0, 5, 57), "flag": flags})
+    model = KernelRegressor(bandwidth=[1.0, 0.5, 0.5], missing="indicator").fit(table, y)
+    assert model.columns_[1].levels == (0.5,)
+    ends = np.array(model.predict_interval(table, by="flag"))
+    assert np.isfinite(ends).all()
+    lower, upper = ends[:, flags != True]  # noqa: E712  # False, and missing cells, which are rounded to it
+    assert ((lower <= y[23:]) & (y[23:] <= upper)).mean() >= 0.85
+    numbers = pd.DataFrame({"x": 2.5, "flag": [0.0, 1.0, 0.2, 0.7, -0.2, -1.0, 2.0, 5.0]})
+    whole = KernelRegressor(bandwidth=[1.0, 0.5]).fit(table[:46].astype({"flag": bool}), y[:46])
+    lower, upper = whole.predict_interval(numbers, by="flag")
+    assert np.isinf(lower).tolist() == np.isinf(upper).tolist() == [False] * 4 + [True] * 4
+    unknown = KernelRegressor(bandwidth=[1.0, 0.5], missing="indicator").fit(table[:46], y[:46])
+    assert np.isinf(unknown.predict_interval(table[50:51], by="flag")).all()
+
+
 def test_levels_with_few_rows_and_bad_groups():
     table, y = table_of(2)
     table.loc[[0, 1], "town"] = "Oslo"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from typing import Any, Self
 
 import numpy as np
@@ -105,7 +106,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         model = object.__new__(type(self))
         model.__dict__ = vars(self) | dict(zip(_ROW_ATTRIBUTES, rows, strict=True))
         model.__dict__ |= {f"{name}_": getattr(self, name) for name in files.ANSWER_SETTINGS}
-        model.__dict__ |= {"n_outputs_": outputs, "_fit_settings": self.get_params(deep=False)}
+        model.__dict__ |= {"n_outputs_": outputs, "_fit_settings": _copy_settings(self)}
         model.__dict__ |= fitted_attributes or self._choose_attributes(rows, joined)
         model._smoother = model._make_smoother(joined)
         return model
@@ -113,11 +114,15 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     def _refit(self, rows: Rows) -> Self:
         """Return an estimator with the settings of `fit` (and the classes), and the rest learned from `rows`."""
         x, columns = refill_cells(rows.x, rows.columns, rows.weight)
+        rows = rows._replace(x=x, columns=without_logarithms(columns), metric=None, surface=None)
+        return self._unfitted()._fit_copy(rows)
+
+    def _unfitted(self) -> Self:
+        """Return an estimator with the settings of `fit`, which `set_params` may have changed since, and the classes."""
         model: Self = clone(self).set_params(**self._fit_settings)
         if hasattr(self, "classes_"):
             model.classes_ = self.classes_
-        columns = without_logarithms(columns)
-        return model._fit_copy(rows._replace(x=x, columns=columns, metric=None, surface=None))
+        return model
 
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
         """Hook: return the attributes that a fit chooses: the bandwidths and the path of their search."""
@@ -325,6 +330,13 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         if warns:
             validation.warn_of_extrapolation(self, query)
         return np.ascontiguousarray(query, dtype)
+
+
+def _copy_settings(model: KernelModel) -> dict[str, Any]:
+    """Return the settings, with copies of lists, mappings and arrays, which their owner may change."""
+    settings: dict[str, Any] = model.get_params(deep=False)
+    mutable = list | dict | np.ndarray
+    return {name: deepcopy(value) if isinstance(value, mutable) else value for name, value in settings.items()}
 
 
 def make_history(coding: Coding, steps: list[tuple[Array, float]]) -> list[dict[str, Any]]:

@@ -188,6 +188,11 @@ def find_kinds(
         cells = _cells(X, j)
         is_typed = cells.levels is not None and not declared[j]
         if j in periods:
+            if cells.values.dtype.kind == "M" or text_dates(cells.values) is not None:
+                raise ValueError(
+                    f"periodic_features: got {label_of(j, names)}, which holds dates; expected numbers, such as the day "
+                    "of the year"
+                )
             result.append(Column("periodic", (periods[j],)))
         elif in_order[j] or (is_typed and cells.ordered and _is_dtype(ordered)):
             result.append(Column("ordered", _ordered_levels(cells, label_of(j, names))))

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 
 from dikkat.regression import intervals
+from dikkat.regression.columns import columns_of
 from dikkat.regression.joined import Array
 from dikkat.regression.shapes import groups_of
 
@@ -49,21 +50,29 @@ def interval(
     unique_index = model._smoother.joined.unique_index
     first = np.zeros(unique_index.max() + 1, np.intp)
     first[unique_index[unique_index >= 0]] = np.flatnonzero(unique_index >= 0)
-    levels = model.X_train_[first[rows.unique]][:, columns]
+    levels = _levels(model, model.X_train_[first[rows.unique]], columns)
     combinations, combination_index = np.unique(levels, axis=0, return_inverse=True)
     chosen, scale = _sampled(combination_index.ravel())
     features, errors = _indicators(levels[chosen], sizes), np.abs(errors[chosen])
     row_weight = rows.weight[chosen] * scale[combination_index.ravel()[chosen]]
     growth, kappa = intervals.growth_at(model, x, weight), model._smoother.design_effect
     center, reach = np.asarray(model._estimate(x), np.float64).ravel(), np.empty(len(x))
-    for query_levels in np.unique(x[:, columns], axis=0):
-        same_levels, threshold = (x[:, columns] == query_levels).all(1), np.inf
+    all_levels = _levels(model, x, columns)
+    for query_levels in np.unique(all_levels, axis=0):
+        same_levels, threshold = (all_levels == query_levels).all(1), np.inf
         if (query_levels == query_levels.round()).all() and (query_levels >= 0).all():  # an unseen level has no errors
             new_weight = kappa * max(scale[(combinations == query_levels).all(1)], default=1.0)
             at = _indicators(query_levels[None], sizes)[0]
             threshold = _threshold(features, errors, row_weight, at, coverage, new_weight)
         reach[same_levels] = growth[same_levels] * threshold if np.isfinite(threshold) else np.inf
     return intervals.widen(model, x, coverage, center - reach, center + reach)
+
+
+def _levels(model: Any, x: Array, columns: list[int]) -> Array:
+    """Return the levels (n, categories) of rows as in `X_train_`: a cell of a flag is rounded, −1 beyond 0 to 1."""
+    is_flag = np.array([columns_of(model)[j].is_flag for j in columns])
+    levels = x[:, columns]
+    return np.where(is_flag, np.where((levels >= 0) & (levels <= 1), levels.round(), -1), levels)
 
 
 def _sampled(combination: NDArray[np.intp]) -> tuple[NDArray[np.intp], Array]:

@@ -122,9 +122,10 @@ def plot(model: KernelRegressor, ax: Axes | None, coverage: float, by: str | int
         raise ValueError(f"by: got {by!r}, but X has a single column of numbers; expected None")
     curve, none = curve_along(model, 0, names_of(model)[0]), np.full(1, np.nan)
     ends = intervals.interval(model, curve.at[:, None], coverage, "local")
-    curve = replace(curve, data=model.X_train_[:, 0], lower=none, upper=none, values=(*ends, coverage))
+    has_weight = model.sample_weight_ > 0
+    curve = replace(curve, data=model.X_train_[has_weight, 0], lower=none, upper=none, values=(*ends, coverage))
     ax = ax or pictures.current_axes()
-    pictures.draw_on(ax, curve, model.y_train_.ravel(), model.target_name_ or "y")
+    pictures.draw_on(ax, curve, model.y_train_[has_weight].ravel(), model.target_name_ or "y")
     return ax
 
 
@@ -177,11 +178,11 @@ class Similar(NamedTuple):
 
 
 def _similar(
-    model: KernelRegressor, queries: Array, k: int, left_out: NDArray[np.intp] | None = None
+    model: KernelRegressor, queries: Array, k: int, left_out: NDArray[np.bool_] | None = None
 ) -> Iterator[Similar]:
     """Yield for each query (in the form of `X_train_`) the k most similar rows among those with weight.
 
-    Without the row `left_out` (queries,) of each query, whose weight is shared among the other rows.
+    Without the rows `left_out` (queries, n) of each query, whose weight is shared among the other rows.
     """
     columns = columns_of(model)
     x, scaled_queries = (
@@ -207,6 +208,19 @@ def _similar(
         order = np.lexsort([-weights, np.round(distances / max(distances.max(), 1e-300), 9)])
         rows = order[weights[order] > 0][:k]
         yield Similar(rows, weights[rows], distances[rows])
+
+
+def _copies(model: KernelRegressor, row: int) -> NDArray[np.bool_]:
+    """Return (n,), True for a row and its copies, which a prediction without the row leaves out."""
+    rows = model._rows
+    is_copy = (rows.x == rows.x[row]).all(1) & (rows.y == rows.y[row]).reshape(len(rows.y), -1).all(1)
+    return np.asarray(is_copy & ((model._smoother.joined.repeat_index[row] < 0) | (np.arange(len(is_copy)) == row)))
+
+
+def _similar_to_rows(model: KernelRegressor, rows: list[int]) -> Iterator[tuple[int, Similar]]:
+    """Yield training rows, and the rows most similar to each without its copies."""
+    left_out = np.array([_copies(model, row) for row in rows])
+    return zip(rows, _similar(model, model.X_train_[rows], _SIMILAR_ROWS, left_out), strict=True)
 
 
 def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int, coverage: float) -> None:
@@ -238,7 +252,7 @@ def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list
         f"differences move {escape(model.target_name_ or 'y')}. Predictions, intervals and weights are those of a "
         "model without the row, with the same bandwidths.</p>"
     ]
-    for row, similar in zip(rows.tolist(), _similar(model, model.X_train_[rows], _SIMILAR_ROWS, rows), strict=True):
+    for row, similar in _similar_to_rows(model, rows.tolist()):
         estimate, low, high = map(format_number, _predict_without(model, row, coverage))
         sections.append(
             f"<h3>Row {escape(str(_label(model, row)))}: observed {format_number(y[row])}, predicted {estimate}, "
@@ -249,13 +263,11 @@ def _examples(model: KernelRegressor, summary: Summary, coverage: float) -> list
 
 def _predict_without(model: KernelRegressor, row: int, coverage: float) -> list[float]:
     """Return a row's prediction and the ends of its interval by the model without the row and its copies."""
-    rows, x = model._rows, model.X_train_[[row]]
-    is_copy = (rows.x == x).all(1) & (rows.y == rows.y[row]).reshape(len(rows.y), -1).all(1)
-    is_copy &= (model._smoother.joined.repeat_index[row] < 0) | (np.arange(len(is_copy)) == row)
-    remaining = rows.take(np.flatnonzero(~is_copy))
+    x, remaining = model.X_train_[[row]], model._rows.take(np.flatnonzero(~_copies(model, row)))
     if not remaining.weight.any():
         return [np.nan, -np.inf, np.inf]
-    reduced = model._fit_copy(remaining, bandwidth_=model.bandwidth_, ridge_=model.ridge_, history_=model.history_)
+    fitted = {name: getattr(model, name) for name in ("bandwidth_", "ridge_", "history_")}
+    reduced = model._unfitted()._fit_copy(remaining, **fitted)
     ends = intervals.interval(reduced, x, coverage, "jackknife+")
     return [float(np.ravel(answer)[0]) for answer in (intervals.clip(reduced, np.asarray(reduced._estimate(x))), *ends)]
 
@@ -267,7 +279,7 @@ def _class_examples(model: Any, summary: Summary) -> list[str]:
     probability = np.where(model.sample_weight_ > 0, shares, 1.0)
     rows = np.argsort(np.nan_to_num(probability, nan=1.0), kind="stable")[:_WORST_ROWS]
     sections = ["<h2>The worst predicted rows, and the rows most similar to them</h2>"]
-    for row, similar in zip(rows.tolist(), _similar(model, model.X_train_[rows], _SIMILAR_ROWS, rows), strict=True):
+    for row, similar in _similar_to_rows(model, rows.tolist()):
         label, name = (escape(str(text)) for text in (model.classes_[model.y_train_[row].argmax()], _label(model, row)))
         sections.append(
             f"<h3>Row {name}: {label}, with probability {probability[row]:.3f}</h3>{_table(model, similar)}"

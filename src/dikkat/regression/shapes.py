@@ -287,7 +287,7 @@ class Shapes:
             curves.append(_Cubic.at(model._refit(model._rows.take(rows)), points, j))
         center, half = _difference_band(curves, share)
         x = np.array([column.moment(end) for end in at]) if column.kind == "date" else at
-        first, second = (columns_of(model)[by_column].levels[code] for code in codes)
+        first, second = (known[code] for code in codes)
         names = names_of(model)[j], f"{model.target_name_ or 'y'}: {second} minus {first}"
         return Band(x, center, center - half, center + half, share, names)
 
@@ -389,8 +389,9 @@ def _extremum(model: Any, feature: str | int | None, X: Any, level: float, sign:
     """Return the position of the minimum for `sign` 1, or of the maximum for −1."""
     j, share = _number(model, feature), validation.check_share("level", level, 0.95)
     data, column, name = model.X_train_[model.sample_weight_ > 0, j], columns_of(model)[j], names_of(model)[j]
-    if hasattr(X, "assign") and name not in columns_of_frame(X):
-        X = X.assign(**{name: column.cell(float(data[0]))})
+    if name in getattr(model, "feature_names_in_", ()) and (names := columns_of_frame(X)) and name not in names:
+        add_column = X.assign if hasattr(X, "assign") else X.with_columns  # pandas, polars
+        X = add_column(**{name: column.cell(float(data[0]))})
     row = middles(model) if X is None else model._query_cells(X)
     at, period = column.grid(data.min(), data.max(), _FINE * _POINTS), 0.0
     if column.kind == "periodic":  # one period around the minimum of the estimate

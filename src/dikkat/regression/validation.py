@@ -131,14 +131,6 @@ def check_share(name: str, value: object, example: float = 0.9) -> float:
 def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight: ArrayLike | None) -> Rows:
     """Return the checked training rows; scikit-learn sets `n_features_in_` and `feature_names_in_`."""
     names, X, y = _get_feature_names(X), fill_masked(X), _numeric(y)
-    for j, name in enumerate(names if names is not None else ()):
-        if numbers_rows(name, np.asarray(_safe_indexing(X, j, axis=1))):
-            warnings.warn(
-                f"X: got {name!r}, different integers that number the rows; expected the other columns, such as "
-                f"X.drop(columns={name!r})",
-                UserWarning,
-                stacklevel=4,
-            )
     declared = estimator.categorical_features, estimator.ordered_features
     periodic, gaps = estimator.periodic_features, estimator.missing == "indicator"
     declares = any(not (value is None or (isinstance(value, str) and value == "from_dtype")) for value in declared)
@@ -149,6 +141,15 @@ def check_rows(estimator: Any, X: ArrayLike, y: ArrayLike | None, sample_weight:
     if gaps and sample_weight is not None and np.asarray(sample_weight).shape == (_num_samples(X),):
         row_weights = np.asarray(sample_weight, np.float64)
     columns = () if plain else find_kinds(X, *declared, names, periodic, gaps and row_weights)
+    for j, name in enumerate(names if names is not None and len(names) > 1 else ()):
+        is_declared = bool(columns) and columns[j].coded
+        if not is_declared and numbers_rows(name, np.asarray(_safe_indexing(X, j, axis=1))):
+            warnings.warn(
+                f"X: got {name!r}, different integers that number the rows; expected the other columns, such as "
+                f"X.drop(columns={name!r})",
+                UserWarning,
+                stacklevel=4,
+            )
     if estimator.kernel != "gaussian" and any(column.coded for column in columns):
         raise ValueError(f"kernel: got {estimator.kernel!r} with categories; expected 'gaussian', or no categories")
     settings: dict[str, Any] = {"dtype": DTYPES, "multi_output": True, "y_numeric": True, "copy": True}

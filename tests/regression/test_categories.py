@@ -326,6 +326,10 @@ def test_dates_are_days():
     assert texts == ["2021-03-01", "2021-04-01", "2021-03-01T06:00"]
     with pytest.raises(ValueError, match=r"X: got .* in row 0 of column 'day'; expected dates, as in fit"):
         model.predict(pd.DataFrame({"day": [1.0]}))
+    with pytest.raises(ValueError, match="X: got '31/1/2020' in row 2 of column 'day'; expected dates, as in fit"):
+        model.predict(pd.DataFrame({"day": [None, "2020-01-31", "31/1/2020"]}))
+    with pytest.raises(ValueError, match="X: got '2024-02-30' in column 'day', text that looks like a date"):
+        NadarayaWatson(bandwidth=3.0).fit(pd.DataFrame({"day": ["2024-01-31", "2024-02-30"] * 20}), np.arange(40))
 
 
 @pytest.mark.parametrize("form", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "arrow"])
@@ -493,7 +497,9 @@ def test_a_wave_over_midnight_is_learned():
     ],
 )
 def test_periods_that_are_none(given, expected):
-    frame = pd.DataFrame({"hour": [1.0, 2.0, 3.0], "town": ["a", "b", "a"], "day": pd.date_range("2024-01-30", periods=3)})
+    frame = pd.DataFrame(
+        {"hour": [1.0, 2.0, 3.0], "town": ["a", "b", "a"], "day": pd.date_range("2024-01-30", periods=3)}
+    )
     frame["text"] = frame["day"].astype(str)
     with pytest.raises(ValueError, match=expected):
         KernelRegressor(periodic_features=given, categorical_features=["town"]).fit(frame, [1.0, 2.0, 3.0])

@@ -155,6 +155,10 @@ def test_the_target_among_the_features(form):
     assert KernelRegressor(bandwidth=[9.0, 0.2]).fit(flags, AREA > 60).n_features_in_ == 2
     gaps = pd.DataFrame({"area": AREA, "floor": pd.array([None, *range(ROWS - 1)], "Int64")})
     assert KernelRegressor(missing="indicator", bandwidth=[9.0, 7.0, 0.2]).fit(gaps, AREA / 7).n_features_in_ == 2
+    two = form({"price": PRICE, "paid": 2 * PRICE})
+    for X in (table, table[["price"]]):
+        with pytest.raises(ValueError, match="X: got the column 'price', which is y"):
+            KernelRegressor().fit(X, two)
     one_column = form({"area": AREA})  # the line y = x
     assert KernelRegressor(bandwidth=9.0).fit(one_column, AREA).n_features_in_ == 1
 
@@ -188,3 +192,6 @@ def test_a_column_that_numbers_the_rows_raises_a_warning():
         KernelRegressor(bandwidth=9.0).fit(
             HOMES[["area"]].assign(**other), PRICE
         )  # no warning, which would be an error
+    for setting in ({"categorical_features": ["home_id"]}, {"periodic_features": {"home_id": 24}}):
+        KernelRegressor(bandwidth=[9.0, 0.5], **setting).fit(numbered, PRICE)
+    KernelRegressor(bandwidth=9.0).fit(pd.Series(range(ROWS), name="index"), PRICE)

@@ -42,11 +42,12 @@ def test_texts_that_are_dates():
     for x, message in (
         (days.strftime("%d/%m/%Y"), "x: got '01/03/2024'; expected numbers, or dates such as '2024-01-31'"),
         (["1", "?", *range(11)], r"x: got '\?'; expected numbers, or dates"),
+        ([*texts[:9], None, "n/a", *texts[:2]], "x: got 'n/a'; expected numbers, or dates such as"),
     ):
         with pytest.raises(ValueError, match=message):
             smooth(x, Y)
     with pytest.raises(ValueError, match="at: got 'March'; expected dates like x, such as '2024-01-31'"):
-        smooth(days, Y, at=["March"])
+        smooth(days, Y, at=["2024-03-02", None, "March"])
 
 
 @pytest.mark.parametrize("robust", [0, 2])
@@ -185,7 +186,7 @@ def test_a_picture_of_a_curve():
         (lambda: smooth(X, [np.inf, *Y[1:]]), "y: got 1 of 13 cells infinite"),
         (lambda: smooth(X, X * np.nan), "x, y: got 13 of 13 rows with a missing cell; expected complete rows"),
         (lambda: smooth(X, Y, at=[1.0, np.nan]), "at: got 1 of 2 rows with a missing cell; expected complete rows"),
-        (lambda: smooth(X, ["a"] * 13), "y: got 'a'; expected numbers, or dates such as"),
+        (lambda: smooth(X, ["a"] * 13), "y: got 'a'; expected numbers$"),
         (
             lambda: smooth(X, Y, sample_weight=Y[1:]),
             r"sample_weight: got shape \(12,\); expected \(13,\), one for each x",

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from dikkat.regression import KernelRegressor
 from dikkat.regression.columns import format_number
-from dikkat.regression.diagnostics import hold_out, influence, leave_out
-from dikkat.regression.report import choose_features
+from dikkat.regression.diagnostics import curve_along, hold_out, influence, leave_out
+from dikkat.regression.report import choose_features, notes_of
 
 ROWS = 61
 
@@ -77,6 +77,23 @@ def test_effects_of_several_features_are_drawn(homes):
         homes[2].plot(figure.axes[0])
     with pytest.raises(ValueError, match="X: got only constant features"):
         KernelRegressor(bandwidth=1.0).fit(np.ones((5, 2)), np.arange(5)).plot()
+
+
+def test_rows_without_weight_are_not_drawn():
+    x, y = np.append(np.linspace(0, 5, 23), 700.0), np.append(np.sin(np.linspace(0, 5, 23)), 900.0)
+    model = KernelRegressor(bandwidth=0.8).fit(x[:, None], y, np.append(np.ones(23), 0))
+    axes = model.plot(Figure().subplots())
+    assert axes.get_xlim()[1] < 6
+    assert axes.get_ylim()[1] < 3
+
+
+def test_a_balanced_flag_is_false_in_curves_of_others():
+    x, flag = np.linspace(0, 5, 34), np.arange(34) % 2 == 0
+    model = KernelRegressor(bandwidth=[0.8, 0.5]).fit(pd.DataFrame({"x": x, "flag": flag}), np.sin(x) + flag)
+    assert notes_of(model)[0].endswith("flag False")
+    fitted = curve_along(model, 0, "x")
+    expected = model.predict(pd.DataFrame({"x": fitted.at, "flag": False}))
+    np.testing.assert_allclose(fitted.estimate, expected, rtol=1e-12)
 
 
 def test_a_page_has_all_of_it_and_loads_nothing(homes, tmp_path):

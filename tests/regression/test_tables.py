@@ -68,6 +68,11 @@ def test_parquet_tables_of_every_type_of_number(tmp_path):
         ("a\n2020-01-31\n", ["a"], "column 'a' holds date32[day] ('2020-01-31' in row 1)"),
         ("a,b\n1,2\n,3\ninf,3\n", ["b", "a"], "column 'a' has 1 of 3 cells infinite, the first in row 3; correct them"),
         ("a,b\n1,2\n?,3\n4,3\n", ["a"], "column 'a' holds text in 1 of 3 cells ('?' in row 2); expected numbers"),
+        (
+            "a\n2024-01-31\n2024-01-30\nsoon\n",
+            ["a"],
+            "column 'a' holds text in 1 of 3 cells ('soon' in row 3); expected",
+        ),
         (b"a\x81,b\n1,2\n", ["b"], "got text in an unknown encoding; expected UTF-8, UTF-16"),
         (b"\xff\xfea", ["b"], "got text in an unknown encoding"),
     ],

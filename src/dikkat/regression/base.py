@@ -118,7 +118,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         return self._unfitted()._fit_copy(rows)
 
     def _unfitted(self) -> Self:
-        """Return an estimator with the settings of `fit`, which `set_params` may have changed since, and the classes."""
+        """Return an estimator with the settings of `fit`, whatever `set_params` changed since, and the classes."""
         model: Self = clone(self).set_params(**self._fit_settings)
         if hasattr(self, "classes_"):
             model.classes_ = self.classes_

@@ -190,8 +190,8 @@ def find_kinds(
         if j in periods:
             if cells.values.dtype.kind == "M" or text_dates(cells.values) is not None:
                 raise ValueError(
-                    f"periodic_features: got {label_of(j, names)}, which holds dates; expected numbers, such as the day "
-                    "of the year"
+                    f"periodic_features: got {label_of(j, names)}, which holds dates; expected numbers, such as the "
+                    "day of the year"
                 )
             result.append(Column("periodic", (periods[j],)))
         elif in_order[j] or (is_typed and cells.ordered and _is_dtype(ordered)):
@@ -225,12 +225,13 @@ def text_dates(values: NDArray[Any]) -> NDArray[np.datetime64] | None:
     """Return texts as dates if all are full dates in ISO 8601, such as 2020-01-31, or missing; else None."""
     cells = [None if is_missing(cell) else cell for cell in values.tolist()] if values.dtype.kind in "OU" else []
     texts = [cell for cell in cells if cell is not None]
-    if not texts or not all(map(_is_iso_date, texts)):
+    if not texts or not all(map(is_iso_date, texts)):
         return None
     return np.array(cells, "datetime64[us]")
 
 
-def _is_iso_date(cell: object) -> bool:
+def is_iso_date(cell: object) -> bool:
+    """Return True for a text that is a full date in ISO 8601."""
     if not isinstance(cell, str) or not _ISO_DATE.fullmatch(cell):
         return False
     try:
@@ -305,8 +306,9 @@ def _holds_text(cells: _Cells, label: str) -> bool:
                 "categorical_features"
             )
     if all(map(_OTHER_DATE.match, filled)):
+        no_date = next(cell for cell in filled if not is_iso_date(cell))
         raise ValueError(
-            f"X: got {filled[0]!r} in {label}, text that looks like a date; expected dates such as 2020-01-31, or by "
+            f"X: got {no_date!r} in {label}, text that looks like a date; expected dates such as 2020-01-31, or by "
             "pandas.to_datetime(column), or the column in categorical_features"
         )
     count = len(set(filled))
@@ -405,7 +407,8 @@ def _encode(values: NDArray[Any], column: Column, label: str) -> Array:
             return np.full(len(values), np.nan)
         dates = values if values.dtype.kind == "M" else text_dates(values)
         if dates is None:
-            row, cell = next((row, cell) for row, cell in enumerate(values.tolist()) if not _is_iso_date(cell))
+            cells = enumerate(values.tolist())
+            row, cell = next((row, cell) for row, cell in cells if not (is_missing(cell) or is_iso_date(cell)))
             raise ValueError(f"X: got {cell!r} in row {row} of {label}; expected dates, as in fit")
         days = (dates - np.datetime64(column.origin, "us")).astype("timedelta64[us]")
         return np.asarray(np.where(np.isnat(days), np.nan, days.astype(np.int64) / _DAY_US))

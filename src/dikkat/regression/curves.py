@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dikkat.regression import pictures
-from dikkat.regression.columns import columns_of, is_number, text_dates
+from dikkat.regression.columns import columns_of, is_iso_date, is_missing, is_number, text_dates
 from dikkat.regression.estimator import KernelRegressor
 from dikkat.regression.frames import check_labels, dates_in
 from dikkat.regression.joined import Array
@@ -246,13 +246,23 @@ def _numbers(name: str, values: ArrayLike, origin: np.datetime64 | None) -> Arra
     if dates is not None or origin is not None:
         expected = "numbers" if origin is None else "dates like x, such as '2024-01-31'"
         is_text = np.asarray(values).dtype.kind in "OU"
-        got = repr(np.ravel(np.asarray(values, object))[0]) if is_text else np.asarray(values).dtype
+        got = (
+            repr(_first_unreadable(np.ravel(np.asarray(values, object)).tolist()))
+            if is_text
+            else np.asarray(values).dtype
+        )
         raise ValueError(f"{name}: got {got}; expected {expected}")
     try:
         array = np.asarray(fill_masked(values), np.float64)
     except (TypeError, ValueError):
         bad = [cell for cell in np.ravel(np.asarray(values, object)).tolist() if not is_number(cell)]
-        raise ValueError(f"{name}: got {bad[0]!r}; expected numbers, or dates such as '2024-01-31'") from None
+        or_dates = ", or dates such as '2024-01-31'" if name == "x" else ""
+        raise ValueError(f"{name}: got {_first_unreadable(bad)!r}; expected numbers{or_dates}") from None
     if np.isinf(array).any():
         raise ValueError(f"{name}: got {np.isinf(array).sum()} of {array.size} cells infinite; expected finite numbers")
     return array
+
+
+def _first_unreadable(cells: list[Any]) -> Any:
+    """Return the first cell that is neither missing nor a date, else the first cell."""
+    return next((cell for cell in cells if not (is_missing(cell) or is_iso_date(cell))), cells[0])

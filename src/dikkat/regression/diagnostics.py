@@ -212,12 +212,12 @@ def influence(model: KernelRegressor, max_rows: int = 500) -> Array:
 
 
 def middles(model: KernelRegressor) -> Array:
-    """Return the medians of the features (d,), for a category the index of its most frequent level."""
+    """Return the medians of the features (d,), for a category or a flag the index of its most frequent level."""
     rows = model.X_train_[model.sample_weight_ > 0]
     middle: Array = np.median(rows, axis=0)
     for j, column in enumerate(model.columns_):
-        if column.is_category:
-            middle[j] = np.bincount(rows[:, j].astype(int)).argmax()
+        if column.groups:  # missing cells of a flag are between its levels
+            middle[j] = np.bincount(rows[:, j].round().astype(int)).argmax()
     return middle
 
 

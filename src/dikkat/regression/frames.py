@@ -38,8 +38,11 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
     if repeated := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(f"X: got {names.count(repeated[0])} columns {repeated[0]!r}; expected different names")
     y_values = np.asarray(y)
-    for column in names if y is not None and (len(names) > 1 or name in names) else []:
-        if _is_equal(np.asarray(X[column]), y_values, any_values=column == name):
+    targets = list(y_values.T) if y_values.ndim == 2 else [y_values]
+    target_names = [name] if len(targets) == 1 else columns_of_frame(y) or [None] * len(targets)
+    for column in names if y is not None and (len(names) > 1 or set(names) & set(target_names)) else []:
+        cells = np.asarray(X[column])
+        if any(_is_equal(cells, values, column == of) for of, values in zip(target_names, targets, strict=True)):
             raise ValueError(
                 f"X: got the column {column!r}, which is y; expected the other columns, X.drop(columns={column!r})"
             )
@@ -73,7 +76,6 @@ def check_labels(**tables: Any) -> None:
 
 def _is_equal(column: NDArray[Any], y: NDArray[Any], any_values: bool) -> bool:
     """Return whether two columns are equal, missing values included; False for a few values unless `any_values`."""
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     try:
         is_equal = column.shape == y.shape and all(
             a is b or a == b or (a != a and b != b) for a, b in zip(column, y, strict=True)

@@ -17,7 +17,7 @@ from pyarrow import compute, float64, parquet, string, types
 
 from dikkat.errors import InputError
 from dikkat.regression import dialects
-from dikkat.regression.columns import MOST_LEVELS, is_number, numbers_rows
+from dikkat.regression.columns import MOST_LEVELS, is_iso_date, is_number, numbers_rows
 from dikkat.regression.dialects import DELIMITERS, Form, FormOptions, Text, holds_numbers
 from dikkat.regression.joined import Array
 from dikkat.storage.files import write_whole
@@ -300,7 +300,7 @@ class _Content(NamedTuple):
 
     kind: str  # "text", or pyarrow's name of the type
     cells: list[tuple[int, object]]  # (row, cell) of the cells that are not empty
-    faults: list[tuple[int, object]]  # the cells that do not read as numbers
+    faults: list[tuple[int, object]]  # the cells that do not read as numbers, or as dates if most cells do
 
     @classmethod
     def of(cls, column: Any) -> _Content:
@@ -309,11 +309,14 @@ class _Content(NamedTuple):
             column = dialects.clean_text(column.cast(string()))
         cells = [(row, value) for row, value in enumerate(column.to_pylist(), start=1) if value is not None]
         faults = [(row, value) for row, value in cells if not is_number(str(value))]
+        no_dates = [(row, value) for row, value in faults if not is_iso_date(value)]
+        if no_dates and 2 * (len(faults) - len(no_dates)) > len(cells):
+            faults = no_dates
         return cls("text" if _holds_text(column.type) else str(column.type), cells, faults)
 
     @property
     def numbers(self) -> bool:
-        """True if most cells read as numbers."""
+        """True if most cells read as numbers, or most as dates."""
         return 2 * len(self.faults) < len(self.cells)
 
     @property

@@ -335,8 +335,10 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
 def _copy_settings(model: KernelModel) -> dict[str, Any]:
     """Return the settings, with copies of lists, mappings and arrays, which their owner may change."""
     settings: dict[str, Any] = model.get_params(deep=False)
-    mutable = list | dict | np.ndarray
-    return {name: deepcopy(value) if isinstance(value, mutable) else value for name, value in settings.items()}
+    return {
+        name: deepcopy(value) if isinstance(value, list | dict | np.ndarray) else value
+        for name, value in settings.items()
+    }
 
 
 def make_history(coding: Coding, steps: list[tuple[Array, float]]) -> list[dict[str, Any]]:

@@ -154,7 +154,7 @@ def test_folds_are_predicted_from_other_folds(order, tmp_path):
     one_group = np.where(groups == 1, "only here", y)
     one_fold = KernelClassifier(order=order, cv=GroupKFold(3)).fit(x, one_group, None, groups)
     assert np.isfinite(one_fold.history_[-1]["error"])
-    with pytest.raises(ValueError, match="groups: got ndarray and no cv"):
+    with pytest.raises(ValueError, match="groups: got groups and cv=None"):
         KernelClassifier().fit(x, y, groups=groups)
 
 

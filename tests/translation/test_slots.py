@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import warnings
 
 import pytest
 import regex
@@ -386,3 +387,17 @@ def test_an_ensemble_follows_the_first_of_different_corrections_that_differ_in_n
     assert [each.target for each in both.translate(sentences)] == [
         "Rita ligou às 14h05.", "Rita ligou às 8h10.", "João saiu, 7h59.", "Rita ligou às 9h41."
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("shared", [slice(None), slice(1), slice(1, None)])
+def test_an_ensemble_of_models_with_equal_corrections_warns_of_nothing(taught, shared):
+    pairs = [("Ana left at 8:10.", "Ana saiu às 8h10."), ("Ana left at 8:14.", "Zé ligou às 8h14.")]
+    members = [copy.deepcopy(taught), copy.deepcopy(taught)]
+    for member, corrections in zip(members, (pairs, pairs[shared]), strict=True):
+        for pair in corrections:
+            member.correct(*pair)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ensemble = Translator.ensemble(members)
+    assert [memory.pairs for memory in ensemble.memories] == [pairs, pairs]
+    assert [t.target for t in ensemble.translate([source for source, _ in pairs])] == [t for _, t in pairs]

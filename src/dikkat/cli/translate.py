@@ -64,10 +64,10 @@ def translate(
         bool,
         typer.Option(
             "--json",
-            help="Print each translation as a line of JSON: source, target, the tokens of both, score, for each target "
-            "token the source token with the largest attention weight (alignment), the unknown words (unknown), the "
-            "confidence, the reasons to check it (flags), and for each target token the stored corrections that took "
-            "part in its probability (sources).",
+            help="Print each translation as a line of JSON, with among others source, target, the tokens of both, "
+            "score, for each target token the source token with the largest attention weight (alignment), the unknown "
+            "words (unknown), the confidence, the reasons to check it (flags), and for each target token the stored "
+            "corrections that took part in its probability (sources).",
         ),
     ] = False,
     weights: Annotated[

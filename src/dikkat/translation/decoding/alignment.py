@@ -46,7 +46,8 @@ def posteriors(
     $$ w_{tj} \propto \sqrt{\alpha_{tj}} \; p(y_t \mid y_{<t}, x, c_t = h_j) $$
 
     with the attention α of step t and the token's probability if the context is only position j. It is computed for the
-    four positions with the largest α. `attention_share` of the result is α itself, so that no position has weight 0.
+    four positions with the largest α. By default a hundredth of the result is α itself, so that no position with
+    attention has weight 0.
     Attention at step t does not know the token; only the second factor does. If no position has attention (a kernel of
     bounded support), the result is uniform. After Shankar and Sarawagi, "Posterior attention models for sequence to
     sequence learning" (2019), section 3. The root, the four and the hundredth are dikkat's.

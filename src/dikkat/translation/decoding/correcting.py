@@ -1,10 +1,10 @@
 """Corrections: sentence pairs that a user adds to the memory of a translator."""
 
 import warnings
-from collections import defaultdict
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -67,24 +67,21 @@ def share_corrections(translators: Sequence["Translator"]) -> tuple[PairMemory, 
     used, and a warning has the number of the unused corrections.
     """
     pairs, unused = list[StoredPair](), list[StoredPair]()
-    targets = defaultdict[str | Ids, set[str]](set)  # of earlier models, by sentences and by tokens
+    targets: dict[str | Ids, str] = {}  # of earlier models, by sentences and by tokens
     for translator in translators:
         snapshot = translator.memory.snapshot
-        new, masked = list[StoredPair](), list[tuple[set[str | Ids], str]]()
+        new, model_targets = list[StoredPair](), dict[str | Ids, str]()
         for stored in () if snapshot is None else snapshot.pairs:
             pair = _tokenize(replace(stored, has_slots=True), translator)
-            names: set[str | Ids] = {pair.key, pair.source_ids, stored.source_ids}
             target = _masked_target(pair, translator.slots)
-            masked.append((names, target))
-            earlier = set[str]().union(*(targets[name] for name in names))
-            if earlier - {target}:
-                unused.append(stored)
-            elif not earlier:
+            names = pair.key, stored.source_ids, pair.source_ids
+            earlier = next((targets[name] for name in names if name in targets), None)
+            if earlier is None:
                 new.append(stored)
-        for names, target in masked:
-            for name in names:
-                targets[name].add(target)
-        pairs = [*new, *pairs]
+            elif earlier != target:
+                unused.append(stored)
+            model_targets |= {pair.key: target, stored.source_ids: target}
+        targets, pairs = model_targets | targets, [*new, *pairs]
     if unused:
         warnings.warn(
             f"ensemble: {len(unused):,} corrections of later models are not used, since an earlier model has another "
@@ -92,11 +89,16 @@ def share_corrections(translators: Sequence["Translator"]) -> tuple[PairMemory, 
             UserWarning,
             stacklevel=3,
         )
-    memories = tuple(empty_memory(translator.model) for translator in translators)
-    for memory, translator in zip(memories, translators, strict=True):
+    if not pairs:
+        return tuple(PairMemory() for _ in translators)
+    memories = []
+    for translator in translators:
+        model = translator.model
+        memory = PairMemory(projection=translator.memory.projection(partial(_make_projection, model)))
         for pair in pairs:
-            _store(memory, translator.model, pair)
-    return memories
+            _store(memory, model, pair)
+        memories.append(memory)
+    return tuple(memories)
 
 
 def empty_memory(model: TranslationModel, bandwidth: float = BANDWIDTH) -> PairMemory:

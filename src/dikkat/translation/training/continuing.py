@@ -76,9 +76,9 @@ def continue_training(
 
     The corrections in the translator's memory are learnt too. The memory of the result has the corrections that its
     weights have not learnt, with half the bandwidth if the BLEU on the old validation pairs would fall by more than
-    0.3. The translator's settings of the vocabulary and the network stay. A word vocabulary gets a
-    row for each new word of the corrections. At first, the new words together have a tenth of the probability of
-    unknown words.
+    0.3. If it falls so far with half the bandwidth too, a warning says so. The translator's settings of the vocabulary
+    and the network stay. A word vocabulary gets a row for each new word of the corrections. At first, the new words
+    together have a tenth of the probability of unknown words.
 
     Args:
         translator: The trained translator; its weights are float32.
@@ -330,6 +330,7 @@ def _store_unlearnt(
     """Store unlearnt corrections; return the translator with the memory, and its scores.
 
     If the memory lowers the BLEU of old validation pairs below `lowest`, a memory with half the bandwidth replaces it.
+    If that lowers it too, a warning says so.
     """
     translations = measured.translations[len(guard) :]
     unlearnt = [
@@ -340,13 +341,26 @@ def _store_unlearnt(
     for bandwidth in (BANDWIDTH, BANDWIDTH / 2):
         result = replace(translator, memory=empty_memory(translator.model, bandwidth))
         messages = [f"{source!r}: {text}" for source, target in unlearnt for text in _correct(result, source, target)]
+        if not len(result.memory):
+            break
         measured = _measure(result, guard, corrections)
         if measured.scores.bleu >= lowest:
             break
-        report(f"BLEU {measured.scores.bleu:.2f} of old validation pairs with stored corrections, which is too low")
+        report(
+            f"BLEU {measured.scores.bleu:.2f} of old validation pairs with stored corrections of bandwidth "
+            f"{bandwidth:g}, which is too low"
+        )
+    else:
+        warnings.warn(
+            f"corrections: got {len(result.memory):,} that are stored, with BLEU {measured.scores.bleu:.2f} of old "
+            f"validation pairs; expected {lowest:.2f} or more. Remove corrections that you do not need",
+            UserWarning,
+            stacklevel=3,
+        )
     for message in messages:
         report(message)
-    report(f"{len(result.memory):,} corrections are not in the weights, but in the memory")
+    if count := len(result.memory):
+        report(f"{count:,} corrections are not in the weights, but in the memory")
     return result, measured
 
 

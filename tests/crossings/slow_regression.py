@@ -4,7 +4,7 @@ import math
 from functools import cache, cached_property
 
 import numpy as np
-from scipy.special import logsumexp, stdtrit
+from scipy.special import logsumexp, stdtr, stdtrit
 
 AMOUNTS = [math.inf, *10.0 ** np.arange(3, -7, -1)]  # of the plane's ridge
 
@@ -89,8 +89,10 @@ class Slow:
         """The shares of rows in the sum of K times a weight, and the logarithm of that sum."""
         with np.errstate(divide="ignore"):
             mass = np.log(weight) + self.log_near(place, width)
-        total = logsumexp(mass)
-        return np.exp(mass - total) if total > -np.inf else np.zeros_like(mass), total
+        if (most := mass.max()) == -np.inf:
+            return np.zeros_like(mass), most
+        total = most + math.log(np.exp(mass - most).sum())
+        return np.exp(mass - total), total
 
     def plane(self, kept, base):
         """The slopes of a plane through rows, of the numbers or of all coordinates, and drawn to 0 as much, as is best
@@ -275,12 +277,13 @@ class Slow:
             drawn = self.linear and self.ridge > 0
             ridge = min(self.ridge, 0.25) if drawn else 0.25
             center, row, _ = self.line(place, narrow, ridge=ridge, linear=True, drawn=drawn)
+            bias = self.bias  # of this line: the noise fits others
             if drawn:
                 every = self.everyone.tobytes()
                 row = row + (place - row @ self.rows) @ self._slopes(every, every, None, of_units=True)
             _, square, freedom = self.noise(self._looked_at(place, narrow))
             error = square * (row**2 / self.weight).sum() + square * self._open(place, narrow)
-            error = np.sqrt(error + self.bias**2 + unknown)
+            error = np.sqrt(error + bias**2 + unknown)
             half = stdtrit(freedom, (1 + level) / 2) * error if freedom >= 0.5 else np.full_like(center, np.inf)
             ends.append((center - half, center + half))
         return np.array(ends).transpose(1, 0, 2)
@@ -409,6 +412,103 @@ class Slow:
                     square = self.noise(self._looked_at(ends[2], self.sigma))[1]
                     error[i, j] = np.sqrt(square * (change**2 / self.weight).sum())
         return error if return_std else slope
+
+    def cubic(self, x, j, step=1e-5):
+        """Return the rows (k, 2, m) of the height and the slope of cubics along a column of X, and log Σ W K (k,)."""
+        ends = x.copy(), x.copy()
+        for sign, cells in zip((1, -1), ends, strict=True):
+            cells[:, j] += sign * step
+        places, moved = self.at(x), (self.at(ends[0]) - self.at(ends[1])) / (2 * step)
+        apart = self.rows - places[:, None]
+        square = ((apart / self.sigma) ** 2).sum(2)
+        with np.errstate(divide="ignore"):
+            score = -square / 2 if self.kernel == "gaussian" else np.log(np.maximum(0, 1 - square))
+            score, mass = score + np.log(self.weight), logsumexp(score + np.log(self.weight), axis=1)
+        share = np.exp(score - np.maximum(mass, -1e300)[:, None])
+        z, narrow = apart[..., : self.size], self.sigma[: self.size]
+        if j in self.plain:
+            c = self.plain.index(j)
+            along, rate, first, others = apart[..., c], moved[:, c], 2, np.arange(self.size) != c
+        else:  # the arc, in units of the period
+            pair = np.flatnonzero(self.feature == self.size + [other for other, _ in self.coded].index(j))
+            angle, start = (np.arctan2(*at[:, pair[::-1]].T) for at in (self.rows, places))
+            along = ((angle - start[:, None] + np.pi) % (2 * np.pi) - np.pi) / (2 * np.pi)
+            c, rate, first, others = self.size, np.full(len(x), 1 / self.model.columns_[j].levels[0]), 1, narrow > 0
+        powers = range(first, min(4, len(np.unique(along[0].round(9)))))
+        design = np.concatenate([np.ones((*along.shape, 1)), z, *(along[..., None] ** k for k in powers)], 2)
+        drawn = others * self.ridge * self.spread**2 * narrow**2 / (self.spread**2 + narrow**2)
+        drawn = np.pad(drawn * np.exp(np.minimum(-mass, 690))[:, None], ((0, 0), (1, len(powers))))
+        second = (share[..., None] * design**2).sum(1)
+        unit = np.sqrt(np.where(second > 0, second, 1.0))
+        root = np.sqrt(drawn / unit**2 + 1e-10 * (np.arange(design.shape[2]) > 0))  # the second ridge
+        stacked = [np.sqrt(share)[..., None] * design / unit[:, None], root[:, None] * np.eye(design.shape[2])]
+        inverse = np.linalg.pinv(np.concatenate(stacked, 1), rcond=1e-13)[..., : len(self.rows)]
+        rows = (inverse * np.sqrt(share)[:, None] / unit[..., None])[:, [0, 1 + c]]
+        rows[:, 1] *= rate[:, None]
+        if self.linear and self.ridge > 0:  # the plane's slopes are of y too
+            every = self.everyone.tobytes()
+            rest = np.stack([places, moved], 1) - rows @ self.rows
+            rows = rows + rest @ self._slopes(every, every, None, of_units=True)
+        return rows, mass
+
+    def near_noise(self, x, mass):
+        """Return s² and ν (k,) at positions; s² is infinite with less than a tenth of a row in reach."""
+        noise = [self.noise(self._looked_at(place, self.sigma)) for place in self.at(x)]
+        square = np.where(mass > math.log(0.1), [square[0] for _, square, _ in noise], np.inf)
+        return square, np.array([freedom for *_, freedom in noise])
+
+    def derivative(self, x, j, level):
+        rows, mass = self.cubic(x, j)
+        square, freedom = self.near_noise(x, mass)
+        center, error = rows[:, 1] @ self.y[:, 0], np.sqrt(square * (rows[:, 1] ** 2 / self.weight).sum(1))
+        half = np.where(freedom >= 0.5, stdtrit(np.maximum(freedom, 0.5), (1 + level) / 2) * error, np.inf)
+        return np.array([center, center - half, center + half])
+
+    def minimum(self, x, j, sign):
+        """Return the index of the least height at positions."""
+        rows, mass = self.cubic(x, j)
+        return np.where(mass > math.log(0.1), sign * rows[:, 0] @ self.y[:, 0], np.inf).argmin()
+
+    def minima(self, x, j, sign, count=2000):
+        """Return the indices of the minima of random curves, or None if no noise is known."""
+        rows, mass = self.cubic(x, j)
+        square, freedom = self.near_noise(x, mass)
+        near, random = np.isfinite(square), np.random.default_rng(5)
+        if not near.any():
+            return None
+        height, row = sign * rows[near, 0] @ self.y[:, 0], rows[near, 0] / np.sqrt(self.weight)
+        mean = max(freedom[near].mean(), 1.0)
+        draws = np.sqrt(square[near])[:, None] * (row @ random.normal(size=(row.shape[1], count)))
+        draws /= np.sqrt(random.chisquare(mean, count) / mean)
+        return np.flatnonzero(near)[(height[:, None] + draws).argmin(0)]
+
+
+def band(curves, level):
+    """Return the second of two groups' curves less the first, and half the width of the simultaneous band.
+
+    A curve is a slow fit and positions with their column.
+    """
+    centers, errors, parts, freedoms = [], [], [], []
+    for slow, x, j in curves:
+        rows, mass = slow.cubic(x, j)
+        square, freedom = slow.near_noise(x, mass)
+        centers.append(rows[:, 0] @ slow.y[:, 0])
+        with np.errstate(invalid="ignore"):
+            parts.append(rows[:, 0] / np.sqrt(slow.weight) * np.sqrt(square)[:, None])
+        errors.append(np.where(np.isfinite(square), np.sqrt((parts[-1] ** 2).sum(1)), np.inf))
+        freedoms.append(freedom)
+    error, near = np.hypot(*errors), np.isfinite(errors).all(0)
+    if not near.any():
+        return centers[1] - centers[0], error
+    freedom = (error**4 / sum(e**4 / f for e, f in zip(errors, freedoms, strict=True)))[near].mean()
+    path = np.hstack([-parts[0], parts[1]])[near] / error[near, None]
+    length = np.arccos(np.clip((path[1:] * path[:-1]).sum(1), -1, 1)).sum()
+    low, high = 0.0, 1e6
+    for _ in range(200):  # the width at which the tube's probability is 1 − level
+        width = (low + high) / 2
+        outside = length / np.pi * (1 + width**2 / freedom) ** (-freedom / 2) + 2 * stdtr(freedom, -width)
+        low, high = (width, high) if outside > 1 - level else (low, width)
+    return centers[1] - centers[0], width * error
 
 
 def widened(lower, upper, coverage, unknown):

@@ -1,6 +1,6 @@
 """Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
 
-16,473 cells: estimator × two settings × method × state.
+17,178 cells: estimator × two settings × method × state.
 
 A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
 formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.
@@ -10,6 +10,7 @@ import itertools
 import math
 import pickle
 import tempfile
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,10 +21,10 @@ from matplotlib import pyplot
 from scipy.special import ndtr, softmax, stdtr
 from sklearn.base import clone
 from sklearn.metrics import r2_score
-from sklearn.model_selection import KFold
+from sklearn.model_selection import GroupKFold, KFold
 
-from crossings.slow_regression import Slow, quantile, widened
-from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, NadarayaWatson
+from crossings.slow_regression import Slow, band, quantile, widened
+from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, NadarayaWatson, shapes, smooth
 from dikkat.regression.diagnostics import among, curve_along, hold_out, leave_out
 from regression.dense import short_searches
 
@@ -58,6 +59,8 @@ SETTINGS = {
 }
 CLIPPED = {"predict", "confidence", "jackknife+", "local", "split", "quantiles", "plot", "along"}
 OF_DATA = {"without", "column", "weighted", "outputs", "dtype", "frame", "gaps", "skewed"}
+COLUMNS = {"category", "ordered", "periodic"}
+DRAWN = {"frame", "gaps", "logarithm", "periodic", "support", "weights"}
 SEARCHED = {"searched", "loo", "metric", "one direction", "logarithm"}
 
 # Refused by name, whatever the estimator; the first that holds.
@@ -70,6 +73,7 @@ REFUSED_IN_FIT = {
     ("silverman", "one direction"): "metric: got 'linear' with bandwidth='silverman'",
 }
 _TARGETS = {"jackknife+", "local", "split", "quantiles", "sample"}
+_SHAPES = {"derivative", "argmin", "argmax", "difference"}
 REFUSED = {
     ("split", "cv"): "method: got 'split', which draws random halves, with cv",
     ("gradient, error", "metric"): "return_std: got True with metric='linear'",
@@ -77,7 +81,13 @@ REFUSED = {
     ("log_density", "one direction"): "metric: got 1 directions of 2 numeric columns",
     **{("log_density", kind): "X: got ordered or periodic features" for kind in ("ordered", "periodic")},
     **{("plot", setting): "ax: got axes; expected None" for setting in SETTINGS},
-    **{(method, "two outputs"): r"got (one of )?2 targets" for method in (*_TARGETS, "plot")},
+    **{(method, "two outputs"): r"got (one of )?2 targets" for method in (*_TARGETS, *_SHAPES, "plot")},
+    **{
+        (method, setting): "metric: got 'linear'; expected 'diagonal'"
+        for method in _SHAPES for setting in ("metric", "one direction")
+    },
+    ("groups", "two outputs"): "got 2 targets",
+    **{(method, "two outputs"): r"y: got shape \(19, 2\)" for method in ("smooth", "smooth, groups")},
 }  # fmt: skip
 
 # Cells that are left out, and why.
@@ -88,16 +98,30 @@ LEFT_OUT = {
     "draws beside a support": "clipped values have no order; tests/regression/test_support.py has them",
     "missing='drop'": "a word of the command's: a frame has `dropna`",
     "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
+    "an argmax of two settings": "it is the argmin of −y",
+    "a picture of groups beside settings that do not change pictures": "the estimates are those of `predict`",
+    "smooth of several columns, or with groups and a number of blocks": "it has one x, and one `cv`",
     "two settings of which one is searched, held out or in parts": "four searches each; alone they are there",
     "a half of rows with gaps, searched": "where none of its cells is missing it has a column less than the whole",
 }
-REFITS = {"split", "hold_out"}
+ONCE = {
+    "split",
+    "hold_out",
+    "derivative",
+    "argmin",
+    "argmax",
+    "difference",
+    "groups",
+    "smooth",
+    "smooth, groups",
+}  # of one state
 STATES = ("fitted", "loaded", "cloned")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def searches():
-    with short_searches():
+    with short_searches(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shapes, "_POINTS", 21)
         yield
 
 
@@ -152,7 +176,7 @@ def made(estimator, names):
         given["ordered_features"] = [position["size"]]
     if "hour" in position:
         given["periodic_features"] = {position["hour"]: 24}
-    kind = estimator
+    case.settings, kind = given, estimator
     if estimator is KernelRegressor:
         given.setdefault("ridge", 0.25)
         kind = NadarayaWatson if given.get("order") == "constant" else KernelRegressor
@@ -311,12 +335,18 @@ def as_drawn(case):
 
 def middle(case):
     """Places along the first column, the others at their medians or most frequent levels."""
+    at = np.tile(others(case), (201, 1))
+    at[:, 0] = spaced(case)
+    return at
+
+
+def others(case):
+    """The medians or most frequent levels of the columns."""
     there = case.x[case.slow.there].astype(float)
-    at = np.tile(np.median(there, 0), (201, 1))
+    at = np.median(there, 0)
     for j, name in enumerate(case.features):
         if name in ("town", "size") or name not in WIDTHS:
-            at[:, j] = np.bincount(there[:, j].astype(int)).argmax()
-    at[:, 0] = spaced(case)
+            at[j] = np.bincount(there[:, j].astype(int)).argmax()
     return at
 
 
@@ -470,6 +500,163 @@ def as_summary(case):
     return check
 
 
+def along(case):
+    """The columns that have a slope: the first, and the hours."""
+    return [j for j, name in enumerate(case.columns) if j == 0 or name == "hour"]
+
+
+def determined(estimates):
+    """Slopes with their ends; NaN for those of fewer rows than terms, which are of the second ridge."""
+    return [np.where(np.isinf(ends[2]), [[np.nan], [-np.inf], [np.inf]], ends) for ends in estimates]
+
+
+def expected_extrema(case, sign, row):
+    """A check of the extrema along columns: on a fine grid of the slow curve, and where random curves have theirs.
+
+    Positions are counted in the steps at which dikkat looks for the minimum.
+    """
+    slow, count, outside, tolerance = case.slow, 2 * shapes._POINTS, (1 - LEVEL) / 2, 0.04
+    steps, answers = np.arange(count), []
+    for j in along(case):
+        there = case.x[slow.there, j].astype(float)
+        at = (np.geomspace if j in slow.logs else np.linspace)(there.min(), there.max(), count)
+        if case.columns[j] == "hour":  # one period around the extremum of the estimate
+            at = np.linspace(0, 24, count)
+            at += at[(sign * slow.predict(beside(row, j, at))[:, 0]).argmin()] - 12
+        sharp = 1 if case.columns[j] == "hour" else 4  # a curve jumps where a row is half a period away
+        fine = np.interp(np.arange(sharp * count - sharp + 1) / sharp, steps, at)
+        minima = slow.minima(beside(row, j, at), j, sign)
+        answers.append((j, at, minima, slow.minimum(beside(row, j, fine), j, sign) / sharp))
+
+    def check(found):
+        for one, (j, at, minima, best) in zip(found, answers, strict=True):
+            if minima is None:
+                assert one is None
+                continue
+            if case.columns[j] == "hour":
+                assert 0 <= one.value < 24
+                one = np.array(one) - 24 * np.floor((one.value - at[0]) / 24)
+            value, lower, upper = np.interp(np.array(one, float), at, steps)
+            assert abs(value - np.clip(best, lower, upper)) < 2, (one, best)
+            for end, lost in ((lower, minima - lower), (upper, upper - minima)):
+                assert np.mean(lost < -1) - tolerance < outside < np.mean(lost < 1) + tolerance, (one, end)
+
+    return check
+
+
+def beside(row, j, at):
+    """Rows with the values of one column, and of the others in a row."""
+    return np.where(np.arange(len(row)) == j, at[:, None], row)
+
+
+def extremum(verb, j, row):
+    """An extremum along a column, among others at their medians or in a row of X; None without a known noise."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="feature: got a curve that may be")
+        try:
+            return verb(j, row, LEVEL)
+        except ValueError as error:
+            if "feature: got no position with rows in reach" not in str(error):
+                raise
+
+
+def group_of(case):
+    """The column of groups: the first category, or the last column, which is none."""
+    return next((j for j, name in enumerate(case.columns) if name in ("town", "size")), len(case.columns) - 1)
+
+
+def slow_group(case, j, code):
+    """A slow fit of the rows of one group, without its column if it has a fit of the same bandwidths."""
+    fitted, rows = case.models["fitted"], np.flatnonzero((case.x[:, j] == code) & case.slow.there)
+    if case.gaps or SEARCHED & set(case.names) or {"category", "ordered"} <= set(case.names):
+        return Slow(fitted._refit(fitted._rows.take(rows))), []
+    given = dict(case.settings)
+    for name in ("categorical_features", "ordered_features"):
+        if name in given:
+            given[name] = [other - (other > j) for other in given[name] if other != j]
+    if not case.frame and "periodic_features" in given:
+        given["periodic_features"] = {other - (other > j): 24 for other in given["periodic_features"]}
+    if not isinstance(given["bandwidth"], str):
+        given["bandwidth"] = [width for other, width in enumerate(given["bandwidth"]) if other != j]
+    if case.slow.folds is not None:
+        own = [(np.flatnonzero(f[rows] == 1), np.flatnonzero(f[rows] == 2)) for f in fitted.folds_]
+        given["cv"] = [each for each in own if len(each[0]) and len(each[1])]
+    x = case.rows.iloc[rows].drop(columns=case.columns[j]) if case.frame else np.delete(case.rows[rows], j, 1)
+    weight = None if case.weight is None else case.weight[rows]
+    return Slow(type(case.fresh)(**given).fit(x, case.y[rows], weight)), [j]
+
+
+def expected_difference(case):
+    j, at, curves = group_of(case), None, []
+    there = case.x[:, 0].astype(float)
+    groups = [there[(case.x[:, j] == code) & case.slow.there] for code in (0, 2)]
+    low, high = max(map(np.min, groups)), min(map(np.max, groups))
+    column = case.slow.model.columns_[0]
+    at = column.grid(low, high, shapes._POINTS)
+    for code in (0, 2):
+        points = np.tile(others(case), (len(at), 1))
+        points[:, 0], points[:, j] = at, code
+        slow, dropped = slow_group(case, j, code)
+        curves.append((slow, np.delete(points, dropped, 1), 0))
+    center, half = band(curves, LEVEL)
+    return np.array([at, center, center - half, center + half])
+
+
+def difference(model, case):
+    j = group_of(case)
+    levels = {"town": TOWNS, "size": SIZES}.get(case.columns[j], []) if case.frame else [0.0, 1.0, 2.0]
+    found = model.difference(j, levels[::2], 0, LEVEL)
+    return np.array([found.x, found.y, found.lower, found.upper])
+
+
+def drawn_groups(model, case):
+    """The curves of groups along the first column."""
+    figure = model.plot(by=group_of(case))
+    name = next(named(case))[0]
+    axes = next(axes for axes in figure.axes if axes.get_xlabel() == name)
+    return np.array([line.get_xydata() for line in axes.lines if len(line.get_xdata()) == 201])
+
+
+def expected_groups(case):
+    j, points, curves = group_of(case), middle(case), []
+    for code in range(len(case.slow.model.columns_[j].levels)):
+        points[:, j] = code
+        curves.append(np.column_stack([points[:, 0], within(case.slow.predict(points)[:, 0], case)]))
+    return np.array(curves)
+
+
+def one_width(case):
+    """The settings of a fit to the first column, without indicators."""
+    width = case.settings["bandwidth"]
+    return case.settings | {"bandwidth": width[0] if isinstance(width, list) else width}
+
+
+def smoothed(case, groups=None):
+    """The curve of `smooth` at queries, with its ends."""
+    x, settings = case.rows["a"] if case.frame else case.rows[:, 0], one_width(case)
+    if groups is not None:
+        settings["cv"] = GroupKFold(3)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="x, y.*: got .* rows with a missing cell")
+        curve = smooth(x, case.y, LEVEL, at=case.q[:, 0], sample_weight=case.weight, groups=groups, **settings)
+    return [curve.y, curve.lower, curve.upper]
+
+
+def expected_smooth(case, groups=None):
+    """The slow curve of a fit to the rows that have all cells."""
+    x, settings = case.given.astype(float), {"logarithms": None} | one_width(case)
+    there = ~np.isnan(x[:, 0])
+    x, y, weight = (None if each is None else each[there] for each in (x, case.y, case.weight))
+    if groups is not None:
+        settings["cv"] = list(GroupKFold(3).split(x, y, groups[there]))
+    slow = Slow(KernelRegressor(**settings).fit(x, y, weight))
+    curve = [slow.predict(case.q[:, :1]), *slow.confidence_interval(case.q[:, :1], LEVEL)]
+    return [within(each[:, 0], case) for each in curve]
+
+
+SQUADS = np.array(["red", "blue", "green", "red", "grey"] * ROWS)[:ROWS]
+
+
 # What is asked of a model, and what is expected.
 REGRESSOR = {
     "predict": (lambda m, c: m.predict(c.query), lambda c: shaped(c.slow.predict(c.q), c)),
@@ -495,6 +682,22 @@ REGRESSOR = {
     ),
     "degrees of freedom": (lambda m, c: m.effective_degrees_of_freedom(), lambda c: c.slow.trace()),
     "plot": (lambda m, c: drawn_line(m), line_of_plot),
+    "derivative": (
+        lambda m, c: determined([m.derivative(c.query, j, LEVEL) for j in along(c)]),
+        lambda c: determined([c.slow.derivative(c.q, j, LEVEL) for j in along(c)]),
+    ),
+    "argmin": (
+        lambda m, c: [extremum(m.argmin, j, None) for j in along(c)],
+        lambda c: expected_extrema(c, 1, others(c)),
+    ),
+    "argmax": (
+        lambda m, c: [extremum(m.argmax, j, c.query[:1]) for j in along(c)],
+        lambda c: expected_extrema(c, -1, c.q[0]),
+    ),
+    "difference": (difference, expected_difference),
+    "groups": (drawn_groups, expected_groups),
+    "smooth": (lambda _, c: smoothed(c), expected_smooth),
+    "smooth, groups": (lambda _, c: smoothed(c, SQUADS), lambda c: expected_smooth(c, SQUADS)),
     "leave_out": (lambda m, c: of_left_out(leave_out(m), c), expected_left_out),
     "hold_out": (lambda m, c: of_left_out(hold_out(m, KFold(2)), c), expected_hold_out),
     "along": (
@@ -603,10 +806,16 @@ def pairs(estimator):
 def states(method, names):
     if method == "sample" and "support" in names:
         return ()
+    if method.startswith("smooth") and ("one column" not in names or COLUMNS & set(names)):
+        return ()
+    if (method == "smooth, groups" and "cv" in names) or (method == "argmax" and "two columns" not in names):
+        return ()
+    if method == "groups" and not ("two columns" in names or ("category" in names and DRAWN & set(names))):
+        return ()
     dear = {"hold_out", *(["split"] if "gaps" in names else [])}
     if method in dear and SEARCHED & set(names) and "two columns" not in names:
         return ()
-    return ("loaded",) if method in REFITS else STATES
+    return ("loaded",) if method in ONCE else STATES
 
 
 CELLS = [
@@ -628,6 +837,15 @@ def refusals(method, names):
         names = [name for name in names if name in ("category", "ordered", "periodic", "gaps")]
     if method == "log_density" and "one column" in names:
         names = [name for name in names if name != "one direction"]
+    if method in ("difference", "groups") and not {"category", "ordered"} & set(names):
+        kind = "periodic" if "periodic" in names else "number"
+        single = method == "groups" and "one column" in names and kind == "number"
+        refused = (
+            "but X has a single column of numbers"
+            if single and "gaps" not in names
+            else f", which is {kind}; expected a category"
+        )
+        return f"{refused}|got 2 targets"
     return "|".join({REFUSED[method, name] for name in names if (method, name) in REFUSED})
 
 
@@ -683,3 +901,63 @@ def clipped(expected, method, case):
 def test_the_head_says_how_many_cells_there_are():
     assert f"{COUNT:,} cells" in __doc__
     assert all(LEFT_OUT.values())
+
+
+DATED = [
+    name
+    for name in SETTINGS
+    if name not in ("one column", "logarithm", "frame", "metric", "one direction", "two outputs")
+]
+
+
+@pytest.mark.parametrize("name", DATED)
+def test_a_date_is_its_day_for_slopes_and_minima(name):
+    case = made(KernelRegressor, ("two columns", name))
+    seconds = np.round(86_400 * case.given[:, 0].astype(float))
+    plain = pd.DataFrame({str(j): cells.astype(float) for j, cells in enumerate(case.given.T)})
+    for key in ("categorical_features", "ordered_features", "periodic_features"):
+        if key in case.settings:
+            given = case.settings[key]
+            case.settings[key] = {"2": 24} if key.startswith("periodic") else [str(j) for j in given]
+    plain["0"] = seconds / 86_400
+    dated, start = plain.copy(), pd.Timestamp("2024-03-01")
+    dated["0"] = start + pd.to_timedelta(seconds, "s")
+    models = [type(case.fresh)(**case.settings).fit(x, case.y, case.weight) for x in (plain, dated)]
+    np.testing.assert_allclose(
+        models[1].derivative(dated[5:9], 0, LEVEL), models[0].derivative(plain[5:9], 0, LEVEL), rtol=1e-6, atol=1e-7
+    )
+    for verb, row in ((KernelRegressor.argmin, None), (KernelRegressor.argmax, slice(6, 7))):
+        found, expected = (
+            extremum(verb.__get__(model), 0, None if row is None else x[row])
+            for model, x in zip(models, (plain, dated), strict=True)
+        )
+        days = (pd.DatetimeIndex(expected) - start) / pd.Timedelta("1D")
+        np.testing.assert_allclose(days, found, atol=1e-6)
+    if name in ("category", "ordered"):
+        bands = [model.difference("2", [0.0, 2.0], 0, LEVEL) for model in models]
+        np.testing.assert_allclose((bands[1].x - np.datetime64(start, "us")) / np.timedelta64(1, "D"), bands[0].x)
+        for end in ("y", "lower", "upper"):
+            np.testing.assert_allclose(getattr(bands[1], end), getattr(bands[0], end), rtol=1e-6, atol=1e-7)
+
+
+LINES = ("no ridge", "silverman", "metric", "one direction", "one column", "two outputs", "epanechnikov")
+ON_A_DESIGN = [name for name, setting in SETTINGS.items() if not {"column", "gaps", "skewed", "order"} & set(setting)]
+
+
+@pytest.mark.parametrize("name", [name for name in ON_A_DESIGN if name not in LINES])
+def test_slopes_and_minima_on_a_surface(name):
+    """A surface that equals y is the curve, at any bandwidth: of slopes (2 − 2a + b, …) here."""
+    case = made(KernelRegressor, ("two columns", name))
+    a, b = (each.ravel() for each in np.meshgrid([0.0, 1, 2], [0.0, 5, 10, 15]))
+    x = np.tile(np.column_stack([a, b]), (2, 1))[: len(case.y)].astype(case.dtype)
+    y = 1 + (x[:, 0] - 0.04 * x[:, 1] - 0.8) ** 2 - 0.01 * x[:, 1] ** 2
+    case.settings |= {"bandwidth": "loo" if name == "loo" else "auto", "support": None}
+    x = pd.DataFrame(x, columns=["a", "b"]) if case.frame else x
+    model = type(case.fresh)(**case.settings).fit(x, y, case.weight)
+    assert model._smoother.joined.num_terms
+    at = np.array([[0.3, 4.0], [1.4, 11.0]])
+    query = pd.DataFrame(at, columns=["a", "b"]) if case.frame else at
+    a, b = at.T
+    for j, slope in enumerate((2 * (a - 0.04 * b - 0.8), -0.08 * (a - 0.04 * b - 0.8) - 0.02 * b)):
+        np.testing.assert_allclose(model.derivative(query, j).value, slope, atol=2e-3)
+    assert extremum(model.argmin, 0, query[:1]).value == pytest.approx(0.8 + 0.04 * 4, abs=0.06)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from dikkat.regression import KernelRegressor
-from dikkat.regression.local import LocalFit, Points, fit_queries, moments, noise_share, ridge_of
+from dikkat.regression.joined import join
+from dikkat.regression.local import LocalFit, Points, fit_queries, moments, noise_share, ridge_of, trend
 from dikkat.regression.local import local_fit as ridged_fit
 from dikkat.regression.moments.launch import Window
 
@@ -159,3 +160,11 @@ def test_a_row_that_sees_one_other_row_does_not_know_the_slope():
     _, trial = model._smoother.left_out
     residual_share = trial.residual_share[model._smoother.joined.unique_index]
     np.testing.assert_allclose(residual_share, residual / left_out, rtol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_rows_do_not_determine_the_ridge_of_the_plane(seed):
+    """Each row is predicted by the other's value, at any ridge: rounding must not choose one."""
+    random = np.random.default_rng(seed)
+    x, y = random.uniform(0, 3, (2, 2)) * [1, 7], random.normal(size=(2, 1))
+    assert (trend(join(x, y, np.ones(2))).slope == 0).all()

@@ -492,6 +492,7 @@ def _solve(centred: _Centred, right: Tensor, ridge: Tensor) -> Tensor:
 # --- the plane
 
 AMOUNTS = (np.inf, *10.0 ** np.arange(3, -7, -1))  # the candidates for λ; on a tie the first wins
+_TIE = 1 - 1e-9  # the ratio of two errors above which they differ only by rounding
 
 
 class Trend(NamedTuple):
@@ -549,7 +550,7 @@ def _plane(scaled: Array, centred_y: Array, share: Array) -> tuple[float, Array,
         gains = 1 / (values.clip(0) + amount)
         other_share = 1 - share * (1 + rotated**2 @ gains)
         errors = (centred_y - rotated @ (gains[:, None] * cross)) / other_share.clip(1e-9)[:, None]
-        if (error := float(share @ (errors**2).mean(1))) < least_error:
+        if (error := float(share @ (errors**2).mean(1))) < least_error * _TIE:
             least_error, gain, left_out = error, gains, errors
     slope, row = (basis * gain) @ cross, share[:, None] * ((rotated * gain) @ basis.T)
     return least_error, slope, row, slope - row[..., None] * left_out[:, None], (basis * gain) @ basis.T

@@ -198,6 +198,11 @@ const scenarios = {
     assert.deepEqual(await serious(page, "main"), []);
     await page.locator("summary", { hasText: "Your corrections (1)" }).click();
     assert.equal(String((await save(page, button(page, "Save as TSV")))[1]), "Go.\tIl est calme.\n");
+    await page.locator("summary", { hasText: "Terms" }).click();
+    await addTerm(page, "man", "monsieur");
+    await addTerm(page, "man", "Marie");
+    await page.waitForTimeout(300); // the file's corrections are compared after the terms are listed
+    await says(page.locator("details.notes p[role=status]"), "“man” is now translated as “Marie” instead of “monsieur”.");
     await message.getByRole("button", { name: "Remove: Go." }).click();
     await message.waitFor({ state: "hidden" });
     assert.ok(await corrections(page).isHidden());

@@ -30,6 +30,7 @@ export class PairEditor {
   private readonly details = { corrections: h("details", { class: "notes", hidden: true }), terms: h("details", { class: "notes" }) };
   private texts: readonly [source: string, target: string] = ["", ""]; // of the corrected translation
   private isSaving = false;
+  private listedTerms: UserPairs["lists"]["terms"] | null = null;
 
   constructor(private readonly pairs: UserPairs, attends: boolean, private readonly listeners: EditorListeners) {
     this.button = h("button", { type: "button", class: "correct", title: "Ctrl+Enter", "aria-keyshortcuts": "Control+Enter Meta+Enter", "aria-expanded": "false", click: () => void this.open() }, t("correct"));
@@ -110,6 +111,8 @@ export class PairEditor {
       h("summary", {}, t("corrections", corrections.length)), h("p", { class: "help" }, t(this.pairs.isStored ? "corrections-kept" : "corrections-help")), this.list("corrections"),
       h("div", { class: "tools" }, h("button", { type: "button", class: "plain", click: () => saveText(tsvOf(corrections.map(([source, target]) => [source, target])), "corrections.tsv", "text/tab-separated-values") }, t("save-tsv")),
         h("code", { class: "quiet" }, "dikkat correct my-model corrections.tsv")));
+    if (terms === this.listedTerms) return; // the form's message and texts stay
+    this.listedTerms = terms;
     this.details.terms.replaceChildren(
       h("summary", {}, terms.length ? t("terms-count", terms.length) : t("terms")), h("p", { class: "help" }, t("terms-help")), this.list("terms"), this.termForm());
   }

@@ -1,10 +1,14 @@
 """Corrections on the page: its search and its own corrections against Python's."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 import kit
 from command import command_line, made
 from dikkat.translation import Search, TsvCorpus
+from dikkat.translation.data.corpus import COLUMN_NAME
 from translation.taught import PAIRS, untrained
 from translation.test_corrections import NEW, corrected_copy
 from translation.test_living import assert_page_agrees, in_node, needs_node, run_node
@@ -111,9 +115,24 @@ def test_python_reads_the_saved_corrections(tmp_path):
     for number, table in enumerate((rows, rows[4:6], rows[6:])):
         path = tmp_path / f"{number}.tsv"
         path.write_text(run_node("table.mjs", table), encoding="utf-8")
-        with pytest.warns(UserWarning, match="skipped the column names"):
-            read = list(TsvCorpus(path))
-        assert read == [tuple(" ".join(text.split()) for text in row) for row in table]
+        expected = [tuple(" ".join(text.split()) for text in row) for row in table]
+        assert list(TsvCorpus(path)) == expected  # a warning would be an error
+        assert run_node("table.mjs", path.read_text(encoding="utf-8")) == [list(pair) for pair in expected]
+
+
+@needs_node
+def test_the_page_reads_copied_cells():
+    copied = 'Source\tTarget\r\n"say ""hi"""\t"a\tb\nc"\tx\r\n"so" be it\t5" long\r\none cell\r\n\r\nlast\t'
+    expected = [['say "hi"', "a\tb\nc"], ['"so" be it', '5" long'], ["last", ""]]
+    assert run_node("table.mjs", copied) == expected
+    assert run_node("table.mjs", "text\ttranslation\n") == [["text", "translation"]]  # one term
+    assert run_node("table.mjs", "no tabs\n") == []
+
+
+def test_the_page_has_the_column_names_of_python():
+    code = (Path(__file__).parents[2] / "web/src/page/table.ts").read_text(encoding="utf-8")
+    pattern = "".join(re.findall(r'"([^"]*)"', code[code.index("new RegExp(") : code.index(', "i")')]))
+    assert pattern == f"^{COLUMN_NAME.pattern}$".replace("(?P<language>", "(?:")
 
 
 @needs_node

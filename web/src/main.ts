@@ -11,7 +11,7 @@ export { elided, Line } from "./decoder/terms";
 export { DEFAULT, NOTHING, Translator, type Translation } from "./decoder/translator";
 export { predicted } from "./lessons/regression";
 export { mount } from "./page/app";
-export { tsvOf } from "./page/save";
+export { rowsOf, tsvOf } from "./page/table";
 export { TileMap } from "./pictures/tiles/tilemap";
 
 export default { render };

@@ -116,7 +116,7 @@ const scenarios = {
     await list.locator("summary").click();
     const [name, bytes] = await save(page, button(page, "Save as TSV"));
     assert.equal(name, "corrections.tsv");
-    assert.equal(String(bytes), "source\ttarget\nShe is calm.\tElle est chez l'homme.\nGo.\t\"Va \"\"zut\"\" Marie !\"\n");
+    assert.equal(String(bytes), "\"She is calm.\"\t\"Elle est chez l'homme.\"\n\"Go.\"\t\"Va \"\"zut\"\" Marie !\"\n");
     const other = await page.context().newPage();
     await other.goto(`${address}#text=She is calm.&lang=en`);
     await says(translationOf(other), "Elle est chez l'homme.");
@@ -145,16 +145,17 @@ const scenarios = {
     await says(translationOf(page), "Elle est calme.");
     const pair = '["Go.","Elle est calme.",null]';
     const valid = `{"corrections":[${pair}],"terms":[]}`;
+    const former = '{"corrections":[["Go.","Elle est calme."]],"terms":[]}';
     const wrong = [
-      "", "null", "{", "[]", `[[${pair}],[]]`, `{"corrections":[${pair}]}`, `{"corrections":${pair},"terms":[]}`, '{"corrections":[["Go.","Elle est calme."]],"terms":[]}',
+      "", "null", "{", "[]", `[[${pair}],[]]`, `{"corrections":[${pair}]}`, `{"corrections":${pair},"terms":[]}`, '{"corrections":[["Go."]],"terms":[]}', '{"corrections":[["Go.",7]],"terms":[]}',
       '{"corrections":[["Go.",7,null]],"terms":[]}', '{"corrections":[["Go.","Elle est calme.",7]],"terms":[]}', `{"corrections":[${pair}],"terms":[["lost"]]}`,
       `{"corrections":[${pair}],"terms":[["lost",null]]}`, '{"corrections":[["12","x",null]],"terms":[]}',
     ];
-    for (const value of [valid, ...wrong, valid]) {
+    for (const value of [valid, ...wrong, former]) {
       await page.evaluate((text) => localStorage.setItem(Object.keys(localStorage)[0], text), value);
       await page.reload();
-      await says(translationOf(page), value === valid ? "Elle est calme." : "Va !");
-      await page.waitForFunction((count) => document.querySelectorAll("details.notes .pairs-list li").length === count, Number(value === valid));
+      await says(translationOf(page), wrong.includes(value) ? "Va !" : "Elle est calme.");
+      await page.waitForFunction((count) => document.querySelectorAll("details.notes .pairs-list li").length === count, Number(!wrong.includes(value)));
     }
     await page.evaluate(() => localStorage.clear());
     await close();
@@ -187,17 +188,24 @@ const scenarios = {
     await close();
   },
 
-  async "a newer correction of the page's file is used, and a message shows the reader's older one"() {
+  async "another correction of the page's file is used, and the reader's one is listed and saved, with a message"() {
     const { page, close } = await opened("");
     const message = page.locator(".outdated");
     await correct(page, "Go.", "Il est calme.");
     await page.goto(`${pathToFileURL(renewed).href}#text=Go.`);
-    await says(message, "A newer correction in this page replaces yours, “Il est calme.”: “Go.” → “Elle est calme.”×");
+    await says(message, "This page's file has another correction of this sentence. It is used instead of yours, “Il est calme.”: “Go.” → “Elle est calme.”×");
     await says(translationOf(page), "Elle est calme.");
-    assert.ok(await corrections(page).isHidden());
     assert.deepEqual(await serious(page, "main"), []);
+    await page.locator("summary", { hasText: "Your corrections (1)" }).click();
+    assert.equal(String((await save(page, button(page, "Save as TSV")))[1]), "Go.\tIl est calme.\n");
+    await page.locator("summary", { hasText: "Terms" }).click();
+    await addTerm(page, "man", "monsieur");
+    await addTerm(page, "man", "Marie");
+    await page.waitForTimeout(300); // the file's corrections are compared after the terms are listed
+    await says(page.locator("details.notes p[role=status]"), "“man” is now translated as “Marie” instead of “monsieur”.");
     await message.getByRole("button", { name: "Remove: Go." }).click();
     await message.waitFor({ state: "hidden" });
+    assert.ok(await corrections(page).isHidden());
     await page.reload();
     await says(translationOf(page), "Elle est calme.");
     assert.ok(await message.isHidden());
@@ -237,17 +245,74 @@ const scenarios = {
     await close();
   },
 
+  async "the form opens for the present sentence if other pages change corrections meanwhile, and not if the text changes"() {
+    const { page, close } = await opened("#text=Go.");
+    await says(translationOf(page), "Va !");
+    const open = (text, then) => page.evaluate(([value, name]) => {
+      const field = document.querySelector("#text");
+      const set = (content) => {
+        field.value = content;
+        field.dispatchEvent(new InputEvent("input"));
+      };
+      set(value);
+      field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", ctrlKey: true }));
+      if (name === "storage") dispatchEvent(new StorageEvent("storage", { key: null }));
+      else set("Go.");
+    }, [text, then]);
+    const long = `She sees the calm man ${"home ".repeat(300)}.`;
+    await open(long, "storage");
+    await page.waitForFunction(() => !document.querySelector(".correction").hidden);
+    await page.locator("#right").fill("Va Marie !");
+    await page.keyboard.press("Enter");
+    await page.locator("summary", { hasText: "Your corrections (1)" }).waitFor();
+    assert.deepEqual(await listed(page, "Your corrections"), [long]);
+    await open(`${long} I lost.`, "type");
+    await says(translationOf(page), "Va !");
+    await page.waitForTimeout(100);
+    assert.ok(await page.locator(".correction").isHidden());
+    await page.evaluate(() => localStorage.clear());
+    await close();
+  },
+
+  async "a long translation leaves no open message channel"() {
+    const { page, close } = await opened("#text=Go.");
+    await says(translationOf(page), "Va !");
+    await page.evaluate(() => {
+      const { close: shut } = MessagePort.prototype;
+      window.ports = { opened: 0, closed: 0, Channel: MessageChannel, shut };
+      window.MessageChannel = class extends MessageChannel {
+        constructor() {
+          super();
+          window.ports.opened++;
+        }
+      };
+      MessagePort.prototype.close = function () {
+        window.ports.closed++;
+        shut.call(this);
+      };
+    });
+    await type(page, `She sees the calm man ${"home ".repeat(300)}.`);
+    await page.keyboard.press("Control+Enter");
+    await page.locator(".correction").waitFor(); // the translation is shown
+    const { opened: count, closed } = await page.evaluate(() => {
+      [window.MessageChannel, MessagePort.prototype.close] = [window.ports.Channel, window.ports.shut];
+      return window.ports;
+    });
+    assert.ok(count > 0 && closed === count, `${closed} of ${count} closed`);
+    await close();
+  },
+
   async "terms are pasted from a spreadsheet, and valid ones are added"() {
     const { page, close } = await opened("#text=The man is calm.");
     await page.locator("summary", { hasText: "Terms" }).click();
     await addTerm(page, "calm", "perdu");
     await page.getByRole("textbox", { name: "Word or phrase" }).evaluate((input) => {
       const clipboardData = new DataTransfer();
-      clipboardData.setData("text/plain", "man\tmonsieur\tx\r\ncalm\tparti\r\n?\t!\r\n");
+      clipboardData.setData("text/plain", "Source\tTarget\r\nman\tmonsieur\tx\r\ncalm\tperdu\r\nlost\tva\r\n\"calm\"\t\"parti\nici\"\r\nlost\tva\r\n?\t!\r\n");
       input.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
     });
-    await says(page.locator("details.notes p[role=status]"), "Terms added: 2. A term needs a letter or a digit, and at most 1,000 characters. The new translation of “calm” replaces “perdu”.");
-    assert.deepEqual(await listed(page, "Terms"), ["man", "calm"]);
+    await says(page.locator("details.notes p[role=status]"), "Terms added: 3. A term needs a letter or a digit, and at most 1,000 characters. “calm” is now translated as “parti ici” instead of “perdu”.");
+    assert.deepEqual(await listed(page, "Terms"), ["man", "calm", "lost"]);
     await page.waitForFunction(() => /monsieur.*parti/.test(document.querySelector(".result").textContent));
     await page.evaluate(() => localStorage.clear());
     await close();
@@ -375,7 +440,7 @@ const scenarios = {
     await addTerm(page, "calm", "parti");
     await says(message, "");
     await addTerm(page, " calm ", "perdu");
-    await says(message, "The new translation of “calm” replaces “parti”.");
+    await says(message, "“calm” is now translated as “perdu” instead of “parti”.");
     await says(translationOf(page), "L'homme est perdu.");
     assert.deepEqual(await listed(page, "Terms"), ["calm"]);
     assert.deepEqual(await serious(page, "main"), []);

@@ -1,6 +1,7 @@
-// The table that a page saves, for the tests: rows in, text out, both as JSON.
+// The table that a page saves, for the tests: rows in, text out, both as JSON. A text as input gives its rows.
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 
-const { tsvOf } = await import(fileURLToPath(new URL("../../src/dikkat/show/living.js", import.meta.url)));
-process.stdout.write(JSON.stringify(tsvOf(JSON.parse(await text(process.stdin)))));
+const { rowsOf, tsvOf } = await import(fileURLToPath(new URL("../../src/dikkat/show/living.js", import.meta.url)));
+const table = JSON.parse(await text(process.stdin));
+process.stdout.write(JSON.stringify(typeof table === "string" ? rowsOf(table) : tsvOf(table)));

@@ -4,15 +4,16 @@ import { Refusal } from "../decoder/refusal";
 import { LONGEST_TERM, termOf } from "../decoder/terms";
 import type { Translation } from "../decoder/translator";
 import { h, isolated } from "./dom";
-import { saveText, tsvOf } from "./save";
+import { saveText } from "./save";
 import { spoken, t } from "./strings";
+import { rowsOf, tsvOf } from "./table";
 import type { Kind, UserPairs } from "./user_pairs";
 
 interface EditorListeners {
   /** Called when a correction is saved, before translations change. */
   readonly corrected: () => void;
-  /** Resolves when the translation of the present text is shown. */
-  readonly settled: () => Promise<void>;
+  /** Resolves to true when the translation of the present text is shown, to false if there is none or the text changes. */
+  readonly settled: () => Promise<boolean>;
   /** The shown translation, or null. */
   readonly shown: () => Translation | null;
 }
@@ -29,6 +30,7 @@ export class PairEditor {
   private readonly details = { corrections: h("details", { class: "notes", hidden: true }), terms: h("details", { class: "notes" }) };
   private texts: readonly [source: string, target: string] = ["", ""]; // of the corrected translation
   private isSaving = false;
+  private listedTerms: UserPairs["lists"]["terms"] | null = null;
 
   constructor(private readonly pairs: UserPairs, attends: boolean, private readonly listeners: EditorListeners) {
     this.button = h("button", { type: "button", class: "correct", title: "Ctrl+Enter", "aria-keyshortcuts": "Control+Enter Meta+Enter", "aria-expanded": "false", click: () => void this.open() }, t("correct"));
@@ -61,8 +63,7 @@ export class PairEditor {
   }
 
   async open(): Promise<void> {
-    await this.listeners.settled();
-    if (this.button.hidden) return;
+    if (!(await this.listeners.settled()) || this.button.hidden) return;
     this.texts = this.listeners.shown()!.texts;
     this.status.textContent = this.trouble.textContent = "";
     this.field.value = this.texts[1];
@@ -110,6 +111,8 @@ export class PairEditor {
       h("summary", {}, t("corrections", corrections.length)), h("p", { class: "help" }, t(this.pairs.isStored ? "corrections-kept" : "corrections-help")), this.list("corrections"),
       h("div", { class: "tools" }, h("button", { type: "button", class: "plain", click: () => saveText(tsvOf(corrections.map(([source, target]) => [source, target])), "corrections.tsv", "text/tab-separated-values") }, t("save-tsv")),
         h("code", { class: "quiet" }, "dikkat correct my-model corrections.tsv")));
+    if (terms === this.listedTerms) return; // the form's message and texts stay
+    this.listedTerms = terms;
     this.details.terms.replaceChildren(
       h("summary", {}, terms.length ? t("terms-count", terms.length) : t("terms")), h("p", { class: "help" }, t("terms-help")), this.list("terms"), this.termForm());
   }
@@ -152,21 +155,17 @@ export class PairEditor {
   /** Adds the valid terms of rows with a source and a target. */
   private addTerms(rows: readonly (readonly [source: string, target: string])[]): void {
     const terms = rows.map((row) => row.map(termOf)).filter((row) => row.every(Boolean)) as [string, string][];
-    const replaced = this.pairs.lists.terms.filter(([source, target]) => terms.some((term) => term[0] === source && term[1] !== target));
-    const targets = new Map(terms);
+    const targets = new Map(terms); // the last one of a source
+    const replaced = [...this.pairs.lists.terms, ...terms].filter(([source, target]) => (targets.get(source) ?? target) !== target);
     this.pairs.addTerms(terms);
     this.details.terms.querySelector("input")!.focus();
     const message = this.details.terms.querySelector("p[role=status]")!;
     message.classList.toggle("trouble", terms.length < rows.length);
     message.textContent = [
       rows.length > 1 && t("terms-added", targets.size), terms.length < rows.length && invalidTerm(),
-      ...replaced.map(([source, target]) => t("term-replaced", isolated(source), isolated(target))),
+      ...new Set(replaced.map(([source, target]) => t("term-replaced", isolated(source), isolated(targets.get(source)!), isolated(target)))),
     ].filter(Boolean).join(" ");
   }
 }
 
 const invalidTerm = (): string => t("term-invalid", LONGEST_TERM.toLocaleString(spoken()));
-
-/** The first two cells of a table's rows, as spreadsheets copy it; none if the text has no tabs. */
-const rowsOf = (table: string): [string, string][] =>
-  table.split(/[\r\n]+/).map((line) => line.split("\t")).filter(({ length }) => length > 1).map(([source, target]) => [source!, target!]);

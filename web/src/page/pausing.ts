@@ -27,6 +27,9 @@ export async function paused<P, T>(generator: Generator<P, T>, stops: () => bool
 /** The browser's next turn. Browsers delay repeated timeouts by 4 ms. */
 const turn = (): Promise<unknown> => new Promise((resolve) => {
   const { port1, port2 } = new MessageChannel();
-  port1.onmessage = resolve;
+  port1.onmessage = () => {
+    port1.close(); // an open port stays in memory
+    resolve(null);
+  };
   port2.postMessage(null);
 });

@@ -69,6 +69,7 @@ export class Room {
   private alignment!: Aligned; // of the drawn pictures
   private large: Large | null = null;
   private turn = 0;
+  private running: Promise<void> | null = null; // the last run
   private waiting = 0;
   private room = 0;
   private own: Own;
@@ -111,7 +112,7 @@ export class Room {
         },
       }, ...values.map((value) => h("option", { value, selected: value === this.own[name] }, say(value)))));
     this.editor = new PairEditor(pairs, translator.network.attends, {
-      corrected: () => this.corrected(), shown: () => this.best ?? null, settled: async () => (this.best?.source === this.own.text ? undefined : this.run()),
+      corrected: () => this.corrected(), shown: () => this.best ?? null, settled: () => this.settled(),
     });
     pairs.changed = () => void this.run();
     const desk = h("section", { class: "card desk" },
@@ -190,7 +191,19 @@ export class Room {
   // --- searching
 
   /** @param live true while a slider is dragged: the address stays, since browsers limit how often it may change */
-  private async run(live = false): Promise<void> {
+  private run(live = false): Promise<void> {
+    return (this.running = this.search(live));
+  }
+
+  /** True if the translation of the present text is shown, also after newer runs; false if there is none, or the text changes. */
+  private async settled(): Promise<boolean> {
+    const { text } = this.own;
+    if (this.best?.source !== text) void this.run();
+    for (let ended = null; ended !== this.running; ) await (ended = this.running);
+    return this.own.text === text && this.best?.source === text;
+  }
+
+  private async search(live: boolean): Promise<void> {
     const mine = ++this.turn;
     clearTimeout(this.waiting);
     const chosen = this.history.now;

@@ -1,5 +1,4 @@
 /** Downloads: SVG and PNG files of drawings, PNG files of canvases, JSON of the numbers; and paper. */
-import { oneSpaced } from "../decoder/tokenizer";
 import { backgroundOf, h, s } from "./dom";
 
 const STYLED = [
@@ -32,13 +31,6 @@ function download(content: Blob, name: string): void {
 }
 
 export const saveText = (text: string, name: string, type: string): void => download(new Blob([text], { type }), name);
-
-/** A table of sentence pairs with column names, as Python's `TsvCorpus` reads it: cells with quotation marks are quoted. */
-export function tsvOf(pairs: readonly (readonly string[])[]): string {
-  const cell = (text: string): string => (text.includes('"') ? `"${text.replaceAll('"', '""')}"` : text);
-  // Without column names, a first pair such as "text, translation" would be read as names.
-  return [["source", "target"], ...pairs].map((row) => `${row.map((text) => cell(oneSpaced(text))).join("\t")}\n`).join("");
-}
 
 export const saveSvg = (drawing: SVGSVGElement, name: string): void =>
   saveText(standalone(drawing), `${name}.svg`, "image/svg+xml");

@@ -496,9 +496,9 @@ const TABLE = {
   corrected: ["Corrected. Similar sentences follow the correction.", "Düzeltildi. Benzer cümleler düzeltmeyi izler.", "已更正。相似的句子会参照这个更正。"],
   replaces: ["It replaces this correction: “{}” → “{}”", "Şu düzeltmenin yerine geçti: “{}” → “{}”", "它取代了这个更正：“{}” → “{}”"],
   outdated: [
-    "A newer correction in this page replaces yours, “{}”: “{}” → “{}”",
-    "Bu sayfadaki daha yeni bir düzeltme sizinkinin (“{}”) yerine geçti: “{}” → “{}”",
-    "本页面中较新的更正取代了您的“{}”：“{}” → “{}”",
+    "This page's file has another correction of this sentence. It is used instead of yours, “{}”: “{}” → “{}”",
+    "Bu sayfanın dosyasında bu cümlenin başka bir düzeltmesi var. Sizinkinin (“{}”) yerine o kullanılıyor: “{}” → “{}”",
+    "本页面的文件对这个句子另有更正，因此不采用您的“{}”：“{}” → “{}”",
   ],
   corrections: ["Your corrections ({})", "Düzeltmeleriniz ({})", "您的更正（{}）"],
   "corrections-help": ["They are lost when you close the page, so save them.", "Sayfa kapanınca silinirler; bu yüzden kaydedin.", "关闭页面后会丢失，请保存。"],
@@ -523,7 +523,7 @@ const TABLE = {
     "Bir terimde harf ya da rakam bulunmalı; en çok {} karakter olabilir.",
     "术语须含字母或数字，最多 {} 个字符。",
   ],
-  "term-replaced": ["The new translation of “{}” replaces “{}”.", "“{}” teriminin yeni çevirisi “{}” çevirisinin yerine geçti.", "“{}”的新译法取代了“{}”。"],
+  "term-replaced": ["“{}” is now translated as “{}” instead of “{}”.", "“{}” teriminin çevirisi artık “{}” (önceki: “{}”).", "“{}”现译为“{}”，不再译为“{}”。"],
   confidence: ["confidence: {}", "güven: {}", "置信度：{}"],
   "confidence-is": [
     "confidence = estimated probability that the translation is right (chrF of at least 80 with a human translation)",

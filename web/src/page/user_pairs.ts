@@ -17,11 +17,11 @@ const isList = (value: unknown, isRow: (row: unknown[]) => boolean): boolean => 
 const areTexts = (row: unknown[]): boolean => row.every((text) => typeof text === "string");
 const isLists = ({ corrections, terms }: Record<Kind, unknown>): boolean =>
   isList(terms, (row) => row.length === 2 && areTexts(row)) &&
-  isList(corrections, (row) => row.length === 3 && areTexts(row.slice(0, row[2] === null ? 2 : 3)));
+  isList(corrections, (row) => (row.length === 2 || row.length === 3) && areTexts(row.slice(0, row[2] === null ? 2 : 3)));
 
 export class UserPairs {
   lists: Lists = { corrections: [], terms: [] };
-  /** Corrections that are not used, since the page's file has a newer one. */
+  /** Corrections that are not used, since the page's file has another one that they did not replace. */
   outdated: readonly (readonly [Correction, StoredPair])[] = [];
   isStored: boolean;
   /** Called when the lists change. */
@@ -43,7 +43,7 @@ export class UserPairs {
     if (!this.isStored) return this.lists;
     try {
       const lists = JSON.parse(localStorage.getItem(this.name!)!) as Lists;
-      if (isLists(lists)) return { corrections: lists.corrections, terms: lists.terms };
+      if (isLists(lists)) return { corrections: lists.corrections.map(([source, target, inFile = null]) => [source, target, inFile]), terms: lists.terms }; // pairs in the former format
     } catch {
       // No storage, or nothing in it.
     }
@@ -92,27 +92,28 @@ export class UserPairs {
     return replaced;
   }
 
-  /** Makes the memory follow the list, and then the list the memory: a correction may replace another one, and the file's newer one wins. */
+  /** Makes the memory follow the list, and then the list the memory: a correction may replace another one. A correction in the file wins unless the list's one replaced it. */
   private async apply(): Promise<void> {
     const run = ++this.run, { memory } = this.translator;
     let pairs = memory.stored;
-    const used = new Map<StoredPair, Correction>(), outdated: [Correction, StoredPair][] = [];
+    const used = new Map<StoredPair, Correction>(), outdated = new Map<Correction, StoredPair>();
     for (const correction of this.lists.corrections) {
       const [source, target, before] = correction;
       const known = memory.pairs.find((pair) => pair.source === source && pair.target === target);
       const pair = known ?? await this.compute(source, target, pairs, () => run !== this.run);
       if (run !== this.run) return;
       if (!pair || memory.stored.includes(pair)) continue;
-      const newer = memory.inFile(pair);
-      if (newer && newer.target !== before) outdated.push([correction, newer]);
+      const inFile = memory.inFile(pair);
+      if (inFile && inFile.target !== before) outdated.set(correction, inFile);
       else {
         pairs = withPair(pairs, pair);
         used.set(pair, correction);
       }
     }
     memory.hold(pairs);
-    this.outdated = outdated;
-    this.lists = { ...this.lists, corrections: pairs.flatMap((pair) => (used.has(pair) ? [used.get(pair)!] : [])) };
+    this.outdated = [...outdated];
+    const followed = new Set(pairs.map((pair) => used.get(pair)));
+    this.lists = { ...this.lists, corrections: this.lists.corrections.filter((correction) => followed.has(correction) || outdated.has(correction)) };
     this.listed();
     this.changed();
   }

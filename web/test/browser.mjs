@@ -386,12 +386,12 @@ const scenarios = {
     });
     await page.reload();
     await page.locator("summary", { hasText: "Your corrections (3)" }).click();
-    await page.evaluate(() => {
+    await page.getByRole("button", { name: "Remove: Go." }).evaluate((remove) => {
       window.lists = [];
       const list = document.querySelector("details.notes ul:has(li)").parentElement;
       new MutationObserver(() => window.lists.push([...list.querySelectorAll("li > :first-child")].map((item) => item.textContent))).observe(list, { childList: true });
+      remove.click();
     });
-    await page.getByRole("button", { name: "Remove: Go." }).click();
     await page.locator("summary", { hasText: "Your corrections (2)" }).waitFor();
     await type(page, "She is calm.");
     await says(translationOf(page), "Va !");

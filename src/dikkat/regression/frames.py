@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from datetime import UTC, date
 from numbers import Real
@@ -20,7 +21,8 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
 
     Raises:
         InputError: A lazy collection or frame.
-        ValueError: Columns of the same name, other labels than those of X, or a column of X whose values are y's.
+        ValueError: Columns of the same name, other labels than those of X, or a column of X with the name and the
+            values of y. A warning names a column with only the values of y.
     """
     _check_in_memory(X=X, y=y, **by_row)
     for got, cell in (("dict", X), ("list of dicts", X[0] if isinstance(X, list) and X else None)):
@@ -42,9 +44,16 @@ def as_table(X: Any, y: Any = None, **by_row: Any) -> Any:
     target_names = [name] if len(targets) == 1 else columns_of_frame(y) or [None] * len(targets)
     for column in names if y is not None and (len(names) > 1 or set(names) & set(target_names)) else []:
         cells = np.asarray(X[column])
-        if any(_is_equal(cells, values, column == of) for of, values in zip(target_names, targets, strict=True)):
-            raise ValueError(
-                f"X: got the column {column!r}, which is y; expected the other columns, X.drop(columns={column!r})"
+        for of, values in zip(target_names, targets, strict=True):
+            if not _is_equal(cells, values, column == of):
+                continue
+            advice = f"X.drop(columns={column!r})"
+            if column == of:
+                raise ValueError(f"X: got the column {column!r}, which is y; expected the other columns, {advice}")
+            warnings.warn(
+                f"X: the column {column!r} equals y in all {len(values):,} rows. If it is the target, use {advice}",
+                UserWarning,
+                stacklevel=3,
             )
     check_labels(X=X, y=y, **by_row)
     return X

@@ -8,6 +8,7 @@ import pickle
 import sys
 import tempfile
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -471,9 +472,24 @@ def test_pages_contain_the_corrections(translator):
     assert translator.memory.snapshot is None
 
 
-def test_a_folder_without_corrections_has_no_memory(translator, tmp_path):
-    translator.save(tmp_path / "model")
+def test_a_folder_without_a_bandwidth_has_no_memory(translator, tmp_path):
+    replace(translator, memory=PairMemory()).save(tmp_path / "model")
     assert not (tmp_path / "model" / MEMORY).exists()
+
+
+def test_a_bandwidth_outlasts_saving_and_removed_corrections(translator, tmp_path):
+    width, unit = 0.083, score_projection(translator.model.output_table, 48)
+    replace(translator, memory=PairMemory(projection=unit / width)).save(tmp_path / "model")
+    for change in (
+        lambda _: None,
+        lambda loaded: loaded.correct(*NEW[0]),
+        lambda loaded: loaded.memory.remove(NEW[0][0]),
+    ):
+        loaded = Translator.load(tmp_path / "model")
+        change(loaded)
+        loaded.save(tmp_path / "model")
+        projection = Translator.load(tmp_path / "model").memory.projection(None)
+        torch.testing.assert_close(projection, unit / width)
 
 
 def rewritten(folder, change):
@@ -594,7 +610,7 @@ def test_two_processes_lose_no_correction(translator, tmp_path):
 
 
 def test_a_memory_without_a_checksum_is_an_error(translator, tmp_path):
-    translator.save(tmp_path / "model")
+    replace(translator, memory=PairMemory()).save(tmp_path / "model")
     (tmp_path / "model" / MEMORY).write_bytes(b"")
     with pytest.raises(ModelFolderError, match=r"has no sum of memory\.safetensors"):
         Translator.load(tmp_path / "model")
@@ -639,7 +655,7 @@ def test_tables_of_corrections_are_read_as_corpora(translator, tmp_path, name, t
 def test_the_command_line_corrects(translator, tmp_path, run):
     model, corrections = tmp_path / "model", tmp_path / "corrections.tsv"
     translator.save(model, int8=True)
-    before = {path.name: path.read_bytes() for path in model.iterdir() if path.name != SUMS}
+    before = {path.name: path.read_bytes() for path in model.iterdir() if path.name not in (SUMS, MEMORY)}
     lines = ["Go.\tVa !", "Go.\tElle voit Marie.", "I lost.\tJ'ai  perdu Zürich."]
     corrections.write_text("\n".join(lines) + "\n", encoding="utf-8")
     status, out, err = run("correct", model, corrections)

@@ -21,8 +21,8 @@ from dikkat.translation.text.slots import Slots
 if TYPE_CHECKING:
     from dikkat.translation.decoding.translator import Translator
 
-BANDWIDTH = 0.1
-"""The bandwidth of corrections: a root mean square difference of the scores of two states, in nats."""
+DEFAULT_BANDWIDTH = 0.06
+"""The bandwidth of corrections of a model without a fitted one; see `fit_memory`."""
 BIAS = 5.0
 """The log-weight of a correction at its own states, where the model's is 0."""
 _DIMENSIONS = 48
@@ -38,11 +38,11 @@ def correct(translator: "Translator", source: str, target: str) -> list[str]:
             raise InputError(f"{side}: got {text!r:.120}; expected text without NUL characters")
     memory, slots = translator.memory, translator.slots
     snapshot = memory.snapshot
-    pair = _tokenize(StoredPair(source, target, (), (), torch.empty(0, device="cpu"), BIAS), translator)
+    pair = tokenize_pair(new_pair(source, target), translator)
     old = None if snapshot is None else snapshot.by_ids.get(pair.source_ids)
     if old is not None and old.key != pair.key and old.target_ids != pair.target_ids:
         # Equal but for numbers, and translated otherwise: then the numbers are read as text.
-        pair = _tokenize(replace(pair, has_slots=False), translator)
+        pair = tokenize_pair(replace(pair, has_slots=False), translator)
     if not pair.source_ids or not pair.target_ids:
         side = "target" if pair.source_ids else "source"
         raise InputError(f"{side}: got {getattr(pair, side)!r}, which has no token of the model")
@@ -72,7 +72,7 @@ def share_corrections(translators: Sequence["Translator"]) -> tuple[PairMemory, 
         snapshot = translator.memory.snapshot
         new, model_targets = list[StoredPair](), dict[str | Ids, str]()
         for stored in () if snapshot is None else snapshot.pairs:
-            pair = _tokenize(replace(stored, has_slots=True), translator)
+            pair = tokenize_pair(replace(stored, has_slots=True), translator)
             target = _masked_target(pair, translator.slots)
             names = pair.key, stored.source_ids, pair.source_ids
             earlier = next((targets[name] for name in names if name in targets), None)
@@ -94,37 +94,39 @@ def share_corrections(translators: Sequence["Translator"]) -> tuple[PairMemory, 
     memories = []
     for translator in translators:
         model = translator.model
-        memory = PairMemory(projection=translator.memory.projection(partial(_make_projection, model)))
+        memory = PairMemory(projection=translator.memory.projection(partial(make_projection, model)))
         for pair in pairs:
             _store(memory, model, pair)
         memories.append(memory)
     return tuple(memories)
 
 
-def empty_memory(model: TranslationModel, bandwidth: float = BANDWIDTH) -> PairMemory:
-    """Return a memory without pairs; with a smaller bandwidth, fewer sentences follow its corrections."""
-    return PairMemory(projection=_make_projection(model, bandwidth))
-
-
 def pack_memory(memory: PairMemory, model: TranslationModel) -> bytes:
     """Return the stored pairs for a page, which can correct too: a memory file, also without pairs, with the bias."""
     packed = deepcopy(memory)
-    packed.projection(lambda: _make_projection(model))
+    packed.projection(lambda: make_projection(model))
     tensors, metadata = packed.to_tensors()
     return dump_tensors(tensors | {"bias": torch.tensor([BIAS])}, metadata=metadata)
 
 
-def _make_projection(model: TranslationModel, bandwidth: float = BANDWIDTH) -> Tensor:
+def make_projection(model: TranslationModel, bandwidth: float = DEFAULT_BANDWIDTH) -> Tensor:
+    """Return the map of the output layer's inputs to queries, in units of the bandwidth."""
     return score_projection(model.output_table, _DIMENSIONS) / bandwidth
 
 
 def _store(memory: PairMemory, model: TranslationModel, pair: StoredPair) -> list[StoredPair]:
     """Store a pair with the states of the model; return the pairs that it replaces."""
-    projection = memory.projection(lambda: _make_projection(model))
+    projection = memory.projection(lambda: make_projection(model))
     return memory.store(replace(pair, keys=compute_keys(model, projection, [(pair.source_ids, pair.target_ids)])[0]))
 
 
-def _tokenize(pair: StoredPair, translator: "Translator") -> StoredPair:
+def new_pair(source: str, target: str) -> StoredPair:
+    """Return a correction without tokens and states."""
+    return StoredPair(source, target, (), (), torch.empty(0, device="cpu"), BIAS)
+
+
+def tokenize_pair(pair: StoredPair, translator: "Translator") -> StoredPair:
+    """Return the pair with the token numbers of the translator."""
     tokenizers = translator.source_tokenizer, translator.target_tokenizer
     source_ids, target_ids = (
         tuple(tokenizer.numbers([masked.text])[0])

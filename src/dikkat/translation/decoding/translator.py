@@ -383,7 +383,7 @@ class Translator(BaseTranslator):
             ModelFolderError: A file is missing, damaged or does not fit; the message names it.
         """
         contents = model_folder.load(folder)
-        return cls(*contents[:-1], contents.memory or PairMemory())
+        return cls(*contents[:-1], PairMemory() if contents.memory is None else contents.memory)
 
     @staticmethod
     def ensemble(translators: Sequence["Translator"]) -> "Ensemble":

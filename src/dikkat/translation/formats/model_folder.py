@@ -164,7 +164,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _memory_files(memory: PairMemory | None, weights: bytes) -> dict[str, bytes]:
-    if not memory:
+    if memory is None or memory.is_new:
         return {}
     tensors, metadata = memory.to_tensors()
     data = dump_tensors(tensors, metadata=metadata | {_MODEL: digest(weights)})

@@ -146,8 +146,13 @@ class PairMemory:
         """The stored sentences and their translations, in the order of storing."""
         return [] if self._snapshot is None else [(pair.source, pair.target) for pair in self._snapshot.pairs]
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the memory has no pairs and no map to queries, so that a file would have no content."""
+        return self._projection is None
+
     def projection(self, make: Callable[[], Tensor]) -> Tensor:
-        """Return the map to queries (d, e), from `make` if no pair is stored."""
+        """Return the map to queries (d, e), from `make` if the memory is new."""
         with self._lock:
             if self._projection is None:
                 self._projection = make()

@@ -18,7 +18,7 @@ from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Corpus, Pair, as_corpus
 from dikkat.translation.data.splits import normalise, sketch
 from dikkat.translation.data.store import Store, TokenPair
-from dikkat.translation.decoding.correcting import BANDWIDTH, empty_memory
+from dikkat.translation.decoding.correction_bandwidth import fit_memory
 from dikkat.translation.decoding.translation import Translation
 from dikkat.translation.decoding.translator import Translator
 from dikkat.translation.errors import CorpusError, SettingsError
@@ -75,10 +75,10 @@ def continue_training(
     corrections are right, or after `max_minutes`, which is not inherited from the translator's settings.
 
     The corrections in the translator's memory are learnt too. The memory of the result has the corrections that its
-    weights have not learnt, with half the bandwidth if the BLEU on the old validation pairs would fall by more than
-    0.3. If it falls so far with half the bandwidth too, a warning says so. The translator's settings of the vocabulary
-    and the network stay. A word vocabulary gets a row for each new word of the corrections. At first, the new words
-    together have a tenth of the probability of unknown words.
+    weights have not learnt, with the bandwidth at which they predict the old validation pairs best. A warning says if
+    they lower the BLEU on these pairs by more than 0.3. The translator's settings of the vocabulary and the network
+    stay. A word vocabulary gets a row for each new word of the corrections. At first, the new words together have a
+    tenth of the probability of unknown words.
 
     Args:
         translator: The trained translator; its weights are float32.
@@ -145,8 +145,7 @@ def continue_training(
         loop.keep_best()
     measured = loop.kept
     result = replace(grown, model=loop.model.to("cpu").eval(), settings=translator.settings)
-    if measured.scores.right < len(new_pairs):
-        result, measured = _store_unlearnt(result, measured, guard, new_pairs, before.bleu - MOST_LOST, report)
+    result, measured = _store_unlearnt(result, measured, guard, new_pairs, before.bleu - MOST_LOST, report)
     confidence = ConfidenceModel.fit(measured.translations[: len(guard)], [target for _, target in guard])
     origin = _make_origin(translator.origin, loop, measured.scores.bleu, new_pairs, len(guard))
     result = replace(result, confidence_model=confidence, origin=origin)
@@ -329,8 +328,7 @@ def _store_unlearnt(
 ) -> tuple[Translator, _Measured]:  # fmt: skip
     """Store unlearnt corrections; return the translator with the memory, and its scores.
 
-    If the memory lowers the BLEU of old validation pairs below `lowest`, a memory with half the bandwidth replaces it.
-    If that lowers it too, a warning says so.
+    A warning says if the memory lowers the BLEU of old validation pairs below `lowest`.
     """
     translations = measured.translations[len(guard) :]
     unlearnt = [
@@ -338,29 +336,19 @@ def _store_unlearnt(
         for (source, target), translation in zip(corrections, translations, strict=True)
         if not _is_right(translation.target, target)
     ]
-    for bandwidth in (BANDWIDTH, BANDWIDTH / 2):
-        result = replace(translator, memory=empty_memory(translator.model, bandwidth))
-        messages = [f"{source!r}: {text}" for source, target in unlearnt for text in _correct(result, source, target)]
-        if not len(result.memory):
-            break
+    result = replace(translator, memory=fit_memory(translator, unlearnt or guard[1::2], guard[::2]))
+    for message in [f"{source!r}: {text}" for source, target in unlearnt for text in _correct(result, source, target)]:
+        report(message)
+    if count := len(result.memory):
+        report(f"{count:,} corrections are not in the weights, but in the memory")
         measured = _measure(result, guard, corrections)
-        if measured.scores.bleu >= lowest:
-            break
-        report(
-            f"BLEU {measured.scores.bleu:.2f} of old validation pairs with stored corrections of bandwidth "
-            f"{bandwidth:g}, which is too low"
-        )
-    else:
+    if measured.scores.bleu < lowest:
         warnings.warn(
             f"corrections: got {len(result.memory):,} that are stored, with BLEU {measured.scores.bleu:.2f} of old "
             f"validation pairs; expected {lowest:.2f} or more. Remove corrections that you do not need",
             UserWarning,
             stacklevel=3,
         )
-    for message in messages:
-        report(message)
-    if count := len(result.memory):
-        report(f"{count:,} corrections are not in the weights, but in the memory")
     return result, measured
 
 

@@ -20,6 +20,7 @@ from dikkat.storage.tensors import describe, joined, misfits
 from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.data.batches import Batches
 from dikkat.translation.data.corpus import Pair
+from dikkat.translation.decoding.correction_bandwidth import fit_memory
 from dikkat.translation.decoding.evaluation import Evaluation, evaluate, words_of
 from dikkat.translation.decoding.options import Search
 from dikkat.translation.decoding.translator import Translator
@@ -165,7 +166,7 @@ class Loop:
     def score_translator(self) -> None:
         """Score the translations of `scoring_pairs`; choose the length penalty by BLEU if the settings have none.
 
-        The first process's translator gets a confidence model of these translations.
+        The first process's translator gets a confidence model of these translations, and the bandwidth of corrections.
         """
         penalty, confidence = 0.0, None
         if self.group.rank == 0:
@@ -178,6 +179,8 @@ class Loop:
         if scored:
             settings = replace(self.settings, length_penalty=penalty)
             self.translator = replace(self.translator, settings=settings, confidence_model=confidence)
+            memory = fit_memory(self.translator, self.scoring_pairs[::2], self.scoring_pairs[1::2])
+            self.translator = replace(self.translator, memory=memory)
 
     def _best_penalty(self) -> tuple[float, Evaluation, ConfidenceModel]:
         setting = self.settings.length_penalty

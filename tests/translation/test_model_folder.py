@@ -15,10 +15,17 @@ from safetensors.torch import load_file, save_file
 
 from dikkat.storage import folders
 from dikkat.translation import ModelFolderError, TranslationModel, Translator
+from dikkat.translation.memory.pair_memory import PairMemory
 from dikkat.translation.settings import ScoreName
 
 PARTS = {"model.safetensors", "settings.json", "source.tokenizer.json", "target.tokenizer.json"}
 FILES = PARTS | {"SHA256SUMS"}
+
+
+@pytest.fixture
+def translator(translator):
+    """Without a memory, whose file is optional."""
+    return dataclasses.replace(translator, memory=PairMemory())
 
 
 @pytest.fixture

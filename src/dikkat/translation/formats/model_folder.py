@@ -45,7 +45,7 @@ MEMORY = "memory.safetensors"
 _REQUIRED = (WEIGHTS, SETTINGS, SOURCE, TARGET)
 FILES = (*_REQUIRED, MEMORY)
 """The files of a model folder, without the file of their checksums."""
-_MODEL = "model"  # metadata of a memory: the checksum of its model's weights
+_MODEL = "model"  # tensor of a memory file: the checksum of its model's weights
 
 _LARGEST_TEXT = 1 << 20  # bytes of settings, of checksums, and of the header of the weights
 
@@ -167,7 +167,8 @@ def _memory_files(memory: PairMemory | None, weights: bytes) -> dict[str, bytes]
     if memory is None or memory.is_new:
         return {}
     tensors, metadata = memory.to_tensors()
-    data = dump_tensors(tensors, metadata=metadata | {_MODEL: digest(weights)})
+    checksum = torch.frombuffer(bytearray.fromhex(digest(weights)), dtype=torch.uint8)
+    data = dump_tensors(tensors | {_MODEL: checksum}, metadata=metadata)
     if len(data) > pair_memory.LARGEST:
         raise ModelFolderError(
             f"memory: got {len(data):,} bytes of corrections; expected at most {pair_memory.LARGEST:,}. Store fewer "
@@ -356,10 +357,11 @@ def _load_memory(path: Path, model: TranslationModel, sizes: tuple[int, int], su
     _check_sum(path, data, sums)
     try:
         metadata = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-        if metadata.pop(_MODEL, "") != sums[WEIGHTS]:
+        tensors = load_tensors(data)
+        if _MODEL not in tensors or bytes(tensors[_MODEL].tolist()).hex() != sums[WEIGHTS]:
             raise ValueError(f"the memory belongs to another model than {WEIGHTS}")
         features = model.output_table.shape[1]
-        return PairMemory.from_tensors(load_tensors(data), metadata, features=features, sizes=sizes)
+        return PairMemory.from_tensors(tensors, metadata, features=features, sizes=sizes)
     except Exception as error:  # the library raises nothing narrower
         raise ModelFolderError(f"{path}: damaged, or of another model ({error}). Copy the folder again") from error
 

@@ -523,10 +523,9 @@ def expected_extrema(case, sign, row):
         if case.columns[j] == "hour":  # one period around the extremum of the estimate
             at = np.linspace(0, 24, count)
             at += at[(sign * slow.predict(beside(row, j, at))[:, 0]).argmin()] - 12
-        sharp = 1 if case.columns[j] == "hour" else 4  # a curve jumps where a row is half a period away
-        fine = np.interp(np.arange(sharp * count - sharp + 1) / sharp, steps, at)
+        fine = np.interp(np.arange(4 * count - 3) / 4, steps, at)
         minima = slow.minima(beside(row, j, at), j, sign)
-        answers.append((j, at, minima, slow.minimum(beside(row, j, fine), j, sign) / sharp))
+        answers.append((j, at, minima, slow.minimum(beside(row, j, fine), j, sign) / 4))
 
     def check(found):
         for one, (j, at, minima, best) in zip(found, answers, strict=True):
@@ -556,7 +555,7 @@ def extremum(verb, j, row):
         try:
             return verb(j, row, LEVEL)
         except ValueError as error:
-            if "feature: got no position with rows in reach" not in str(error):
+            if "feature: got a curve through the rows, which shows no noise" not in str(error):
                 raise
 
 

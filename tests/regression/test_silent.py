@@ -210,6 +210,9 @@ MIXED = np.array([[1.0, "a"], [2.0, "b"], [3.0, "a"]], object)
      r"got 'unknown' in row 2 of column 't', where 11 of 16 texts are dates; .*pandas.to_datetime\(column, errors="),
     ({"t": ["2007-09", "2007-10"] * 9 + ["?"]}, r"got '\?' in row 18 of column 't', where 18 of 19 texts are dates"),
     ({"t": ["31.01.2024", "29.02.2024"] * 5 + ["-"]}, "got '-' in row 10 of column 't', where 10 of 11 texts"),
+    ({"t": ["2024-02-29", "2024-03-01"] * 5 + ["2024-02-31"]},
+     r"got '2024-02-31' in row 10 of column 't', where 10 of 11 texts are dates; .*pandas.to_datetime\("),
+    ({"t": ["2024-02-29", "2024-03-01"] * 5 + ["1.3.2024"]}, "got '1.3.2024' in row 10 of column 't', where 10 of 11"),
     ({"t": ["2007-09", "2007-10"] * 9}, "got '2007-09' in column 't', text that looks like a date"),
     ({"t": [f"{k / 7}" for k in range(99)] + ["n/a"]}, r"got 'n/a' in row 99 of column 't', where 99 of 100 texts"),
 ])  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dikkat.regression import KernelRegressor, smooth
-from dikkat.regression.bandwidth import _Box, _descend, _updated_curve
+from dikkat.regression.bandwidth import Path, _Box, _descend, _updated_curve
 from dikkat.regression.criterion import Trial
 from dikkat.regression.diagnostics import curve_along, hold_out
 
@@ -295,7 +295,7 @@ def test_a_curvature_too_large_for_lapack_ends_the_descent():
 
     box = _Box(np.full(2, -5.0), np.full(2, 4.0), np.full(2, 5.0), np.ones(2))
     start = Trial(np.zeros(2), 1.0, *[torch.zeros(1)] * 6)
-    assert _descend(Steep(), start, box, 1e-5).last is start
+    assert _descend(Steep(), Path.at(start), box, 1e-5).last is start
 
 
 def test_flags_are_shown_as_false_and_true():

@@ -60,6 +60,24 @@ def test_the_criterion_is_the_error_of_tested_rows(order: Any, splitter: Any) ->
         assert error(model.bandwidth_ * factor) >= least * (1 - 1e-9)
 
 
+def test_rows_without_weight_do_not_interrupt_a_run() -> None:
+    """The design effect of runs is that of the rows with weight."""
+    x = np.arange(60.0)[:, None]
+    y, weight = autoregressive(np.random.default_rng(1), 60), np.ones(60)
+    weight[[4, 31, 50]] = 0
+    folds = np.arange(60) // 10
+    pairs = [(np.flatnonzero(folds != k), np.flatnonzero(folds == k)) for k in range(6)]
+    counted = np.flatnonzero(weight)
+    rest = [(np.flatnonzero(np.isin(counted, a)), np.flatnonzero(np.isin(counted, b))) for a, b in pairs]
+    models = [
+        KernelRegressor(bandwidth=4.0, cv=pairs).fit(x, y, weight),
+        KernelRegressor(bandwidth=4.0, cv=rest).fit(x[counted], y[counted]),
+    ]
+    assert models[1]._smoother.design_effect > 1
+    for method in ("jackknife+", "local"):
+        np.testing.assert_allclose(*(model.predict_interval(x[::7], method=method) for model in models))
+
+
 @pytest.mark.parametrize("kind", [KernelRegressor, KernelClassifier])
 def test_a_generator_of_folds_is_a_list_of_its_pairs(kind: Any, tmp_path: Path) -> None:
     x, y, weight = draw(37, 2)

@@ -489,7 +489,8 @@ class FoldErrors:
         squares = (weighted**2).sum(0)
         effect: Array = np.divide((sums**2).sum(0), squares, out=np.ones_like(squares), where=squares > 0).clip(1)
         length = min(len(fold.row) for fold in self.folds)
-        if length < 2 or any((np.diff(fold.row) != 1).any() for fold in self.folds):
+        position = np.cumsum(self._held.joined.unique_index >= 0)  # among the rows with weight
+        if length < 2 or any((np.diff(position[fold.row]) != 1).any() for fold in self.folds):
             return effect
         lags = np.arange(1, length)
 

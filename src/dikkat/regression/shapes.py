@@ -367,8 +367,8 @@ def _cubic_rows(
             c = int(feature[0])
             terms = [z[..., c] ** power for power in range(2, min(4, count))]
             rate = tangent[chunk, c] / (size[:, c] * local.bandwidth[:, c]).numpy()
-        ones, *powers = (term[..., None] for term in (torch.ones_like(local.share), *terms))
-        design = torch.cat([ones, z, *powers], -1)
+        constant, *powers = (term[..., None] for term in (torch.ones_like(local.share), *terms))
+        design = torch.cat([constant, z, *powers], -1)
         ridge = torch.nn.functional.pad(local.ridge / size.square(), (1, len(terms)))
         ridge[:, 1 + c] = 0
         system = design.mT @ (local.share[..., None] * design)

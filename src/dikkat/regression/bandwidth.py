@@ -9,13 +9,22 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dikkat.regression.criterion import HUGE_ERROR, MANY_ROWS, MAX_FREEDOM, Criterion, Fold, HeldOut, Step, Trial
+from dikkat.regression.criterion import (
+    HUGE_ERROR,
+    MANY_ROWS,
+    MAX_FREEDOM,
+    Criterion,
+    Fold,
+    HeldOut,
+    Searched,
+    Step,
+    Trial,
+)  # fmt: skip
 from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
 from dikkat.regression.local import RIDGE
 from dikkat.regression.moments.launch import Profile
 
 Rule = Literal["silverman", "scott"]
-Searched = Literal["auto", "loo"]
 
 _SAMPLE_ROWS = 1000  # rows of the sample on which many starts are tried
 _MAX_STEPS, _FIRST_STEPS = 60, 4  # of one descent; steps after which only the best descents continue

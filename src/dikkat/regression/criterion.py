@@ -68,7 +68,7 @@ from dikkat.regression.local import (
 )  # fmt: skip
 from dikkat.regression.moments.launch import Profile, Window
 
-Kind = Literal["auto", "loo"]
+Searched = Literal["auto", "loo"]
 
 MAX_FREEDOM = 0.8
 """The most degrees of freedom a row in a search."""
@@ -133,7 +133,7 @@ class Criterion:
     ridges = 1e-3, RIDGE, 1e6
 
     def __init__(
-        self, joined: Joined, profile: Profile, degree: int, ridge: float | None = 0.0, kind: Kind = "loo",
+        self, joined: Joined, profile: Profile, degree: int, ridge: float | None = 0.0, kind: Searched = "loo",
         freedom_per_row: float = math.inf,
     ) -> None:  # fmt: skip
         self.joined, self.profile, self.degree = joined, profile, degree
@@ -416,13 +416,17 @@ class HeldOut(Criterion):
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """Return the error's slope with respect to t, and the Gauss-Newton matrix of its second derivatives."""
+        changes = self._derivatives(trial, trial.theta, self._points)
+        return sum_of_squares_slope(changes, self._share.numpy(), trial.errors.numpy())
+
+    def _derivatives(self, trial: Trial, theta: torch.Tensor, points: list[Points]) -> Array:
+        """Return the derivatives by t of the estimates θ (n, k, v) of tested rows from `points`, (n, d, v)."""
         sizes, changes, window = [len(tensor) for tensor in self._query], [], self.window(trial.t)
-        by_fold = zip(*(tensor.split(sizes) for tensor in (trial.lse, trial.row, trial.theta)), strict=True)
-        for k, (query, (lse, row, theta)) in enumerate(zip(self._query, by_fold, strict=True)):
-            state = window, lse, row, theta
-            change = sensitivity(query, self._points[k], *state, self.joined.feature_of)
-            changes.append(self._finite(change, trial.t, *state, self._fold_slopes(k, window)))
-        return sum_of_squares_slope(np.concatenate(changes), self._share.numpy(), trial.errors.numpy())
+        by_fold = zip(*(tensor.split(sizes) for tensor in (trial.lse, trial.row, theta)), strict=True)
+        for k, (query, fit) in enumerate(zip(self._query, by_fold, strict=True)):
+            change = sensitivity(query, points[k], window, *fit, self.joined.feature_of)
+            changes.append(self._finite(change, trial.t, window, *fit, self._fold_slopes(k, window)))
+        return np.concatenate(changes)
 
     def estimates(self, t: Array, query: Array) -> Array:
         """Return the estimates of the first output, (n, folds), at queries, minus the origin."""

@@ -13,9 +13,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import conditional, dask, diagnostics, effects, frames, intervals, validation
-from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths, rough_error
+from dikkat.regression.bandwidth import Rule, chosen_bandwidths, rough_error
 from dikkat.regression.base import KernelModel, make_history
-from dikkat.regression.criterion import folds_of
+from dikkat.regression.criterion import Searched, folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.logarithms import with_useful_logarithms
 from dikkat.regression.metric import Metric, sample_rows

@@ -423,9 +423,10 @@ class HeldOut(Criterion):
         """Return the derivatives by t of the estimates θ (n, k, v) of tested rows from `points`, (n, d, v)."""
         sizes, changes, window = [len(tensor) for tensor in self._query], [], self.window(trial.t)
         by_fold = zip(*(tensor.split(sizes) for tensor in (trial.lse, trial.row, theta)), strict=True)
-        for k, (query, fit) in enumerate(zip(self._query, by_fold, strict=True)):
-            change = sensitivity(query, points[k], window, *fit, self.joined.feature_of)
-            changes.append(self._finite(change, trial.t, window, *fit, self._fold_slopes(k, window)))
+        for k, (query, (lse, row, fit)) in enumerate(zip(self._query, by_fold, strict=True)):
+            state = window, lse, row, fit
+            change = sensitivity(query, points[k], *state, self.joined.feature_of)
+            changes.append(self._finite(change, trial.t, *state, self._fold_slopes(k, window)))
         return np.concatenate(changes)
 
     def estimates(self, t: Array, query: Array) -> Array:

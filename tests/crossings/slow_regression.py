@@ -428,16 +428,18 @@ class Slow:
         z, narrow = apart[..., : self.size], self.sigma[: self.size]
         if j in self.plain:
             c = self.plain.index(j)
-            along, rate, first, others = apart[..., c], moved[:, c], 2, np.arange(self.size) != c
-        else:  # the arc, in units of the period
+            rate, others = moved[:, c], np.arange(self.size) != c
+            terms = [apart[..., c] ** k for k in range(2, min(4, len(np.unique(self.rows[:, c].round(9)))))]
+        else:  # sines and cosines of the angle to the query
             pair = np.flatnonzero(self.feature == self.size + [other for other, _ in self.coded].index(j))
             angle, start = (np.arctan2(*at[:, pair[::-1]].T) for at in (self.rows, places))
-            along = ((angle - start[:, None] + np.pi) % (2 * np.pi) - np.pi) / (2 * np.pi)
-            c, rate, first, others = self.size, np.full(len(x), 1 / self.model.columns_[j].levels[0]), 1, narrow > 0
-        powers = range(first, min(4, len(np.unique(along[0].round(9)))))
-        design = np.concatenate([np.ones((*along.shape, 1)), z, *(along[..., None] ** k for k in powers)], 2)
+            angle = angle - start[:, None]
+            count = len(np.unique((np.angle(np.exp(1j * angle[0])) + 9).round(9)))
+            terms = [np.sin(angle), 1 - np.cos(angle), np.sin(2 * angle) - 2 * np.sin(angle)][: (count + 1) // 2]
+            c, rate, others = self.size, np.full(len(x), 2 * np.pi / self.model.columns_[j].levels[0]), narrow > 0
+        design = np.concatenate([np.ones((*share.shape, 1)), z, *(term[..., None] for term in terms)], 2)
         drawn = others * self.ridge * self.spread**2 * narrow**2 / (self.spread**2 + narrow**2)
-        drawn = np.pad(drawn * np.exp(np.minimum(-mass, 690))[:, None], ((0, 0), (1, len(powers))))
+        drawn = np.pad(drawn * np.exp(np.minimum(-mass, 690))[:, None], ((0, 0), (1, len(terms))))
         second = (share[..., None] * design**2).sum(1)
         unit = np.sqrt(np.where(second > 0, second, 1.0))
         root = np.sqrt(drawn / unit**2 + 1e-10 * (np.arange(design.shape[2]) > 0))  # the second ridge

@@ -1,14 +1,16 @@
 """Every method of the estimators beside every two of their settings: of a fitted model, a loaded one, and a clone.
 
-17,178 cells: estimator × two settings × method × state.
+17,345 cells: estimator × two settings × method × state.
 
 A setting or a method is a line of one of the lists, and so enters all rows. What an answer is to be comes from the
 formulas of `slow_regression`, given the bandwidths that were found; or the setting is refused by its name.
 """
 
+import copy
 import itertools
 import math
 import pickle
+import re
 import tempfile
 import warnings
 from pathlib import Path
@@ -24,7 +26,16 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import GroupKFold, KFold
 
 from crossings.slow_regression import Slow, band, quantile, widened
-from dikkat.regression import KernelClassifier, KernelDensity, KernelRegressor, NadarayaWatson, shapes, smooth
+from dikkat.regression import (
+    KernelClassifier,
+    KernelDensity,
+    KernelRegressor,
+    NadarayaWatson,
+    logistic,
+    report,
+    shapes,
+    smooth,
+)
 from dikkat.regression.diagnostics import among, curve_along, hold_out, leave_out
 from regression.dense import short_searches
 
@@ -60,6 +71,7 @@ SETTINGS = {
 CLIPPED = {"predict", "confidence", "jackknife+", "local", "split", "quantiles", "plot", "along"}
 OF_DATA = {"without", "column", "weighted", "outputs", "dtype", "frame", "gaps", "skewed"}
 COLUMNS = {"category", "ordered", "periodic"}
+REPORTED = {"two columns", "cv", "frame", "gaps", "precision", "weights"}
 DRAWN = {"frame", "gaps", "logarithm", "periodic", "support", "weights"}
 SEARCHED = {"searched", "loo", "metric", "one direction", "logarithm"}
 
@@ -87,6 +99,7 @@ REFUSED = {
         for method in _SHAPES for setting in ("metric", "one direction")
     },
     ("groups", "two outputs"): "got 2 targets",
+    ("report", "two outputs"): "got 2 targets",
     **{(method, "two outputs"): r"y: got shape \(19, 2\)" for method in ("smooth", "smooth, groups")},
 }  # fmt: skip
 
@@ -99,6 +112,7 @@ LEFT_OUT = {
     "missing='drop'": "a word of the command's: a frame has `dropna`",
     "a fitted model or a clone that refits": "a loaded one is the same to the last bit, which is checked; each is fits",
     "an argmax of two settings": "it is the argmin of −y",
+    "a page beside two settings of the estimate alone": "its numbers are those of `predict` and `jackknife+`",
     "a picture of groups beside settings that do not change pictures": "the estimates are those of `predict`",
     "smooth of several columns, or with groups and a number of blocks": "it has one x, and one `cv`",
     "two settings of which one is searched, held out or in parts": "four searches each; alone they are there",
@@ -114,6 +128,7 @@ ONCE = {
     "groups",
     "smooth",
     "smooth, groups",
+    "report",
 }  # of one state
 STATES = ("fitted", "loaded", "cloned")
 
@@ -256,8 +271,12 @@ def of_left_out(found, case):
     return [*found.predicted.reshape(ROWS, -1)[case.slow.there].ravel(), found.error, found.r2]
 
 
+def expected_left_out_rows(case):
+    return within(case.slow.y - case.slow.left_out[0], case)
+
+
 def expected_left_out(case):
-    predicted = within(case.slow.y - case.slow.left_out[0], case)
+    predicted = expected_left_out_rows(case)
     return [*predicted.ravel(), *judged(predicted, case, slice(None))]
 
 
@@ -404,9 +423,8 @@ def named(case):
             yield f"{names[origin]} is missing", lambda value: ["known", "missing"][int(value)]
 
 
-def as_nearest(case):
-    """A check of rows: those that differ least in what moves the estimate, with their cells, values and weights."""
-    weights, rough = case.slow.attention(case.q), 2e-3 if "float32" in case.names else 1e-6
+def distances(case):
+    """A function from a row of X to how much each training row differs from it, in units of the estimate."""
     there, slow, x = case.x[case.slow.there].astype(float), case.slow, case.x.astype(float)
     is_category = np.array([name not in WIDTHS or name in ("town", "size") for name in case.features])
     middle = np.median(there, 0)
@@ -419,14 +437,22 @@ def as_nearest(case):
         around = np.array([name == "hour" for name in case.features])
         return np.where(around, np.minimum(away, 24 - away), away)
 
+    estimate = slow.predict if isinstance(case.fresh, KernelRegressor) else lambda rows: classes(case, rows)
     without = [np.where(np.arange(there.shape[1]) == j, middle, there) for j in range(there.shape[1])]
-    moved = np.array([np.sqrt(np.mean((slow.predict(x) - slow.predict(there)) ** 2)) for x in without])
+    moved = np.array([np.sqrt(np.mean((estimate(x) - estimate(there)) ** 2)) for x in without])
     size = np.sqrt(np.mean(differ(there, middle) ** 2, 0))
     scale = np.divide(moved, size, out=np.zeros_like(size), where=size > 0)
+    return lambda place: np.sqrt(((differ(x, place) * scale) ** 2).sum(1))
+
+
+def as_nearest(case):
+    """A check of rows: those that differ least in what moves the estimate, with their cells, values and weights."""
+    weights, rough = case.slow.attention(case.q), 2e-3 if "float32" in case.names else 1e-6
+    distance_to = distances(case)
 
     def check(found):
         for query, own in found.groupby("query"):
-            rows, distance = own["row"].to_numpy(), np.sqrt(((differ(x, case.q[query]) * scale) ** 2).sum(1))
+            rows, distance = own["row"].to_numpy(), distance_to(case.q[query])
             right = np.sort(distance[weights[query] > 0])[:4]
             np.testing.assert_allclose(own["differs by"], right, rtol=rough, atol=rough)
             np.testing.assert_allclose(own["differs by"], distance[rows], rtol=rough, atol=rough)
@@ -500,6 +526,80 @@ def as_summary(case):
     return check
 
 
+def page_of(model, case):
+    """A page without held-out rows; pictures take most of its time, and are drawn beside one setting."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        if "two columns" not in case.names:
+            patch.setattr(report, "effects", lambda *_: pyplot.Figure())
+        model.report(Path(folder) / "page.html", folds=0, **COVERAGE.get(type(case.fresh), {"coverage": LEVEL}))
+        return (Path(folder) / "page.html").read_text(), model.summary(folds=0)._repr_html_()
+
+
+COVERAGE = {KernelClassifier: {}}
+
+
+def without_row(model, row):
+    """A slow fit of the other rows, with the same bandwidths."""
+    reduced = copy.copy(model)
+    for name in ("X_train_", "y_train_", "sample_weight_"):
+        setattr(reduced, name, np.delete(getattr(model, name), row, 0))
+    reduced.folds_ = None if model.folds_ is None else np.delete(model.folds_, row, 1)
+    return Slow(reduced)
+
+
+def as_page(case):
+    """A check of a page: its summary, the worst rows by a model without each of them, and the rows most like these."""
+    model, slow, rough = case.models["fitted"], case.slow, 2e-3 if "float32" in case.names else 1e-3
+    is_regressor, rows = isinstance(case.fresh, KernelRegressor), np.flatnonzero(case.slow.there)
+    faults = np.abs(slow.y - expected_left_out_rows(case))[:, 0] if is_regressor else -left_out_classes(case)
+    distance_to = distances(case)
+
+    def check(found):
+        page, summary = found
+        assert summary in page
+        assert page.count("<svg") == 1
+        examples = re.findall(r"<h3>Row (\d+): (.*?)</h3><table>(.*?)</table>", page)
+        right = np.sort(faults)[::-1][: len(examples)]
+        own = [faults[rows == int(row)][0] for row, *_ in examples]
+        assert len(examples) == 3
+        np.testing.assert_allclose(own, right, rtol=1e-6 if rough < 2e-3 else 2e-3, atol=1e-9)
+        for row, text, table in examples:
+            at = case.x[[int(row)]].astype(float)
+            if not is_regressor:
+                label, probability = text.split(", with probability ")
+                assert label == case.y[int(row)]
+                assert abs(float(probability) + faults[rows == int(row)][0]) < 6e-4 + rough * (rough > 1e-3)
+            elif row == examples[0][0] or "two columns" in case.names:
+                numbers = [
+                    float(each.replace(",", "")) for each in re.findall(r"-?(?:inf|[\d.,]+(?:e[+-]\d+)?)\b", text)
+                ]
+                without = without_row(model, int(row))
+                ends = np.ravel(without.jackknife(at, LEVEL))
+                expected = [*within(np.array([without.predict(at)[0, 0], *ends]), case)]
+                observed, predicted, coverage, *ends = numbers
+                np.testing.assert_allclose([observed, coverage], [case.y[int(row)], 100 * LEVEL], rtol=1e-3)
+                np.testing.assert_allclose(
+                    [predicted, *ends], expected, rtol=rough, atol=2e-3 if rough > 1e-3 else 1e-4
+                )
+            shares = slow.attention(at)[0]
+            shares[int(row)] = 0
+            shares /= max(shares.sum(), 1e-300)
+            distance = distance_to(at[0])
+            lines = [re.findall("<td>(.*?)</td>", line) for line in re.findall("<tr>(.*?)</tr>", table)]
+            names = [name for name, _ in named(case) if not name.endswith("is missing")]
+            assert lines[0] == ["row", "y", "differs by", "weight", *names]
+            like = [int(line[0]) for line in lines[1:]]
+            np.testing.assert_allclose(distance[like], np.sort(distance[shares > 0])[:5], rtol=rough, atol=rough)
+            np.testing.assert_allclose([float(line[2]) for line in lines[1:]], distance[like], rtol=rough, atol=rough)
+            np.testing.assert_allclose(
+                [float(line[3]) for line in lines[1:]], shares[like], atol=6e-4 + 2 * (rough - 1e-3)
+            )
+            values = [line[1] if not is_regressor else float(line[1]) for line in lines[1:]]
+            assert values == (list(case.y[like]) if not is_regressor else pytest.approx(case.y[like], rel=1e-3))
+
+    return check
+
+
 def along(case):
     """The columns that have a slope: the first, and the hours."""
     return [j for j, name in enumerate(case.columns) if j == 0 or name == "hour"]
@@ -523,10 +623,9 @@ def expected_extrema(case, sign, row):
         if case.columns[j] == "hour":  # one period around the extremum of the estimate
             at = np.linspace(0, 24, count)
             at += at[(sign * slow.predict(beside(row, j, at))[:, 0]).argmin()] - 12
-        sharp = 1 if case.columns[j] == "hour" else 4  # a curve jumps where a row is half a period away
-        fine = np.interp(np.arange(sharp * count - sharp + 1) / sharp, steps, at)
+        fine = np.interp(np.arange(4 * count - 3) / 4, steps, at)
         minima = slow.minima(beside(row, j, at), j, sign)
-        answers.append((j, at, minima, slow.minimum(beside(row, j, fine), j, sign) / sharp))
+        answers.append((j, at, minima, slow.minimum(beside(row, j, fine), j, sign) / 4))
 
     def check(found):
         for one, (j, at, minima, best) in zip(found, answers, strict=True):
@@ -556,7 +655,7 @@ def extremum(verb, j, row):
         try:
             return verb(j, row, LEVEL)
         except ValueError as error:
-            if "feature: got no position with rows in reach" not in str(error):
+            if "feature: got a curve through the rows, which shows no noise" not in str(error):
                 raise
 
 
@@ -710,6 +809,7 @@ REGRESSOR = {
     "among": (ordered_first, by_first),
     "nearest": (lambda m, c: m.nearest(c.query, k=4), as_nearest),
     "summary": (lambda m, c: m.summary(folds=0), as_summary),
+    "report": (page_of, as_page),
 }  # fmt: skip
 ANY = {
     "attention_weights": (lambda m, c: m.attention_weights(c.query), lambda c: c.slow.attention(c.q)),
@@ -722,23 +822,54 @@ ANY = {
 }  # fmt: skip
 
 
-def classes(case):
+def classes(case, x=None):
     """The shares of the classes about queries, with what a plane or all rows say."""
-    slow, model = case.slow, case.models["fitted"]
+    slow, model, x = case.slow, case.models["fitted"], case.q if x is None else x
     if model.order == "linear":
         plane = model._plane
-        query = model._query_coordinates(case.query)
+        query = model._coordinates(x)
         prior = softmax((query - plane.center) / plane.spread @ plane.slope + plane.height, 1)
     else:
-        prior = np.tile((slow.weight @ slow.y + 1) / (slow.weight.sum() + 2), (QUERIES, 1))
-    mass = np.array([slow.weight * slow.near(place, slow.sigma) for place in slow.at(case.q)])
+        prior = np.tile((slow.weight @ slow.y + 1) / (slow.weight.sum() + 2), (len(x), 1))
+    mass = np.array([slow.weight * slow.near(place, slow.sigma) for place in slow.at(x)])
     return (mass @ slow.y + model.prior_ * prior) / (mass.sum(1, keepdims=True) + model.prior_)
+
+
+def left_out_classes(case):
+    """The share of each row's class by the other rows, or the mean over the folds that test it."""
+    slow, model, count = case.slow, case.models["fitted"], len(case.slow.rows)
+    label, x = slow.y.argmax(1), model._coordinates(model.X_train_)[slow.there].astype(float)
+    mass = np.array([slow.weight * slow.near(place, slow.sigma) for place in slow.rows])
+    same = label[:, None] == label
+    if slow.folds is None:
+        alike = (slow.rows[:, None] == slow.rows).all(2)
+        out = np.where(alike.sum(1) > 1, np.minimum(slow.weight, 1), slow.weight)  # copies of a place are rows
+        mass = mass - np.diag(out)
+        prior = (slow.weight @ same - out + 1) / (slow.weight.sum() - out + 2)
+        if model.order == "linear":
+            alike = np.unique(np.column_stack([x, label]), axis=0, return_inverse=True)[1].ravel()
+            _, first = np.unique(alike, return_index=True)  # the plane leaves out equal rows together
+            prior = logistic.plane(x[first], label[first], np.bincount(alike, slow.weight), 2)[1][alike]
+        return ((mass * same).sum(1) + model.prior_ * prior) / (mass.sum(1) + model.prior_)
+    shares = np.full((len(slow.folds), count), np.nan)
+    for share, fold in zip(shares, slow.folds, strict=True):
+        learned, tested = fold == 1, fold == 2
+        near, weight = mass[tested][:, learned], slow.weight[learned]
+        prior = (weight @ same[learned][:, tested] + 1) / (weight.sum() + 2)
+        if model.order == "linear":
+            by_plane = logistic.plane(x[learned], label[learned], weight, 2)[0].shares(x[tested])
+            by_plane = by_plane[np.arange(tested.sum()), label[tested]]
+            prior = np.where(by_plane > 0, by_plane, prior)
+        right = (near * same[tested][:, learned]).sum(1)
+        share[tested] = (right + model.prior_ * prior) / (near.sum(1) + model.prior_)
+    return np.nanmean(shares, 0)
 
 
 CLASSIFIER = {
     "predict_proba": (lambda m, c: m.predict_proba(c.query), classes),
     "predict_log_proba": (lambda m, c: m.predict_log_proba(c.query), lambda c: np.log(classes(c))),
     "predict": (lambda m, c: m.predict(c.query) == "low", lambda c: classes(c).argmax(1) == 1),
+    "report": (page_of, as_page),
     "score": (
         lambda m, c: m.score(c.query, ["low"] * QUERIES), lambda c: np.mean(classes(c).argmax(1) == 1)
     ),
@@ -805,6 +936,8 @@ def pairs(estimator):
 
 def states(method, names):
     if method == "sample" and "support" in names:
+        return ()
+    if method == "report" and not REPORTED & set(names):
         return ()
     if method.startswith("smooth") and ("one column" not in names or COLUMNS & set(names)):
         return ()

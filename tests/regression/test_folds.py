@@ -1,5 +1,6 @@
 """Rows that are predicted from other folds, beside fits of each fold by NumPy and series of known noise."""
 
+import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, ShuffleSplit, TimeSeriesSplit
 
-from dikkat.regression import KernelRegressor, NadarayaWatson
+from dikkat.regression import KernelClassifier, KernelRegressor, NadarayaWatson
 from dikkat.regression.criterion import HeldOut, folds_of, membership
 from dikkat.regression.diagnostics import hold_out
 from dikkat.regression.joined import Rows
@@ -57,6 +58,42 @@ def test_the_criterion_is_the_error_of_tested_rows(order: Any, splitter: Any) ->
     assert np.isclose(model.history_[-1]["error"], least, rtol=1e-8)
     for factor in ([1.05, 1], [1 / 1.05, 1], [1, 1.05], [1, 1 / 1.05]):
         assert error(model.bandwidth_ * factor) >= least * (1 - 1e-9)
+
+
+def test_rows_without_weight_do_not_interrupt_a_run() -> None:
+    """The design effect of runs is that of the rows with weight."""
+    x = np.arange(60.0)[:, None]
+    y, weight = autoregressive(np.random.default_rng(1), 60), np.ones(60)
+    weight[[4, 31, 50]] = 0
+    folds = np.arange(60) // 10
+    pairs = [(np.flatnonzero(folds != k), np.flatnonzero(folds == k)) for k in range(6)]
+    counted = np.flatnonzero(weight)
+    rest = [(np.flatnonzero(np.isin(counted, a)), np.flatnonzero(np.isin(counted, b))) for a, b in pairs]
+    models = [
+        KernelRegressor(bandwidth=4.0, cv=pairs).fit(x, y, weight),
+        KernelRegressor(bandwidth=4.0, cv=rest).fit(x[counted], y[counted]),
+    ]
+    assert models[1]._smoother.design_effect > 1
+    for method in ("jackknife+", "local"):
+        np.testing.assert_allclose(*(model.predict_interval(x[::7], method=method) for model in models))
+
+
+@pytest.mark.parametrize("kind", [KernelRegressor, KernelClassifier])
+def test_a_generator_of_folds_is_a_list_of_its_pairs(kind: Any, tmp_path: Path) -> None:
+    x, y, weight = draw(37, 2)
+    y = y if kind is KernelRegressor else y > 0.3
+    models = [kind(bandwidth=[0.3, 0.4], cv=cv) for cv in (KFold(5).split(x), list(KFold(5).split(x)))]
+    for model in models:
+        model.fit(x, y, weight)
+        model.save(tmp_path / "model")
+        model.report(tmp_path / f"{type(model.cv).__name__}.html", folds=2)
+    again = [clone(models[0]), copy.deepcopy(models[0]), pickle.loads(pickle.dumps(models[0])), models[0]]
+    expected = str(models[1].summary(folds=2))
+    assert [str(model.fit(x, y, weight).summary(folds=2)) for model in again] == [expected] * 4
+    loaded = kind.load(tmp_path / "model")
+    assert str(loaded.summary(folds=2)) == expected
+    with pytest.raises(ValueError, match="cv: got 'list'; expected a scikit-learn splitter, pairs of indices, or a"):
+        loaded.fit(x, y)
 
 
 @pytest.mark.parametrize("ridge", [None, 0.3])

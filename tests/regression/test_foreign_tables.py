@@ -67,6 +67,7 @@ WRONG = {
     "1.234 between tabs": ("x\ty\n1.234\t2\n5.678\t3\n", "got numbers such as 1.234, which may be 1.234 or 1234"),
     "1.234 between bars": ("x|y\n1.234|2\n5.678|3\n", "--text decimal=. or --text thousands=."),
     "1,234 in quotes between commas": ('x,y\n"1,234",2\n"5,678",3\n', "which may be 1.234 or 1234"),
+    "months": ("x,y\n2020-01,2\n2020-02,3\n2020-12,4\n", "holds months without a day ('2020-01')"),
     "days and months that may be exchanged": ("x,y\n01/02/2020,2\n03/04/2020,3\n", "in two ways ('01/02/2020')"),
     "UTF-16 without a mark": ("x,y\n1,2\n".encode("utf-16-le"), "or add --text encoding=NAME"),
     "a picture": (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\x81\x8d", "text in an unknown encoding"),

@@ -134,16 +134,50 @@ def test_the_peak_of_a_season(peak):
 
 
 def test_a_periodic_cubic_by_least_squares():
-    """The polynomial is of the arc, and the kernel's distance is the chord."""
+    """The terms are sines and cosines of the angle to the query, and the kernel's distance is the chord."""
     random = np.random.default_rng(9)
     hour = random.uniform(0, 24, 61)
     y = np.sin(hour / 4) + 0.1 * random.normal(size=61)
-    model = KernelRegressor(periodic_features={0: 24}, bandwidth=[2.0], ridge=0).fit(hour[:, None], y)
-    for at in (0.3, 13.0):
-        arc = (hour - at + 12) % 24 - 12
-        kernel = np.exp(-((24 / np.pi * np.sin(np.pi * arc / 24) / 2.0) ** 2) / 2)
-        cubic = np.polynomial.Polynomial.fit(arc, y, 3, w=np.sqrt(kernel), domain=[])
-        assert model.derivative([[at]]).value[0] == pytest.approx(cubic.coef[1], rel=1e-4)
+    for width in (2.0, 50.0):
+        model = KernelRegressor(periodic_features={0: 24}, bandwidth=[width], ridge=0).fit(hour[:, None], y)
+        for at in (0.3, 13.0):
+            angle = (hour - at) * np.pi / 12
+            kernel = np.exp(-((24 / np.pi * np.sin(angle / 2) / width) ** 2) / 2)
+            terms = np.column_stack([np.ones(61), np.sin(angle), np.cos(angle), np.sin(2 * angle) / 2 - np.sin(angle)])
+            root = np.sqrt(kernel)
+            coefficient = np.linalg.lstsq(terms * root[:, None], y * root)[0][1]
+            assert model.derivative([[at]]).value[0] == pytest.approx(coefficient * np.pi / 12, rel=1e-4)
+
+
+@pytest.mark.parametrize("width", [2.0, 7.0, 1e3])
+def test_a_periodic_slope_does_not_jump(width):
+    """Opposite to a row, on the other side of the circle, the slope is continuous as elsewhere."""
+    random = np.random.default_rng(3)
+    hour = random.uniform(8, 18, 97)
+    y = np.cos((hour - 12) * np.pi / 12) + 0.1 * random.normal(size=97)
+    model = KernelRegressor(periodic_features={0: 24}, bandwidth=[width]).fit(hour[:, None], y)
+    slopes = [np.abs(np.diff(model.derivative(np.linspace(0, 24, n)[:, None]).value)).max() for n in (241, 2401)]
+    assert slopes[1] < 0.15 * slopes[0]
+
+
+def test_a_periodic_slope_of_a_wave_at_any_bandwidth():
+    """Waves of one and two periods are reproduced by equal weights, from evenly spread hours."""
+    hour = np.arange(0, 24, 24 / 53)
+    y = 2 * np.cos((hour - 5) * np.pi / 12) + np.sin((hour - 2) * np.pi / 6)
+    model = KernelRegressor(periodic_features={0: 24}, bandwidth=[1e6]).fit(hour[:, None], y)
+    at = np.array([1.0, 4.5, 17.0, 23.9])
+    slope = -np.pi / 6 * np.sin((at - 5) * np.pi / 12) + np.pi / 6 * np.cos((at - 2) * np.pi / 6)
+    np.testing.assert_allclose(model.derivative(at[:, None]).value, slope, atol=1e-6)
+
+
+def test_a_periodic_slope_of_two_opposite_hours():
+    """Rows at the query and opposite to it determine no slope; between them they do."""
+    hour = np.repeat([0.0, 12.0], 7)
+    y = (hour == 12) + np.tile(np.linspace(-0.1, 0.1, 7), 2)
+    model = KernelRegressor(periodic_features={0: 24}, bandwidth=[9.0], ridge=0).fit(hour[:, None], y)
+    _, lower, upper = model.derivative([[0.0], [12.0], [6.0]])
+    assert np.isinf([lower[:2], upper[:2]]).all()
+    assert 0 < lower[2] < upper[2]
 
 
 def test_a_minimum_at_other_values_of_the_other_feature():
@@ -261,6 +295,17 @@ def test_a_panel_for_each_other_category():
 def test_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call(KernelRegressor(bandwidth=1.0).fit(X, Y))
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+def test_why_a_minimum_is_unknown(kernel):
+    """Either no residual shows the noise, or no row is near the other features."""
+    x = np.arange(11.0)
+    with pytest.raises(ValueError, match="feature: got a curve through the rows, which shows no noise; expected"):
+        KernelRegressor(kernel, bandwidth=0.1).fit(x[:, None], x).argmin()
+    model = KernelRegressor(kernel, bandwidth=2.0).fit(np.column_stack([x, x % 3]), (x - 5) ** 2)
+    with pytest.raises(ValueError, match=r"feature: got no position with rows in reach; expected .* or values in X"):
+        model.argmax(0, [[0.0, 99.0]])
 
 
 def test_gaps_and_borders():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dikkat.regression import KernelRegressor, smooth
-from dikkat.regression.bandwidth import _Box, _descend, _updated_curve
+from dikkat.regression.bandwidth import Path, _Box, _descend, _updated_curve
 from dikkat.regression.criterion import Trial
 from dikkat.regression.diagnostics import curve_along, hold_out
 
@@ -210,6 +210,9 @@ MIXED = np.array([[1.0, "a"], [2.0, "b"], [3.0, "a"]], object)
      r"got 'unknown' in row 2 of column 't', where 11 of 16 texts are dates; .*pandas.to_datetime\(column, errors="),
     ({"t": ["2007-09", "2007-10"] * 9 + ["?"]}, r"got '\?' in row 18 of column 't', where 18 of 19 texts are dates"),
     ({"t": ["31.01.2024", "29.02.2024"] * 5 + ["-"]}, "got '-' in row 10 of column 't', where 10 of 11 texts"),
+    ({"t": ["2024-02-29", "2024-03-01"] * 5 + ["2024-02-31"]},
+     r"got '2024-02-31' in row 10 of column 't', where 10 of 11 texts are dates; .*pandas.to_datetime\("),
+    ({"t": ["2024-02-29", "2024-03-01"] * 5 + ["1.3.2024"]}, "got '1.3.2024' in row 10 of column 't', where 10 of 11"),
     ({"t": ["2007-09", "2007-10"] * 9}, "got '2007-09' in column 't', text that looks like a date"),
     ({"t": [f"{k / 7}" for k in range(99)] + ["n/a"]}, r"got 'n/a' in row 99 of column 't', where 99 of 100 texts"),
 ])  # fmt: skip
@@ -292,7 +295,7 @@ def test_a_curvature_too_large_for_lapack_ends_the_descent():
 
     box = _Box(np.full(2, -5.0), np.full(2, 4.0), np.full(2, 5.0), np.ones(2))
     start = Trial(np.zeros(2), 1.0, *[torch.zeros(1)] * 6)
-    assert _descend(Steep(), start, box, 1e-5).last is start
+    assert _descend(Steep(), Path.at(start), box, 1e-5).last is start
 
 
 def test_flags_are_shown_as_false_and_true():

@@ -9,13 +9,22 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dikkat.regression.criterion import HUGE_ERROR, MANY_ROWS, MAX_FREEDOM, Criterion, Fold, HeldOut, Step, Trial
+from dikkat.regression.criterion import (
+    HUGE_ERROR,
+    MANY_ROWS,
+    MAX_FREEDOM,
+    Criterion,
+    Fold,
+    HeldOut,
+    Searched,
+    Step,
+    Trial,
+)  # fmt: skip
 from dikkat.regression.joined import NARROWEST, WIDEST, Array, Joined
 from dikkat.regression.local import RIDGE
 from dikkat.regression.moments.launch import Profile
 
 Rule = Literal["silverman", "scott"]
-Searched = Literal["auto", "loo"]
 
 _SAMPLE_ROWS = 1000  # rows of the sample on which many starts are tried
 _MAX_STEPS, _FIRST_STEPS = 60, 4  # of one descent; steps after which only the best descents continue
@@ -46,11 +55,24 @@ class Chosen(NamedTuple):
 
 
 class Path(NamedTuple):
-    """The accepted steps of a descent, its last trial, and the (d, d) estimate of the second derivatives."""
+    """A descent to continue.
+
+    Attributes:
+        steps: The accepted steps.
+        last: The last trial.
+        curve: (d, d), the estimate of the second derivatives; None before the first step.
+        slope: (d,), the gradient at the last trial; None if it is unknown.
+    """
 
     steps: list[Step]
     last: Trial
-    curve: Array
+    curve: Array | None = None
+    slope: Array | None = None
+
+    @classmethod
+    def at(cls, start: Trial, curve: Array | None = None) -> "Path":
+        """Return a path that starts at a trial."""
+        return cls([start.step()], start, curve)
 
 
 def chosen_bandwidths(
@@ -115,16 +137,17 @@ def search(
     if len(joined.x) == 1 or joined.variance() == 0:
         return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
     unit, levels = _levels(joined, degree, ridge, by, folds)
-    path, last, _ = minimize_criterion(levels)
+    path = minimize_criterion(levels)
     if by == "auto" and folds is None:
-        path, last, _ = _without_penalty(levels, Path(path, last, np.eye(len(last.t))))
+        path = _without_penalty(levels, path)
+    last, accepted = path.last, path.steps
     if not math.isfinite(last.error):  # all have too many degrees of freedom for so few rows
         return Chosen(rule_of_thumb(joined, "silverman", profile), RIDGE if ridge is None else ridge, [])
     size = joined.features
     if profile != "gaussian":
         t = last.t + math.log(radius(profile, joined.num_numeric)) * (np.arange(len(last.t)) < size)
-        path = [levels[-1].under(profile)(t).step()]
-    steps = [(within_dtype(np.exp(step.t[:size]), joined.x.dtype), step.error * unit**2) for step in path]
+        accepted = [levels[-1].under(profile)(t).step()]
+    steps = [(within_dtype(np.exp(step.t[:size]), joined.x.dtype), step.error * unit**2) for step in accepted]
     return Chosen(steps[-1][0], float(np.exp(last.t[-1])) if ridge is None else ridge, steps)
 
 
@@ -151,7 +174,7 @@ def rough_error(
     )
     rule, box, log_growth = _frame(levels)
     starts = sorted(_grid(levels[0], rule + log_growth, box), key=attrgetter("error"))[:_CONTINUED_ROUGHLY]
-    paths = [_descend(levels[0], start, box, _ROUGH_TOLERANCE, max_steps=_ROUGH_STEPS) for start in starts]
+    paths = [_descend(levels[0], Path.at(start), box, _ROUGH_TOLERANCE, _ROUGH_STEPS) for start in starts]
     return min(path.last.error for path in paths)
 
 
@@ -188,17 +211,19 @@ def _without_penalty(levels: Sequence[Criterion], path: Path) -> Path:
     known = full(path.last.t)
     grid = min((full(box.clip(rule + step * box.width)) for step in _RETURN_STEPS / 2), key=attrgetter("error"))
     starts = [grid, *(full(box.clip(t)) for t in (levels[0].least.t - log_growth, levels[-1].least.t))]
-    paths = [_descend(full, start, box, _ROUGH_TOLERANCE, max_steps=_FIRST_STEPS) for start in starts]
+    paths = [_descend(full, Path.at(start), box, _ROUGH_TOLERANCE, _FIRST_STEPS) for start in starts]
     paths = [path for path in _distinct(paths) if path.last.error < _PROMISING * known.error]
     if not paths:
         return path
-    free_path = min((_continued(full, path, box) for path in paths[:2]), key=attrgetter("last.error"))
+    free_paths = (_descend(full, path, box, _ROUGH_TOLERANCE) for path in paths[:2])
+    free_path = min(free_paths, key=attrgetter("last.error"))
     if not full.is_better(free_path.last, known, _STANDARD_ERRORS):
         return path
-    free_path = _toggle_features(full, _descend(full, free_path.last, box, _FINE_TOLERANCE, free_path.curve), rule, box)
+    free_path = free_path._replace(steps=[free_path.last.step()])
+    free_path = _toggle_features(full, _descend(full, free_path, box, _FINE_TOLERANCE), rule, box)
     penalised = levels[-1](free_path.last.t)
     if penalised.error < path.last.error:
-        path = _descend(levels[-1], penalised, box, _FINE_TOLERANCE)
+        path = _descend(levels[-1], Path.at(penalised), box, _FINE_TOLERANCE)
     return free_path if full.is_better(free_path.last, full(path.last.t), _STANDARD_ERRORS) else path
 
 
@@ -346,18 +371,18 @@ def _box(criterion: Criterion) -> _Box:
 def _descend_levels(levels: Sequence[Criterion], starts: list[Trial], box: _Box, rule: Array) -> Path:
     rough_paths, full = _rough_descents(levels[0], starts, box), levels[-1]
     if len(levels) == 1:
-        fine_paths = [_descend(levels[0], path.last, box, _FINE_TOLERANCE, path.curve) for path in rough_paths[:2]]
-        start, end = min(zip(rough_paths, fine_paths, strict=False), key=lambda pair: pair[1].last.error)
-        return _toggle_features(full, end._replace(steps=[*start.steps, *end.steps[1:]]), rule, box)
+        fine_paths = (_descend(full, path, box, _FINE_TOLERANCE) for path in rough_paths[:2])
+        return _toggle_features(full, min(fine_paths, key=attrgetter("last.error")), rule, box)
     paths = [_toggle_features(levels[0], rough_paths[0], rule, box), *rough_paths[1:3]]
     for smaller, level in pairwise(levels):
         log_growth = (
             np.log(len(level.joined.x) / len(smaller.joined.x)) / (4 + level.joined.compared_features) * box.width
         )
-        trials = ((level(box.clip(path.last.t - log_growth)), path.curve) for path in paths)
-        start_trial, curve = min(trials, key=lambda pair: pair[0].error)
+        starts_here = (Path.at(level(box.clip(path.last.t - log_growth)), path.curve) for path in paths)
+        start = min(starts_here, key=attrgetter("last.error"))
         tolerance = _FINE_TOLERANCE if len(level.joined.x) <= MANY_ROWS else _ROUGH_TOLERANCE / 100
-        paths = [_descend(level, start_trial, box, tolerance, curve * np.exp(-4 * log_growth.max()))]
+        curve = cast(Array, start.curve) * np.exp(-4 * log_growth.max())
+        paths = [_descend(level, start._replace(curve=curve), box, tolerance)]
     return _toggle_features(full, paths[0], rule, box) if len(full.joined.x) <= MANY_ROWS else paths[0]
 
 
@@ -375,20 +400,20 @@ def _toggle_features(criterion: Criterion, path: Path, rule: Array, box: _Box) -
         best_trial = min(trials, key=attrgetter("error"))
         if not best_trial.error < (1 + _ALLOWED_RISE * returns) * path.last.error:
             continue
-        rough_path = _descend(criterion, best_trial, box, _ROUGH_TOLERANCE, max_steps=_FIRST_STEPS)
-        if rough_path.last.error < path.last.error:
-            rough_path = _continued(criterion, rough_path, box)
-        if rough_path.last.error < (1 - _ROUGH_TOLERANCE) * path.last.error:
-            fine_path = _descend(criterion, rough_path.last, box, _FINE_TOLERANCE, rough_path.curve)
-            path = fine_path._replace(steps=[*path.steps, *rough_path.steps, *fine_path.steps[1:]])
+        other_path = _descend(criterion, Path.at(best_trial), box, _ROUGH_TOLERANCE, _FIRST_STEPS)
+        if other_path.last.error < path.last.error:
+            other_path = _descend(criterion, other_path, box, _ROUGH_TOLERANCE)
+        if other_path.last.error < (1 - _ROUGH_TOLERANCE) * path.last.error:
+            other_path = _descend(criterion, other_path, box, _FINE_TOLERANCE)
+            path = other_path._replace(steps=[*path.steps, *other_path.steps])
             pending = [feature for feature in features if feature != c]
     return path
 
 
 def _rough_descents(criterion: Criterion, starts: list[Trial], box: _Box) -> list[Path]:
     """Return the best of the distinct descents from the starts, the best first."""
-    paths = [_descend(criterion, start, box, _ROUGH_TOLERANCE, max_steps=_FIRST_STEPS) for start in starts]
-    return _distinct([_continued(criterion, path, box) for path in _distinct(paths)[:_CONTINUED]])
+    paths = [_descend(criterion, Path.at(start), box, _ROUGH_TOLERANCE, _FIRST_STEPS) for start in starts]
+    return _distinct([_descend(criterion, path, box, _ROUGH_TOLERANCE) for path in _distinct(paths)[:_CONTINUED]])
 
 
 def _distinct(paths: list[Path]) -> list[Path]:
@@ -398,12 +423,6 @@ def _distinct(paths: list[Path]) -> list[Path]:
         if all(np.abs(path.last.t - earlier.last.t).max() > 0.1 for earlier in result):
             result.append(path)
     return result
-
-
-def _continued(criterion: Criterion, path: Path, box: _Box) -> Path:
-    """Return a path, continued to the rough tolerance."""
-    rest = _descend(criterion, path.last, box, _ROUGH_TOLERANCE, path.curve)
-    return rest._replace(steps=[*path.steps, *rest.steps[1:]])
 
 
 def _starts(criterion: Criterion, rule: Array, box: _Box) -> list[Trial]:
@@ -456,11 +475,8 @@ def _subset_starts(criterion: Criterion, rule: Array, box: _Box, best: Trial) ->
     return [*starts, trial, *sorted(trials, key=attrgetter("error"))[:1]]
 
 
-def _descend(
-    criterion: Criterion, start: Trial, box: _Box, tolerance: float, curve: Array | None = None,
-    max_steps: int = _MAX_STEPS,
-) -> Path:  # fmt: skip
-    """Take BFGS steps within the limits until the next step promises a gain below `tolerance` times the error.
+def _descend(criterion: Criterion, path: Path, box: _Box, tolerance: float, max_steps: int = _MAX_STEPS) -> Path:
+    """Continue a path by BFGS steps within the limits, until a step promises a gain below `tolerance` times the error.
 
     On curves of 2,500 points in 1 to 3 dimensions SciPy's L-BFGS-B needs 2.3 times as many pairs of rows and 2.4 times
     the time (12.6 s against 5.2 s), even with features scaled by the Gauss-Newton matrix: it begins every descent
@@ -469,16 +485,18 @@ def _descend(
 
     Source: Nocedal and Wright 2006, sections 3.5 and 18.3 (the damped update).
     """
-    trial, steps = start, [start.step()]
-    if not start.error < HUGE_ERROR * criterion.variance:  # no gradient leads on from here
-        return Path(steps, trial, np.eye(len(start.t)))
-    slope, gauss_newton = criterion.gradient(start)
+    steps, trial, curve, slope = path
+    steps = list(steps)
+    if not trial.error < HUGE_ERROR * criterion.variance:  # no gradient leads on from here
+        return Path(steps, trial, np.eye(len(trial.t)))
+    if slope is None:
+        slope, gauss_newton = criterion.gradient(trial)
     if curve is None:
         with np.errstate(over="ignore", invalid="ignore"):
             curve = gauss_newton + (1e-3 * np.trace(gauss_newton) + 1e-9 * criterion.variance) * np.eye(len(slope))
     for _ in range(max_steps):
         if not (np.isfinite(slope).all() and np.isfinite(curve).all()):  # LAPACK would raise an error
-            return Path(steps, trial, np.eye(len(slope)))
+            return Path(steps, trial, np.eye(len(slope)), slope)
         step = _newton(trial.t, slope, curve, box)
         gain = -float(slope @ step)
         if not gain > tolerance * (trial.error + 1e-6 * criterion.variance):
@@ -489,10 +507,10 @@ def _descend(
         steps.append(next_trial.step())
         next_slope, _ = criterion.gradient(next_trial)
         if not np.isfinite(next_slope).all():
-            return Path(steps, next_trial, curve)
+            return Path(steps, next_trial, curve, next_slope)
         curve = _updated_curve(curve, next_trial.t - trial.t, next_slope - slope)
         trial, slope = next_trial, next_slope
-    return Path(steps, trial, curve)
+    return Path(steps, trial, curve, slope)
 
 
 def _newton(t: Array, slope: Array, curve: Array, box: _Box) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
 from typing import Any, Self
@@ -73,8 +73,11 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
     ) -> Self:  # fmt: skip
         """Fit a new object with `settings` as attributes, and take over its attributes.
 
-        They are replaced in one step, so that an interrupt changes nothing.
+        They are replaced in one step, so that an interrupt changes nothing. Only a generator in `cv`, which can be read
+        once, becomes a list first.
         """
+        if isinstance(self.cv, Iterator):
+            self.cv = list(self.cv)
         model = object.__new__(type(self))
         model.__dict__ = vars(self) | settings
         rows = validation.check_rows(model, X, y, sample_weight)

@@ -135,7 +135,10 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
         count, has_fractions = len(set(labels.tolist())), labels.dtype.kind == "f" and (labels % 1).any()
         if count > _MANY_CLASSES and 2 * count > len(labels) and not has_fractions:  # scikit-learn refuses fractions
             hint = "; for numbers use KernelRegressor" if labels.dtype.kind in "iuf" else ""
-            raise ValueError(f"y: got {count} classes in {len(labels)} rows; expected several rows of each class{hint}")
+            raise ValueError(
+                f"y: got {count} classes in {len(labels)} rows; expected several rows of each class, or rare classes "
+                f"joined to one{hint}"
+            )
         check_classification_targets(labels)
         classes, label = np.unique(labels, return_inverse=True)
         names = frames.names_of_fit(X, y)

@@ -295,7 +295,12 @@ def _holds_text(cells: _Cells, label: str) -> bool:
         return False
     if any(not isinstance(cell, str) for cell in filled):
         return False  # an error when cells become numbers
-    for kind, function, is_of_kind in (("numbers", "numeric", is_number), ("dates", "datetime", _OTHER_DATE.match)):
+    kinds = (
+        ("numbers", "numeric", is_number),
+        ("dates", "datetime", is_iso_date),
+        ("dates", "datetime", _OTHER_DATE.match),
+    )
+    for kind, function, is_of_kind in kinds:
         count = sum(map(bool, map(is_of_kind, filled)))
         if len(filled) / 2 < count < len(filled):
             rows = enumerate(cells.values.tolist())

@@ -68,7 +68,7 @@ from dikkat.regression.local import (
 )  # fmt: skip
 from dikkat.regression.moments.launch import Profile, Window
 
-Kind = Literal["auto", "loo"]
+Searched = Literal["auto", "loo"]
 
 MAX_FREEDOM = 0.8
 """The most degrees of freedom a row in a search."""
@@ -133,7 +133,7 @@ class Criterion:
     ridges = 1e-3, RIDGE, 1e6
 
     def __init__(
-        self, joined: Joined, profile: Profile, degree: int, ridge: float | None = 0.0, kind: Kind = "loo",
+        self, joined: Joined, profile: Profile, degree: int, ridge: float | None = 0.0, kind: Searched = "loo",
         freedom_per_row: float = math.inf,
     ) -> None:  # fmt: skip
         self.joined, self.profile, self.degree = joined, profile, degree
@@ -416,13 +416,18 @@ class HeldOut(Criterion):
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """Return the error's slope with respect to t, and the Gauss-Newton matrix of its second derivatives."""
+        changes = self._derivatives(trial, trial.theta, self._points)
+        return sum_of_squares_slope(changes, self._share.numpy(), trial.errors.numpy())
+
+    def _derivatives(self, trial: Trial, theta: torch.Tensor, points: list[Points]) -> Array:
+        """Return the derivatives by t of the estimates θ (n, k, v) of tested rows from `points`, (n, d, v)."""
         sizes, changes, window = [len(tensor) for tensor in self._query], [], self.window(trial.t)
-        by_fold = zip(*(tensor.split(sizes) for tensor in (trial.lse, trial.row, trial.theta)), strict=True)
-        for k, (query, (lse, row, theta)) in enumerate(zip(self._query, by_fold, strict=True)):
-            state = window, lse, row, theta
-            change = sensitivity(query, self._points[k], *state, self.joined.feature_of)
+        by_fold = zip(*(tensor.split(sizes) for tensor in (trial.lse, trial.row, theta)), strict=True)
+        for k, (query, (lse, row, fit)) in enumerate(zip(self._query, by_fold, strict=True)):
+            state = window, lse, row, fit
+            change = sensitivity(query, points[k], *state, self.joined.feature_of)
             changes.append(self._finite(change, trial.t, *state, self._fold_slopes(k, window)))
-        return sum_of_squares_slope(np.concatenate(changes), self._share.numpy(), trial.errors.numpy())
+        return np.concatenate(changes)
 
     def estimates(self, t: Array, query: Array) -> Array:
         """Return the estimates of the first output, (n, folds), at queries, minus the origin."""
@@ -489,7 +494,8 @@ class FoldErrors:
         squares = (weighted**2).sum(0)
         effect: Array = np.divide((sums**2).sum(0), squares, out=np.ones_like(squares), where=squares > 0).clip(1)
         length = min(len(fold.row) for fold in self.folds)
-        if length < 2 or any((np.diff(fold.row) != 1).any() for fold in self.folds):
+        position = np.cumsum(self._held.joined.unique_index >= 0)  # among the rows with weight
+        if length < 2 or any((np.diff(position[fold.row]) != 1).any() for fold in self.folds):
             return effect
         lags = np.arange(1, length)
 

@@ -256,7 +256,7 @@ def _numbers(name: str, values: ArrayLike, origin: np.datetime64 | None) -> Arra
         array = np.asarray(fill_masked(values), np.float64)
     except (TypeError, ValueError):
         bad = [cell for cell in np.ravel(np.asarray(values, object)).tolist() if not is_number(cell)]
-        or_dates = ", or dates such as '2024-01-31'" if name == "x" else ""
+        or_dates = ", or dates such as '2024-01-31' (use pandas.to_datetime(x, errors='coerce'))" if name == "x" else ""
         raise ValueError(f"{name}: got {_first_unreadable(bad)!r}; expected numbers{or_dates}") from None
     if np.isinf(array).any():
         raise ValueError(f"{name}: got {np.isinf(array).sum()} of {array.size} cells infinite; expected finite numbers")

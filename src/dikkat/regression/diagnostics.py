@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _POINTS = 201  # query points along a feature
 _MAX_GROUPS = 200  # groups of points in the picture of attention
+_INFLUENCE_ROWS = 500  # rows on which influences are measured, at most
 
 # --- dependence
 _LAGS, _POWERS, _BLOCK = np.arange(1, 7), (0, 4, 6), 5
@@ -195,13 +196,20 @@ def _add_scores(model: KernelRegressor, predicted: Array) -> LeftOut:
     return LeftOut(predicted, float(error.mean()), float(explained.mean()))
 
 
-def influence(model: KernelRegressor, max_rows: int = 500) -> Array:
+def influence(model: KernelRegressor) -> Array:
     """Return each feature's influence (d,): the root mean square change of the estimate if the feature is set constant.
 
-    The constant is the feature's median, or its most frequent category. At most `max_rows` rows are used.
+    The constant is the feature's median, or its most frequent category. At most `_INFLUENCE_ROWS` rows are used.
     """
+    cache = model._smoother.added
+    if "influence" not in cache:
+        cache["influence"] = _measure_influence(model)
+    return cache["influence"].copy()
+
+
+def _measure_influence(model: KernelRegressor) -> Array:
     rows = model.X_train_[model.sample_weight_ > 0]
-    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), max_rows)).astype(int)]
+    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _INFLUENCE_ROWS)).astype(int)]
     estimate, middle = np.asarray(model._estimate(rows)), middles(model)
     result = np.empty(rows.shape[1])
     for j in range(len(result)):

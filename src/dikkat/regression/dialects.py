@@ -33,6 +33,7 @@ _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BO
 _GROUPS = {".": ",'’ \u00a0\u202f", ",": ".'’ \u00a0\u202f"}  # thousands separators for each decimal mark
 _SEPARATOR = re.compile(r'^"?sep=(.)"?\n')  # a first line for spreadsheets, not a row
 _DATE = r"^(\d{1,2})([./-])(\d{1,2})[./-]\d{4}( \d{1,2}:\d{2}(:\d{2})?)?$"
+_MONTH = r"^\d{4}-(0[1-9]|1[0-2])$"
 _NUMBER = r"[+-]?\d*[.,]?\d+([eE][+-]?\d+)?"
 _PREFIX, _SUFFIX = r"^([+-]?)(?:[$€£¥₺]|EUR|USD|GBP)\s*", r"\s*(?:[$€£¥₺%]|EUR|USD|GBP)$"
 _DIGIT = r"[\d.,'’\s+-]"
@@ -262,6 +263,9 @@ def with_dates(columns: pyarrow.Table) -> tuple[pyarrow.Table, dict[int, str]]:
             columns = columns.set_column(index, field.name, array(iso_dates, timestamp("us")))
             continue
         present = compute.drop_null(cells)
+        if len(present) and compute.all(compute.match_substring_regex(present, _MONTH)).as_py():
+            doubts[index] = f"holds months without a day ({present[0].as_py()!r})"
+            continue
         if not len(present) or not compute.all(compute.match_substring_regex(present, _DATE)).as_py():
             continue
         matches = [cell and re.match(_DATE, cell) for cell in cells.to_pylist()]

@@ -13,9 +13,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dikkat.regression import conditional, dask, diagnostics, effects, frames, intervals, validation
-from dikkat.regression.bandwidth import Rule, Searched, chosen_bandwidths, rough_error
+from dikkat.regression.bandwidth import Rule, chosen_bandwidths, rough_error
 from dikkat.regression.base import KernelModel, make_history
-from dikkat.regression.criterion import folds_of
+from dikkat.regression.criterion import Searched, folds_of
 from dikkat.regression.joined import Array, Joined, Rows
 from dikkat.regression.logarithms import with_useful_logarithms
 from dikkat.regression.metric import Metric, sample_rows
@@ -68,10 +68,10 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         missing: "refuse", or "indicator": cells of X may be missing. A missing number becomes the median, and an
             additional category after the columns marks it. A missing category is one more level. Rows without y are
             left out.
-        cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices (learn, test), or a
-            number of blocks of consecutive rows, as for a time series. The search and the errors behind the intervals
-            then predict each row from other folds. With a number, half a block on either side of the tested block is
-            left out too. None for independent rows.
+        cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices (learn, test; `fit`
+            replaces a generator by its list), or a number of blocks of consecutive rows, as for a time series. The
+            search and the errors behind the intervals then predict each row from other folds. With a number, half a
+            block on either side of the tested block is left out too. None for independent rows.
         weights: The meaning of `sample_weight`: "repeats", the number of times each row counts; or "precision", 1/σ² of
             known errors up to a factor. With "precision" only ratios of weights matter, each row counts once, and a new
             value of weight w has the variance σ²/w.

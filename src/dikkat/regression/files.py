@@ -8,7 +8,7 @@ import os
 import reprlib
 from numbers import Integral
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,57 +31,56 @@ ANSWER_SETTINGS = {"kernel", "order", "missing", "weights", "support"}
 _KEY = "dikkat"  # the metadata key; its value is JSON, because metadata are text
 _TENSORS = ("X_train_", "y_train_", "sample_weight_", "bandwidth_")
 # Only in models with `cv`, with a learned metric, or with a surface of second order.
-_FOLDS, _METRIC, _SURFACE = "folds_", "metric_", "surface_"
+_OPTIONAL = _FOLDS, _METRIC, _SURFACE = "folds_", "metric_", "surface_"
 _BAD_COLUMNS = "columns: got {}; expected a kind for each column of X_train_"
 _DTYPES = (np.dtype(np.float64), np.dtype(np.float32))
 
 
-class Saved(NamedTuple):
-    """The content of a file, by the names of the estimator's attributes: arrays as tensors, the rest as JSON."""
-
-    estimator: str  # the name of the class
-    settings: dict[str, Any]
-    rows: Rows
-    bandwidth: Array
-    feature_names: list[str] | None
-    history: list[Any]
-    ridge: float
-    target: str | None
-    attributes: dict[str, Any]  # of a classifier
-
-
 def save_model(model: Any, path: str | os.PathLike[str]) -> None:
-    """Save a fitted estimator."""
+    """Save a fitted estimator atomically: its arrays as tensors, the rest as JSON."""
+    from safetensors.numpy import save
+
     names = getattr(model, "feature_names_in_", None)
-    saved = Saved(
-        type(model).__name__, _settings_of(model), model._rows, model.bandwidth_,
-        None if names is None else list(names), model.history_, model.ridge_, model.target_name_,
-        model._saved_attributes(),
-    )  # fmt: skip
-    write(path, saved)
+    content = header(FORMAT, VERSION) | {
+        "estimator": type(model).__name__, "settings": _settings_of(model),
+        "columns": [*map(Column._asdict, model.columns_)], "feature_names": None if names is None else list(names),
+        "history": model.history_, "ridge": model.ridge_, "target": model.target_name_,
+        "attributes": model._saved_attributes(),
+    }  # fmt: skip
+    arrays = {name: getattr(model, name) for name in (*_TENSORS, *_OPTIONAL)}
+    tensors = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
+    write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
 
 
 def load_model(kind: type[Any], path: str | os.PathLike[str]) -> Any:
-    """Load an estimator of this class."""
-    saved = read(path, kind.__name__, _settings_of(kind()))
-    model, rows = kind(**saved.settings), saved.rows._replace(weights=saved.settings.get("weights", "repeats"))
+    """Load an estimator of this class, after checking everything in the file."""
+    from safetensors import SafetensorError, safe_open
+
+    Path(path).open("rb").close()  # its errors name the file
     try:
+        with safe_open(path, framework="numpy") as file:
+            metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, TypeError) as error:  # TypeError: a dtype that NumPy lacks
+        raise InputError(f"{path}: truncated, damaged, or not a safetensors file ({error})") from error
+    try:
+        content = _parse(metadata)
+        rows, bandwidth = _check(content, tensors, kind.__name__, _settings_of(kind()))
+        model = kind(**content["settings"])
         model._check_settings()
+        attributes = model._loaded_attributes(rows, content["attributes"])
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
-    if saved.feature_names is not None:
-        model.feature_names_in_ = np.array(saved.feature_names, dtype=object)
-    names = range(rows.x.shape[1]) if saved.feature_names is None else saved.feature_names
+    names = range(rows.x.shape[1])
+    if content["feature_names"] is not None:
+        names = content["feature_names"]
+        model.feature_names_in_ = np.array(names, dtype=object)
     kinds = dict(zip(names, rows.columns, strict=False))
     periods = {name: float(column.levels[0]) for name, column in kinds.items() if column.kind == "periodic"}
     model.periodic_features = periods or None
     model.n_features_in_ = rows.x.shape[1] - sum(column.is_gap for column in rows.columns)
-    model.target_name_, model.row_labels_ = saved.target, None
-    try:
-        attributes = model._loaded_attributes(rows, saved.attributes)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
-    return model._fit_copy(rows, bandwidth_=saved.bandwidth, ridge_=saved.ridge, history_=saved.history, **attributes)
+    model.target_name_, model.row_labels_ = content["target"], None
+    attributes |= {"bandwidth_": bandwidth, "ridge_": content["ridge"], "history_": content["history"]}
+    return model._fit_copy(rows, **attributes)
 
 
 def _settings_of(model: Any) -> dict[str, Any]:
@@ -93,36 +92,6 @@ def _settings_of(model: Any) -> dict[str, Any]:
     return {
         name: value if isinstance(value, str | None) else np.asarray(value).tolist() for name, value in settings.items()
     }
-
-
-def write(path: str | os.PathLike[str], saved: Saved) -> None:
-    """Write a file atomically."""
-    from safetensors.numpy import save
-
-    arrays = saved.rows[:3]
-    content = header(FORMAT, VERSION) | saved._asdict() | {"columns": [*map(Column._asdict, saved.rows.columns)]}
-    del content["rows"], content["bandwidth"]
-    tensors = dict(zip(_TENSORS, map(np.ascontiguousarray, (*arrays, saved.bandwidth)), strict=True))
-    for name, array in ((_FOLDS, saved.rows.folds), (_METRIC, saved.rows.metric), (_SURFACE, saved.rows.surface)):
-        if array is not None:
-            tensors[name] = np.ascontiguousarray(array)
-    write_whole(path, save(tensors, metadata={_KEY: json.dumps(content, allow_nan=False)}))
-
-
-def read(path: str | os.PathLike[str], estimator: str, expected: dict[str, Any]) -> Saved:
-    """Read a file of `write`, and check everything except the settings' values; `expected` has their names."""
-    from safetensors import SafetensorError, safe_open
-
-    Path(path).open("rb").close()  # its errors name the file
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, TypeError) as error:  # TypeError: a dtype that NumPy lacks
-        raise InputError(f"{path}: truncated, damaged, or not a safetensors file ({error})") from error
-    try:
-        return _check(_parse(metadata), tensors, estimator, expected)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
 
 
 def _parse(metadata: dict[str, str]) -> dict[str, Any]:
@@ -146,23 +115,28 @@ def _parse(metadata: dict[str, str]) -> dict[str, Any]:
     return cast(dict[str, Any], content)
 
 
-def _check(content: dict[str, Any], tensors: dict[str, Array], estimator: str, expected: dict[str, Any]) -> Saved:
-    """Return the content of a file, or raise if its parts do not fit together."""
-    if content["settings"].keys() != expected.keys():
+def _check(
+    content: dict[str, Any], tensors: dict[str, Array], estimator: str, expected: dict[str, Any]
+) -> tuple[Rows, Array]:
+    """Return the rows and the bandwidths of a file, or raise if its parts do not fit together.
+
+    The values of the settings are not checked; `expected` has their names.
+    """
+    settings = content["settings"]
+    if settings.keys() != expected.keys():
         if content["estimator"] != estimator:
             raise ValueError(f"got a saved {content['estimator']}; expected a {estimator}. Use the load of its class")
-        raise ValueError(f"got the settings {', '.join(sorted(content['settings']))}; expected {', '.join(expected)}")
-    folds, metric, surface = (tensors.pop(name, None) for name in (_FOLDS, _METRIC, _SURFACE))
+        raise ValueError(f"got the settings {', '.join(sorted(settings))}; expected {', '.join(expected)}")
+    folds, metric, surface = (tensors.pop(name, None) for name in _OPTIONAL)
     faults = misfits(dict.fromkeys(_TENSORS, "a tensor"), dict.fromkeys(tensors, "a tensor"))
     if not faults:
         x, y, weight, bandwidth = (tensors[name] for name in _TENSORS)
-        rows = Rows(x, y, weight, _columns(content.get("columns")), metric, folds, surface=surface)
+        columns, meaning = _columns(content.get("columns")), settings.get("weights", "repeats")
+        rows = Rows(x, y, weight, columns, metric, folds, meaning, surface)
         faults = _find_faults(rows, bandwidth, content)
     if faults:
         raise ValueError(f"{'; '.join(faults)}. Save the model again")
-    names = ("estimator", "settings", "feature_names", "history", "ridge", "target", "attributes")
-    fields = {name: content[name] for name in names}
-    return Saved(rows=rows, bandwidth=bandwidth, **fields)
+    return rows, bandwidth
 
 
 def _columns(saved: Any) -> tuple[Column, ...]:

@@ -48,8 +48,8 @@ FENCE = 8.0
 class _Likelihood(Criterion):
     """A criterion of the constant order. It sets `variance`, the scale of errors, to 1."""
 
-    def __init__(self, joined: Joined, ridge: float | None, freedom_per_row: float = math.inf) -> None:
-        super().__init__(joined, "gaussian", 0, ridge, freedom_per_row=freedom_per_row)
+    def __init__(self, joined: Joined, ridge: float | None) -> None:
+        super().__init__(joined, "gaussian", 0, ridge, freedom_per_row=MAX_FREEDOM)
         self.variance = 1.0
 
     def _derivatives(self, trial: Trial) -> torch.Tensor:
@@ -76,7 +76,7 @@ class LogLoss(_Likelihood):
     ridges = 0.1, 0.25, 1e6
 
     def __init__(self, joined: Joined, prior: float | None, known: Array | None = None) -> None:
-        super().__init__(joined, prior, MAX_FREEDOM)
+        super().__init__(joined, prior)
         rows = joined.rows()
         labels = classes_of(joined, rows)
         self.row, self.label = (torch.from_numpy(array) for array in (rows.unique, labels))
@@ -173,13 +173,9 @@ class FoldLogLoss(HeldOut):
 
     def gradient(self, trial: Trial) -> tuple[Array, Array]:
         """Return the gradient with respect to t, and Fisher's approximation of the Hessian."""
-        changes, starts = [], np.cumsum([0, *map(len, self._query)])
-        for points, query, start, end in zip(self._points, self._query, starts, starts[1:], strict=False):
-            lse, row, theta = (tensor[start:end] for tensor in (trial.lse, trial.row, trial.theta))
-            state = self.window(trial.t), lse, row, torch.cat([theta, -row[..., None]], -1)
-            by_feature = sensitivity(query, with_zeros(points), *state, self.joined.feature_of)
-            changes.append(self._finite(by_feature, trial.t, *state, None))
-        (numerator, denominator, mass, share), change = self._terms(trial), np.concatenate(changes)
+        theta = torch.cat([trial.theta, -trial.row[..., None]], -1)
+        change = self._derivatives(trial, theta, list(map(with_zeros, self._points)))
+        numerator, denominator, mass, share = self._terms(trial)
         mass_change = change[..., -1] * mass[:, None]
         label = np.concatenate(self._label)
         class_change = mass_change * share[:, None] + mass[:, None] * change[np.arange(len(label)), :, label]
@@ -217,7 +213,7 @@ class Density(_Likelihood):
     narrowest = 0.5
 
     def __init__(self, joined: Joined) -> None:
-        super().__init__(joined, 0.0, MAX_FREEDOM)
+        super().__init__(joined, 0.0)
         weight = self.points.weight
         out = weight.clone()
         out[self.unique] = torch.tensor(joined.repeats.left_out_weight, dtype=torch.float64)

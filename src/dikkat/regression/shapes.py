@@ -8,7 +8,9 @@ chosen for local lines. The rows include the plane to which the ridge shrinks. W
 degrees of freedom ν (`dikkat.regression.smoother`), the slope has the standard error
 $s\,(\sum_j l_j'^2/W_j)^{1/2}$ and Student's quantile of ν.
 
-Along a periodic number δ_c is the distance along its circle, and the cubic has all three terms in it.
+Along a periodic number the cubic has the terms s, k and s k with $s = \tfrac12 \sin\varphi$ and
+$k = \tfrac12 (1 - \cos\varphi)$, where φ is the angle between a row and the query. Near the query they span the same
+functions as the first three powers of φ, and they do not jump at the opposite side of the circle.
 
 **Minimum.** The interval contains the middle of the positions of the minima of random curves: the heights plus
 $\sum_j l_j s \varepsilon_j$ with independent $\varepsilon_j$ of Student's distribution with a common scale.
@@ -19,8 +21,9 @@ errors, where
 
 $$ \frac{\kappa_0}{\pi} \Big(1 + \frac{c^2}{\nu}\Big)^{-\nu/2} + P(|t_\nu| > c) = 1 - \text{level} . $$
 
-Source: Calonico, Cattaneo and Farrell 2018 (higher orders at the same bandwidth); Sun and Loader 1994, Simultaneous
-confidence bands for linear regression and smoothing (the tube formula).
+Source: Calonico, Cattaneo and Farrell 2018 (higher orders at the same bandwidth); Di Marzio, Panzera and Taylor 2009,
+Local polynomial regression for circular predictors (sines as powers); Sun and Loader 1994, Simultaneous confidence
+bands for linear regression and smoothing (the tube formula).
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ _FINE = 2  # times as many for a minimum
 _DRAWS = 2000  # curves of which the minimum is looked for
 _SEPARATE = _FINE * _POINTS // 20  # neighbouring positions without a minimum, between separate places
 _LEAST_ROWS = 0.1  # Σ W K below which a position is too far from all rows
+_ROUNDING = 1e-12  # the half sine of an angle below which it is 0
 
 
 class Estimate(NamedTuple):
@@ -299,11 +303,13 @@ class _Cubic(NamedTuple):
         height: With `error` and `freedom`.
         slope: The same of the derivative.
         row: (k, m), l, each entry times the standard deviation of its row's mean; (k, 0) without rows.
+        reached: (k,), True if rows are in reach.
     """
 
     height: Confidence
     slope: Confidence
     row: Array
+    reached: NDArray[np.bool_]
 
     @classmethod
     def at(cls, model: Any, x: Array, feature: int, with_rows: bool = True) -> _Cubic:
@@ -319,23 +325,27 @@ class _Cubic(NamedTuple):
         joined, sums, rows = smoother.joined, list[Array](), list[Array]()
         for chunk, row, mass in _cubic_rows(smoother, query, along, tangent):
             scaled = row / np.sqrt(joined.weight)
-            square = np.where(mass > _LEAST_ROWS, (scaled**2).sum(2).T, np.inf).T
+            square = np.where(mass > _LEAST_ROWS, (scaled**2).sum(2), np.inf)
             row[~tangent[chunk].any(1), 1] = np.nan  # a number that counts as 0 in a column of logarithms
             sums.append(np.stack([row @ joined.y[:, 0], square], 2))
             rows.append(scaled[:, 0] if with_rows else np.empty((len(row), 0)))
         center, square = np.concatenate(sums).transpose(2, 0, 1)
         noise, freedom = smoother.noise(query)
         deviation = np.sqrt(noise[:, :1])
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # an infinite deviation times 0
             error = np.where(np.isfinite(center), np.sqrt(square) * deviation, np.inf)
+            row = np.concatenate(rows) * deviation
         height = Confidence(center[:, :1] + joined.origin[0], error[:, :1], freedom)
-        return cls(height, Confidence(center[:, 1:], error[:, 1:], freedom), np.concatenate(rows) * deviation)
+        slope = Confidence(center[:, 1:], error[:, 1:], freedom)
+        return cls(height, slope, row, np.isfinite(square[:, 0]))
 
 
 def _cubic_rows(
     smoother: Smoother, query: Array, feature: NDArray[np.intp], tangent: Array
 ) -> Iterator[tuple[slice, Array, Array]]:
-    """Yield for some queries at a time the rows (k, 2, m) of height and slope along a feature, and Σ W K (k,).
+    """Yield for some queries at a time the rows (k, 2, m) of height and slope along a feature, and Σ W K (k, 2).
+
+    For a slope that no row determines Σ W K is 0.
 
     `feature` has the feature's coordinate, or the two coordinates of a periodic number, and `tangent` is the derivative
     of the queries (n, coordinates) by the feature's cells.
@@ -345,21 +355,21 @@ def _cubic_rows(
     origin = torch.tensor(joined.x[0, : len(unit)]).double()
     scaled_x = (torch.tensor(joined.x[:, : len(unit)]).double() - origin) / unit
     is_circle, count = len(feature) == 2, len(np.unique(joined.x[:, feature], axis=0))
-    powers = range(1 if is_circle else 2, min(4, count))  # as many as the values determine
     for chunk, local in locals_at(smoother, query):
         size = (local.share[:, None] @ local.delta.square())[:, 0].sqrt()
         size = torch.where(size > 0, size, 1.0)
         z = local.delta / size[:, None]
         if is_circle:
-            c, along = z.shape[2], torch.tensor(_arcs(query[chunk][:, feature], joined.x[:, feature]))
-            unit_along = (local.share * along.square()).sum(1).sqrt()
-            unit_along = torch.where(unit_along > 0, unit_along, 1.0)
-            along, rate = (along / unit_along[:, None])[..., None], np.linalg.norm(tangent[chunk], axis=1)
+            along, bend = map(torch.tensor, _circle_terms(query[chunk][:, feature], joined.x[:, feature]))
+            terms = [along, bend, along * bend][: (count + 1) // 2]  # as many as the values determine
+            c, rate = z.shape[2], np.linalg.norm(tangent[chunk], axis=1)
         else:
             c = int(feature[0])
-            along, unit_along, rate = z[..., c : c + 1], size[:, c] * local.bandwidth[:, c], tangent[chunk, c]
-        design = torch.cat([torch.ones_like(along), z, *(along**power for power in powers)], -1)
-        ridge = torch.nn.functional.pad(local.ridge / size.square(), (1, len(powers)))
+            terms = [z[..., c] ** power for power in range(2, min(4, count))]
+            rate = tangent[chunk, c] / (size[:, c] * local.bandwidth[:, c]).numpy()
+        constant, *powers = (term[..., None] for term in (torch.ones_like(local.share), *terms))
+        design = torch.cat([constant, z, *powers], -1)
+        ridge = torch.nn.functional.pad(local.ridge / size.square(), (1, len(terms)))
         ridge[:, 1 + c] = 0
         system = design.mT @ (local.share[..., None] * design)
         second = system.diagonal(dim1=1, dim2=2)
@@ -367,22 +377,24 @@ def _cubic_rows(
         ridge[:, 0] = 0  # rows of the height sum to 1
         conditions = torch.zeros(len(z), design.shape[2], 2, dtype=torch.float64)
         along_query = torch.tensor(tangent[chunk, : len(unit)])
-        conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, torch.tensor(rate) / unit_along
+        conditions[:, 0, 0], conditions[:, 1 + c, 1] = 1, torch.tensor(rate)
         scale = (second + ridge).sqrt()[..., None]  # a ridge may be 10³⁰
         system = (system + torch.diag_embed(ridge)) / scale / scale.mT
         system[~local.reached] = torch.eye(system.shape[1]).double()
         solved = torch.linalg.solve(system, conditions / scale) / scale
         rows = (local.share[..., None] * (design @ solved)).mT  # NaN if no row is in reach
+        mass = local.lse.exp()[:, None].repeat(1, 2)
+        mass[second[:, 1 + c] == 0, 1] = 0  # all rows are at the query, or opposite to it on the circle
         position = (torch.tensor(query[chunk, : len(unit)]) - origin) / unit
         target = torch.stack([position, along_query / unit], 1)
         rows = rows + smoother.shrinks * (target - rows @ scaled_x) @ trend.row.mT
-        yield chunk, rows.numpy(), local.lse.exp().numpy()
+        yield chunk, rows.numpy(), mass.numpy()
 
 
-def _arcs(query: Array, x: Array) -> Array:
-    """Return the lengths (n, m) of the arcs from queries (n, 2) to rows (m, 2) on a circle of diameter 1."""
-    cross = query[:, :1] * x[:, 1] - query[:, 1:] * x[:, 0]
-    return np.asarray(np.arctan2(cross, query @ x.T) / 2)
+def _circle_terms(query: Array, x: Array) -> tuple[Array, Array]:
+    """Return sin φ / 2 and (1 − cos φ) / 2, each (n, m), of the angles φ from queries (n, 2) to rows (m, 2)."""
+    along = 2 * (query[:, :1] * x[:, 1] - query[:, 1:] * x[:, 0])  # the circle has the diameter 1
+    return np.where(np.abs(along) < _ROUNDING, 0.0, along), np.asarray(0.5 - 2 * query @ x.T)
 
 
 def _extremum(model: Any, feature: str | int | None, X: Any, level: float, sign: int) -> Estimate:
@@ -407,7 +419,10 @@ def _minimum(at: Array, curve: _Cubic, level: float, sign: int, name: str) -> Ar
     """Return the position of the minimum of `sign` times a curve at ascending positions, and the ends, (3,)."""
     is_near = np.isfinite(curve.height.error[:, 0])
     if not is_near.any():
-        raise ValueError("feature: got no position with rows in reach; expected a larger bandwidth")
+        problem = "no position with rows in reach; expected a larger bandwidth, or values in X near the rows"
+        if curve.reached.any():
+            problem = "a curve through the rows, which shows no noise; expected a larger bandwidth, or more rows"
+        raise ValueError(f"feature: got {problem}")
     index, row = np.flatnonzero(is_near), curve.row[is_near]
     middle = np.concatenate([at[:1], (at[1:] + at[:-1]) / 2, at[-1:]])  # between neighbouring positions
     at, height, slope = at[is_near], sign * curve.height.center[is_near, 0], sign * curve.slope.center[is_near, 0]

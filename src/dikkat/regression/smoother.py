@@ -194,7 +194,10 @@ class Smoother:
 
     @cached_property
     def added(self) -> dict[Any, Array]:
-        """A cache of the variances that unknown cells add, by a category's first coordinate or by missing columns."""
+        """A cache of the variances that unknown cells add, by a category's first coordinate or by missing columns.
+
+        With the key "influence" it has the result of `diagnostics.influence`.
+        """
         return {}
 
     def nearest_deviation(self, query: Array) -> list[Array]:
@@ -431,8 +434,7 @@ class Smoother:
             kappa = torch.tensor(self.tested.design_effect)
             noise, share = noise * kappa, torch.maximum(1 - kappa * (1 - share), share / 4)
             freedom = freedom.clamp(max=float(len(self.tested.folds)))
-        noise = noise / share.clamp(min=_MIN_DEGREES_OF_FREEDOM)
-        return error, torch.where(interpolates, math.inf, noise), freedom
+        return error, torch.where(interpolates, math.inf, noise / share), freedom
 
     @cached_property
     def _points(self) -> Points:

@@ -14,7 +14,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _get_feature_names, _num_samples, check_array, check_X_y, validate_data
 
-from dikkat.regression.bandwidth import Rule, Searched
+from dikkat.regression.bandwidth import Rule
 from dikkat.regression.columns import (
     Column,
     columns_of,
@@ -27,6 +27,7 @@ from dikkat.regression.columns import (
     names_of,
     numbers_rows,
 )  # fmt: skip
+from dikkat.regression.criterion import Searched
 from dikkat.regression.joined import Array, Rows, largest_rate
 from dikkat.regression.metric import Metric
 from dikkat.regression.moments.launch import Profile

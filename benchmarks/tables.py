@@ -380,11 +380,13 @@ TABLES = [
     Table("errors", ("regression-dense",), ERRORS, _errors),
     Table("methods", ("regression-review51",), METHODS, _methods),
     Table("fresh", ("regression-fresh",), METHODS, _methods),
+    Table("unseen", ("regression-unseen",), METHODS, _methods),
     Table("gaps", ("regression-gaps",), METHODS, _methods),
     Table("metric", ("regression-metric",), METHODS, _methods),
     Table("classifiers", ("regression-classifiers",), METHODS, _methods),
     Table("coverage", ("regression-coverage",), COVERAGE, _coverage),
     Table("fresh-coverage", ("regression-fresh-coverage",), COVERAGE, _coverage),
+    Table("unseen-coverage", ("regression-unseen-coverage",), COVERAGE, _coverage),
 ]  # fmt: skip
 
 

@@ -115,7 +115,6 @@ def ridged(kernel, order, query, x, y, sigma, weight, added, slope=0.0):
 def short_searches():
     """What is looked at is not how good a bandwidth is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bandwidth, "_MAX_STEPS", 3)
         patch.setattr(bandwidth, "_subset_starts", lambda *_: [])
         patch.setattr(bandwidth, "_toggle_features", lambda _, path, *more: path)
         patch.setattr(metric, "_MAX_ROUNDS", 1)

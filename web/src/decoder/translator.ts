@@ -1,7 +1,7 @@
 /** A page's model with its tokenizers. */
 import { agreed, ofUnits, posteriors, unitsOf } from "./alignment";
 import { confidenceOf, type StoredConfidence } from "./confidence";
-import { LONGEST_TEXT, sentencesOf } from "./lines";
+import { LONGEST_TEXT, partsOf } from "./lines";
 import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
 import { hasIds, PairMemory, sentenceKey, type StoredPair } from "./memory";
 import { Network, type Settings, type Step } from "./network";
@@ -168,7 +168,12 @@ export class Translator {
     this.check(given);
     if (entities) return yield* this.marked(given, options, entities);
     if (!this.encode(given).ids.length) return [];
-    const sentences = this.source.several || this.memory.find(given) ? [{ sentence: given, space: "" }] : sentencesOf(given);
+    return this.assessed(yield* this.inParts(given, options, !this.source.several), options.terms);
+  }
+
+  /** Translations of a text whose parts are translated one by one, best first. */
+  private *inParts(given: string, options: Options, split: boolean): Generator<() => string, Translation[]> {
+    const sentences = partsOf(given, split, (sentence) => this.encode(sentence).spans, (sentence) => this.memory.find(sentence) !== undefined);
     const groups: Translation[][] = [];
     let [before, steps, places] = ["", 0, 0];
     for (const { sentence, space } of sentences) {
@@ -180,11 +185,10 @@ export class Translator {
       steps += group[0]!.steps.length;
       places += group[0]!.sourceTokens.length;
     }
-    const terms = options.terms;
-    if (groups.length === 1) return this.assessed(groups[0]!, terms);
+    if (groups.length === 1) return groups[0]!;
     const most = Math.min(...groups.map(({ length }) => length));
     const spaces = sentences.map(({ space }) => space);
-    return this.assessed(groups[0]!.slice(0, most).map((_, k) => joined(given, groups.map((group) => group[k]!), spaces)), terms);
+    return groups[0]!.slice(0, most).map((_, k) => joined(given, groups.map((group) => group[k]!), spaces));
   }
 
   /** Adds lost and invented numbers outside of used terms, and the confidence; of equal texts, the first one stays. */
@@ -258,7 +262,7 @@ export class Translator {
     const { text, root } = parse(sentence, entities);
     if (root.inside.length && !this.network.attends) throw new Refusal("tag-unattended");
     const isBlank = !this.encode(text).ids.length;
-    const best = this.assessed(yield* this.plain(text, options), options.terms);
+    const best = this.assessed(yield* this.inParts(text, options, false), options.terms);
     for (const each of best) Object.assign(each, { source: sentence, target: isBlank ? sentence : yield* this.tagging(root, text, each.target, options.terms) });
     return best;
   }

@@ -217,6 +217,8 @@ export class Room {
       const translations = await paused(this.translator.translating(this.own.text, options, this.own.html ? unescaped : null), () => mine !== this.turn, (text) => {
         this.result.textContent = text();
         this.result.classList.add("forming");
+        this.facts.textContent = ""; // of the translation before
+        this.flags.hidden = true;
       }, FIRST);
       if (!translations) return;
       this.translations = translations;

@@ -1,5 +1,6 @@
 """Terms, confidence and flags on the page against Python's."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 import kit
 from dikkat.translation import Search
-from dikkat.translation.decoding.term_use import _elided, _Line, _use_next
+from dikkat.translation.decoding.term_use import _elided, _find_pending, _Line, _use_next, _used_spans
 from dikkat.translation.terms import Terms
 from dikkat.translation.text.special_tokens import END
 from translation.taught import PAIRS
@@ -72,6 +73,42 @@ def test_a_text_has_as_many_terms_and_words_as_in_python(translator, tmp_path):
         (found,) = in_node(tmp_path / "page.html", [{"text": "Go.", "line": [[["Go", "Marie"]], "Go.", line.target]}])
         assert (found["candidates"], found["left"]) == (expected, line.unused)
         assert len(expected) == (count + 1 if count < 100 else 0)
+
+
+WORDS = [
+    "data", "range", "DATA", "Range", "straße", "İstek", "istek", "l'homme", "老人", "C++", "𐐨𐐩", "𐐀𐐩", "𐐀𐐁", "𞤀𞤁", "𝟙",
+    "ﬀa", "\uff5a", "x", "X", "7", "e\u0301té",
+]  # fmt: skip
+
+
+@needs_node
+def test_the_longest_terms_come_first_as_in_python(translator, tmp_path):
+    """Letters beyond U+FFFF are one character in Python and two in JavaScript."""
+    translator.export_html(tmp_path / "page.html")
+    forms, draw = translator.target_tokenizer.forms, random.Random(5)
+
+    def phrase(words, most):
+        return " ".join(draw.choice(words) for _ in range(draw.randint(1, most)))
+
+    cases = [({"a": "𐐨𐐩 x", "b": "data", "c": "ﬀa 𐐨", "d": "𐐨𐐩 𐐨"}, "a b c d", "")]  # 4 characters each
+    for words in (draw.sample(WORDS, 4) for _ in range(150)):
+        terms = {phrase(words, 3): phrase(words, 3) for _ in range(9)}
+        cases.append((terms, phrase(words, 14), phrase(words, 14)))
+    asked = [{"text": "", "line": [list(terms.items()), source, target]} for terms, source, target in cases]
+    nested = 0
+    for (terms, source, target), found in zip(cases, in_node(tmp_path / "page.html", asked), strict=True):
+        expected = Terms.of(terms).find(source)
+        matched = [(*term["span"], term["source"], term["target"]) for term in found["matched"]["occurrences"]]
+        in_source = in_utf16(source, [(term.start, term.end) for term in expected])
+        assert matched == [(*span, *term[2:]) for span, term in zip(in_source, expected, strict=True)], (terms, source)
+        translation = replace(translator.translate("Go."), source=source, target=target)
+        line = _find_pending(translation, Terms.of(terms), forms, is_fixed=True)
+        assert found["matched"]["missing"] == line.unused, (terms, source, target)
+        used = list(zip(*_used_spans(Terms.of(terms), translation, forms), strict=True))
+        pairs = zip(*map(in_utf16, (source, target), used), strict=True) if used else []
+        assert found["matched"]["used"] == [list(pair) for pair in pairs], (terms, source, target)
+        nested += len({term.start for term in expected if " " in term.source})
+    assert nested > 50
 
 
 @needs_node

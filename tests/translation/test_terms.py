@@ -202,6 +202,14 @@ def test_the_digits_of_used_terms_are_neither_lost_nor_invented(translator, sour
     assert (found.lost, found.invented) == (lost, invented)
 
 
+def test_a_term_inside_a_longer_term_of_the_target_is_not_used(translator):
+    terms = Terms.of({"data range 7": "plage 5 de données", "range 7": "plage 5"})
+    source, target = "range 7, data range 7, 5.", "plage 5 de données 5 et plage 5, 6."
+    translation = Translation(source, target, source.split(), target.split(), torch.zeros(0, 0), -1.0)
+    blank = term_use.blank_terms(terms, translation, translator.target_tokenizer)
+    assert [" ".join(text.replace("\n", " ").split()) for text in blank] == [", , 5.", "5 et , 6."]
+
+
 @pytest.mark.parametrize("markup", [None, "html"])
 def test_a_term_with_a_digit_makes_no_flag(translator, markup):
     for source in ("The man is calm.", "He's calm. The man is calm."):

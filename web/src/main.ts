@@ -7,7 +7,7 @@ export { flagsOf } from "./decoder/confidence";
 export { sentencesOf } from "./decoder/lines";
 export { carry, parse } from "./decoder/markup";
 export { Refusal } from "./decoder/refusal";
-export { elided, Line } from "./decoder/terms";
+export { elided, Line, occurrences, usedSpans } from "./decoder/terms";
 export { DEFAULT, NOTHING, Translator, type Translation } from "./decoder/translator";
 export { predicted } from "./lessons/regression";
 export { mount } from "./page/app";

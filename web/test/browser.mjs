@@ -82,6 +82,17 @@ const scenarios = {
     await close();
   },
 
+  async "while a long text is translated, no confidence and no flags of an earlier text are shown"() {
+    const { page, close } = await opened();
+    await type(page, "Zorglub is calm.");
+    await page.locator(".flags").waitFor();
+    await page.waitForFunction(() => /%$/.test(document.querySelector(".facts").textContent));
+    await type(page, "the man is calm ".repeat(600));
+    await page.locator(".result.forming").waitFor();
+    assert.equal(await page.locator(".facts").textContent(), "");
+    assert.ok(await page.locator(".flags").isHidden());
+    await close();
+  },
   async "a correction takes effect at once, is followed by other sentences, kept, saved and removed"() {
     const { page, close } = await opened("#text=She is calm.");
     const before = await translationOf(page).textContent();

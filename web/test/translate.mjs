@@ -5,7 +5,7 @@ import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 
 const built = fileURLToPath(new URL("../../src/dikkat/show/living.js", import.meta.url));
-const { Translator, DEFAULT, NOTHING, flagsOf, elided, Line } = await import(built);
+const { Translator, DEFAULT, NOTHING, flagsOf, elided, Line, occurrences, usedSpans } = await import(built);
 const END = 3;
 const page = await readFile(process.argv[2], "utf8");
 const model = /<script id="dikkat-model"[^>]*>([^<]*)</.exec(page)[1];
@@ -29,12 +29,14 @@ for (const { text, options = {}, plain = false, chosen, entities, given, before,
     const forming = options.forming ? [...translator.translating(text, own)].map((unfinished) => unfinished()) : [];
     const [terms, source, target] = line ?? [[], "", ""];
     const unfinished = new Line(terms, source, target, translator.target, false);
-    const candidates = line ? unfinished.useNext(Array(1000).fill([0, 0])).next().value ?? [] : [];
+    const candidates = line && !unfinished.isDone ? unfinished.useNext(Array(1000).fill([0, 0])).next().value ?? [] : [];
+    const missing = new Line(terms, source, target, translator.target, true).unused;
+    const matched = { occurrences: occurrences(terms, source), used: usedSpans(terms, source, target, translator.target.forms), missing };
     const { network } = translator;
     const votes = (each) => each.steps.map((step) => [...network.votes(each.sourceIds, step.weights, step.token)]);
     const seconds = (performance.now() - started) / 1000;
     found.push({
-      seconds, corrected, forming, candidates, left: unfinished.unused, checksum: translator.checksum, elided: before === undefined ? [] : elided(before, knows ? { knows: () => true } : translator.target),
+      seconds, corrected, forming, matched, candidates, left: unfinished.unused, checksum: translator.checksum, elided: before === undefined ? [] : elided(before, knows ? { knows: () => true } : translator.target),
       kind: translator.network.arithmetic.kind,
       source: translator.encode(text),
       weighed: given === undefined ? [] : ended(translator.weighing(text, given)),

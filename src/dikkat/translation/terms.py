@@ -122,7 +122,7 @@ class Terms:
     def _by_first_unit(self) -> Mapping[str, Sequence[str]]:
         """The source terms by their first unit; longer terms, and terms in the text's case, come first."""
         terms = defaultdict[str, list[str]](list)
-        for source in sorted(self.targets, key=lambda term: (-len(term), term)):
+        for source in sort_terms(self.targets):
             if first := UNIT.search(source):
                 terms[_key(first[0])].append(source)
         return terms
@@ -130,6 +130,11 @@ class Terms:
 
 NO_TERMS = Terms({})
 """No terms."""
+
+
+def sort_terms(terms: Iterable[str]) -> list[str]:
+    """Return terms with the most characters first, and of equal length in the order of their code points."""
+    return sorted(terms, key=lambda term: (-len(term), term))
 
 
 def _check_term(term: str, name: str) -> str:

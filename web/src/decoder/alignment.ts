@@ -26,10 +26,10 @@ const ATTENTION = 0.01;
 
 /** The units of a text: `l'homme.` has `l'`, `homme` and a full stop, `{a b}3.5` has two, or seven if spans are not one. */
 export function unitsOf(text: string, wholeSpans = true): Units {
-  const found = [...text.matchAll(wholeSpans ? UNIT_OR_SPAN : UNIT)];
+  const matches = [...text.matchAll(wholeSpans ? UNIT_OR_SPAN : UNIT)];
   return {
-    spans: found.map(({ 0: unit, index }) => [index, index + unit.length]),
-    isWord: found.map(([unit]) => /^[\p{L}\p{N}_]/u.test(unit)),
+    spans: matches.map(({ 0: unit, index }) => [index, index + unit.length]),
+    isWord: matches.map(([unit]) => /^[\p{L}\p{N}_]/u.test(unit)),
   };
 }
 
@@ -40,18 +40,18 @@ export function unitsOf(text: string, wholeSpans = true): Units {
  */
 export function* posteriors(network: Network, target: readonly number[], read: Read): Generator<void, Float64Array[]> {
   const { memory } = read;
-  const places = [...Array(memory.size).keys()];
+  const positions = [...Array(memory.size).keys()];
   const rows: Float64Array[] = [];
   const steps = yield* forced(network, read, target);
   for (const [index, token] of target.entries()) {
     const [last, step] = [target[index - 1] ?? BEGIN, steps[index]];
     const state = steps[index - 1]?.state ?? read.state;
-    const root = (place: number) => Math.log(step!.weights[place]!) / 2;
-    const most = [...places].sort((one, other) => root(other) - root(one)).slice(0, TRIED);
+    const root = (position: number) => Math.log(step!.weights[position]!) / 2;
+    const most = [...positions].sort((one, other) => root(other) - root(one)).slice(0, TRIED);
     const scores = network.tokenScores(network.alone(last, memory, state, most));
-    const chances = softmax(most.map((place, index) => root(place) + gainOf(network, scores[index]!, token)));
-    const chanceOf = (place: number) => chances[most.indexOf(place)] ?? 0;
-    rows.push(Float64Array.from(places, (place) => (1 - ATTENTION) * chanceOf(place) + ATTENTION * step!.weights[place]!));
+    const chances = softmax(most.map((position, index) => root(position) + gainOf(network, scores[index]!, token)));
+    const chanceOf = (position: number) => chances[most.indexOf(position)] ?? 0;
+    rows.push(Float64Array.from(positions, (position) => (1 - ATTENTION) * chanceOf(position) + ATTENTION * step!.weights[position]!));
     yield;
   }
   return rows;
@@ -70,8 +70,8 @@ export function ofUnits(
   const read = piecesOf(source, sourcePieces);
   const units = sourcePieces.map(() => 0); // that a piece is a part of
   for (const piece of read.flat()) units[piece]!++;
-  return piecesOf(target, targetPieces).map((own) => {
-    const mean = units.map((_, piece) => own.reduce((sum, row) => sum + weights[row]![piece]!, 0) / Math.max(1, own.length));
+  return piecesOf(target, targetPieces).map((rows) => {
+    const mean = units.map((_, piece) => rows.reduce((sum, row) => sum + weights[row]![piece]!, 0) / Math.max(1, rows.length));
     return read.map((pieces) => pieces.reduce((sum, piece) => sum + mean[piece]! / units[piece]!, 0));
   });
 }

@@ -100,48 +100,48 @@ export class Arithmetic {
 
   /** bias + matrix · inputs for each group of inputs, each input quantised by itself. */
   times(matrix: Matrix, groups: readonly (readonly Float32Array[])[], bias: Float32Array | null): Float32Array<ArrayBuffer>[] {
-    const found: Float32Array<ArrayBuffer>[] = [];
+    const products: Float32Array<ArrayBuffer>[] = [];
     const rows = up(matrix.rows, 4);
     for (let first = 0; first < groups.length; first += TOGETHER) {
-      const own = groups.slice(first, first + TOGETHER);
+      const batch = groups.slice(first, first + TOGETHER);
       const from = this.out / 4;
-      own.forEach((_, v) => {
+      batch.forEach((_, v) => {
         if (bias) this.floats.set(bias, from + v * rows);
         else this.floats.fill(0, from + v * rows, from + v * rows + matrix.rows);
       });
       matrix.blocks.forEach(({ at, padded }, k) => {
-        own.forEach((inputs, v) => {
+        batch.forEach((inputs, v) => {
           this.floats[this.worths / 4 + v] = this.quantize(inputs[k]!, this.vectors / 2 + v * padded, padded);
         });
         const { vectors, worths, out } = this;
-        this.machine.kernels.product(at, matrix.scales, rows, padded, vectors, worths, own.length, out, 4 * rows);
+        this.machine.kernels.product(at, matrix.scales, rows, padded, vectors, worths, batch.length, out, 4 * rows);
       });
-      own.forEach((_, v) => found.push(this.floats.slice(from + v * rows, from + v * rows + matrix.rows)));
+      batch.forEach((_, v) => products.push(this.floats.slice(from + v * rows, from + v * rows + matrix.rows)));
     }
-    return found;
+    return products;
   }
 
   /** A row of a one-block matrix times a number. */
   row(matrix: Matrix, row: number, by: number): Float32Array<ArrayBuffer> {
     const block = matrix.blocks[0]!;
     const scale = f32(this.floats[matrix.scales / 4 + row]! * f32(by));
-    const found = new Float32Array(block.width);
+    const numbers = new Float32Array(block.width);
     const from = place(block, row);
-    for (let c = 0; c < found.length; c++) found[c] = this.bytes[from + (c >> 4) * 64 + (c & 15)]! * scale;
-    return found;
+    for (let c = 0; c < numbers.length; c++) numbers[c] = this.bytes[from + (c >> 4) * 64 + (c & 15)]! * scale;
+    return numbers;
   }
 
   /** Quantises a vector to integers up to 127; returns the scale. */
   private quantize(x: Float32Array, at: number, padded: number): number {
-    const whole = this.halves;
+    const halves = this.halves;
     let most = 0;
     for (let i = 0; i < x.length; i++) {
       const size = Math.abs(x[i]!);
       if (size > most) most = size;
     }
     const by = most === 0 ? 0 : f32(127 / most);
-    for (let i = 0; i < x.length; i++) whole[at + i] = toEven(f32(x[i]! * by));
-    whole.fill(0, at + x.length, at + padded);
+    for (let i = 0; i < x.length; i++) halves[at + i] = toEven(f32(x[i]! * by));
+    halves.fill(0, at + x.length, at + padded);
     return f32(most / 127);
   }
 
@@ -157,10 +157,10 @@ export class Arithmetic {
 
   private inParts(x: Float32Array, act: (at: number, count: number) => void): void {
     for (let first = 0; first < x.length; first += this.widest) {
-      const part = x.subarray(first, first + this.widest);
-      this.floats.set(part, this.out / 4);
-      act(this.out, up(part.length, 4));
-      part.set(this.floats.subarray(this.out / 4, this.out / 4 + part.length));
+      const chunk = x.subarray(first, first + this.widest);
+      this.floats.set(chunk, this.out / 4);
+      act(this.out, up(chunk.length, 4));
+      chunk.set(this.floats.subarray(this.out / 4, this.out / 4 + chunk.length));
     }
   }
 
@@ -178,9 +178,9 @@ export class Arithmetic {
   exponentials(vectors: readonly Float32Array[]): Exponentials {
     const width = up(vectors[0]?.length ?? 0, 2);
     const numbers = new Float64Array(width * vectors.length).fill(1);
-    vectors.forEach((vector, place) => {
+    vectors.forEach((vector, row) => {
       for (let k = 0; k < vector.length; k++) {
-        numbers[place * width + k] = Math.exp(2 * Math.min(Math.max(vector[k]!, -300), 300));
+        numbers[row * width + k] = Math.exp(2 * Math.min(Math.max(vector[k]!, -300), 300));
       }
     });
     return { places: vectors.length, numbers };
@@ -208,12 +208,12 @@ export class Arithmetic {
   additive(keys: Exponentials, query: Exponentials, v: Float32Array): Float64Array<ArrayBuffer> {
     const width = query.numbers.length;
     const first = this.addressOf(keys, 8 * keys.numbers.length, (address) => this.doubles.set(keys.numbers, address / 8));
-    const own = this.sharedEnd / 8, out = own + 2 * width;
+    const queryStart = this.sharedEnd / 8, out = queryStart + 2 * width;
     this.grow(8 * (out + up(keys.places, 2)));
-    this.doubles.set(query.numbers, own);
-    this.doubles.fill(0, own + width, out);
-    this.doubles.set(v, own + width);
-    this.machine.kernels.additive(first, keys.places, width, 8 * own, 8 * (own + width), 8 * out);
+    this.doubles.set(query.numbers, queryStart);
+    this.doubles.fill(0, queryStart + width, out);
+    this.doubles.set(v, queryStart + width);
+    this.machine.kernels.additive(first, keys.places, width, 8 * queryStart, 8 * (queryStart + width), 8 * out);
     return this.doubles.slice(out, out + keys.places);
   }
 
@@ -222,7 +222,7 @@ export class Arithmetic {
     const size = vectors[0]?.length ?? 0, width = up(size, 2);
     if (!size) return new Float32Array();
     const rows = this.addressOf(vectors, 4 * width * vectors.length, (address) =>
-      vectors.forEach((vector, place) => this.floats.set(vector, address / 4 + place * width)));
+      vectors.forEach((vector, row) => this.floats.set(vector, address / 4 + row * width)));
     const sums = this.sharedEnd / 8, from = sums + width;
     this.grow(8 * (from + weights.length));
     this.doubles.fill(0, sums, from);
@@ -239,8 +239,8 @@ const place = ({ at, padded }: { at: number; padded: number }, row: number): num
 /** A vector quantised and scaled back. */
 export function rounded(x: Float32Array): Float32Array {
   let most = 0;
-  for (const each of x) most = Math.max(most, Math.abs(each));
+  for (const number of x) most = Math.max(most, Math.abs(number));
   const by = most === 0 ? 0 : f32(127 / most);
   const worth = f32(most / 127);
-  return x.map((each) => toEven(f32(each * by)) * worth);
+  return x.map((number) => toEven(f32(number * by)) * worth);
 }

@@ -1,5 +1,7 @@
 /** Inflected forms of a word, by endings that other words exchange too, as `dikkat.translation.text.forms` finds them. */
 
+import { compare, lengthOf } from "./letters";
+
 const STEM = 3; // letters, at least, that all forms of a word share
 const OLD_ENDING = 3; // letters of a word, at most, that a form replaces
 const NEW_ENDING = 12; // letters, at most, of a form's ending
@@ -25,25 +27,27 @@ export class Forms {
 
   /** A word and its forms, the most similar ones first. */
   of(word: string): string[] {
-    const forms = [...within(this.sorted, word.slice(0, Math.max(STEM, word.length - OLD_ENDING)))].filter((form) => form !== word && this.areForms(word, form));
-    const length = (form: string): number => form.length - commonPrefix(word, form);
-    return [word, ...forms.sort((one, other) => length(one) - length(other) || (one < other ? -1 : 1))].slice(0, MOST);
+    const prefix = [...word].slice(0, Math.max(STEM, lengthOf(word) - OLD_ENDING)).join("");
+    const forms = [...within(this.sorted, prefix)].filter((form) => form !== word && this.areForms(word, form));
+    const endingLength = (form: string): number => lengthOf(form) - commonPrefix(word, form);
+    return [word, ...forms.sort((one, other) => endingLength(one) - endingLength(other) || compare(one, other))].slice(0, MOST);
   }
 
   areForms(word: string, form: string): boolean {
     if (word === form) return true;
-    const stem = commonPrefix(word, form);
-    if (stem < word.length && stem < Math.max(stem === form.length ? STEM_OF_SHORTER : STEM_OF_REPLACED, SHARED * word.length)) return false;
-    for (let start = stem; start <= Math.min(stem + LINKING, form.length - PART); start++) if (this.isPart(form.slice(start))) return false;
-    for (let length = stem; length >= Math.max(STEM, word.length - OLD_ENDING); length--) {
-      if (form.length - length <= NEW_ENDING && this.support(word.slice(length), form.slice(length)) >= SUPPORT) return true;
+    const stem = commonPrefix(word, form), [letters, formLetters] = [[...word], [...form]];
+    const endingOf = (all: readonly string[], start: number): string => all.slice(start).join("");
+    if (stem < letters.length && stem < Math.max(stem === formLetters.length ? STEM_OF_SHORTER : STEM_OF_REPLACED, SHARED * letters.length)) return false;
+    for (let start = stem; start <= Math.min(stem + LINKING, formLetters.length - PART); start++) if (this.isPart(endingOf(formLetters, start))) return false;
+    for (let length = stem; length >= Math.max(STEM, letters.length - OLD_ENDING); length--) {
+      if (formLetters.length - length <= NEW_ENDING && this.support(endingOf(letters, length), endingOf(formLetters, length)) >= SUPPORT) return true;
     }
     return false;
   }
 
   /** Whether an ending is a word of compounds: few words have it. */
   private isPart(ending: string): boolean {
-    if (ending.length < PART || !this.words.has(ending)) return false;
+    if (lengthOf(ending) < PART || !this.words.has(ending)) return false;
     let left = Math.ceil(Math.max(ENDING_WORDS, ENDING_SHARE * this.words.size));
     for (const _ of within(this.reversed, backwards(ending))) if (!--left) return false;
     return true;
@@ -55,10 +59,10 @@ export class Forms {
     const known = this.supports.get(name);
     if (known !== undefined) return known;
     let count = 0;
-    const [rarer, common] = now.length >= old.length ? [now, old] : [old, now];
+    const [rarer, common] = lengthOf(now) >= lengthOf(old) ? [now, old] : [old, now];
     for (const reversed of within(this.reversed, backwards(rarer))) {
       const stem = backwards(reversed.slice(rarer.length));
-      count += Number(stem.length >= STEM && this.words.has(stem + common));
+      count += Number(lengthOf(stem) >= STEM && this.words.has(stem + common));
       if (count >= SUPPORT) break;
     }
     this.supports.set(name, count);
@@ -77,8 +81,13 @@ function* within(words: readonly string[], prefix: string): Generator<string> {
   for (; words[low]?.startsWith(prefix); low++) yield words[low]!;
 }
 
-function commonPrefix(one: string, other: string): number {
-  let k = 0;
-  while (k < one.length && one[k] === other[k]) k++;
-  return k;
+/** The number of letters that two words begin with. */
+export function commonPrefix(one: string, other: string): number {
+  const others = [...other];
+  let shared = 0;
+  for (const letter of one) {
+    if (letter !== others[shared]) break;
+    shared++;
+  }
+  return shared;
 }

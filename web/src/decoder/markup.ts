@@ -95,14 +95,14 @@ export function carry(root: Tagged, target: string, weights: readonly (readonly 
 
   /** The text of the units `within` an element, with the elements in it. */
   const filled = (element: Tagged, within: Span, characters: Span): string => {
-    const found = places(element, weights, source, units, within);
-    const inOrder = element.inside.map((each, k) => [each, found[k]!] as const).sort(([, a], [, b]) => a[0] - b[0] || a[1] - b[1]);
+    const childSpans = places(element, weights, source, units, within);
+    const inOrder = element.inside.map((child, k) => [child, childSpans[k]!] as const).sort(([, a], [, b]) => a[0] - b[0] || a[1] - b[1]);
     let [written, at] = ["", characters[0]];
-    for (const [each, [first, last]] of inOrder) {
+    for (const [child, [first, last]] of inOrder) {
       let [start, stop] = [spans[first]?.[0] ?? 0, spans[last - 1]?.[1] ?? 0];
       if (first === last) start = stop = first < within[1] ? start : Math.max(at, stop);
-      const inner = first === last ? each.inside.map(bare).join("") : filled(each, [first, last], [start, stop]);
-      written += escaped(target.slice(at, start)) + each.opening + inner + each.closing;
+      const inner = first === last ? child.inside.map(bare).join("") : filled(child, [first, last], [start, stop]);
+      written += escaped(target.slice(at, start)) + child.opening + inner + child.closing;
       at = stop;
     }
     return written + escaped(target.slice(at, characters[1]));
@@ -123,25 +123,25 @@ function places(element: Tagged, weights: readonly (readonly number[])[], source
     return rows.map((row, k) =>
       (onlyWords && !units.isWord[within[0] + k] ? 0 : chosen.reduce((sum, index) => sum + row[index]!, 0)) - 0.5);
   });
-  const most = gains.map((each) => Math.max(...each));
+  const most = gains.map((row) => Math.max(...row));
   const order = [...covered.keys()].filter((index) => covered[index]!.length).sort((a, b) => most[b]! - most[a]!);
-  const found: (Span | null)[] = covered.map(() => null);
+  const childSpans: (Span | null)[] = covered.map(() => null);
   let free: Span[] = [within]; // runs of units that no element has yet
   for (const certain of [true, false]) {
     for (const index of order) {
-      if (found[index]) continue;
+      if (childSpans[index]) continue;
       const runs = free.map(([first, last]) => bestRun(gains[index]!, within[0], first, last));
       const best = runs.reduce<Run | null>((one, other) => (one && one.total > other.total ? one : other), null);
       if (!best || (best.total <= 0 && (certain || !begun[index]!.length))) continue;
       const { first, last } = best;
-      found[index] = [first, last];
+      childSpans[index] = [first, last];
       free = free
         .flatMap(([start, stop]): Span[] => [[start, Math.min(stop, first)], [Math.max(start, last), stop]])
         .filter(([start, stop]) => start < stop);
     }
   }
-  const taken = found.filter((place) => place !== null);
-  return found.map((place, k) => place ?? point(rows, source, element.inside[k]!.first, element.last, within, taken));
+  const used = childSpans.filter((span) => span !== null);
+  return childSpans.map((span, k) => span ?? point(rows, source, element.inside[k]!.first, element.last, within, used));
 }
 
 interface Run {
@@ -154,22 +154,22 @@ interface Run {
 function bestRun(gains: readonly number[], begin: number, first: number, last: number): Run {
   let best = { total: -Infinity, first, last: first };
   let [total, start] = [0, first];
-  for (let place = first; place < last; place++) {
-    if (total <= 0) [total, start] = [0, place];
-    total += gains[place - begin]!;
-    if (total > best.total) best = { total, first: start, last: place + 1 };
+  for (let unit = first; unit < last; unit++) {
+    if (total <= 0) [total, start] = [0, unit];
+    total += gains[unit - begin]!;
+    if (total > best.total) best = { total, first: start, last: unit + 1 };
   }
   return best;
 }
 
 /** The place before the unit that comes from the source's next one, if that is in the same element. */
-function point(rows: readonly (readonly number[])[], source: Units, first: number, last: number, within: Span, taken: readonly Span[]): Span {
+function point(rows: readonly (readonly number[])[], source: Units, first: number, last: number, within: Span, used: readonly Span[]): Span {
   const following = source.spans.findIndex(([start]) => first <= start && start < last);
-  let place = within[1];
+  let position = within[1];
   if (following >= 0) {
     const shares = rows.map((row) => row[following]!);
-    place = within[0] + shares.indexOf(Math.max(...shares));
+    position = within[0] + shares.indexOf(Math.max(...shares));
   }
-  const inside = taken.find(([start, stop]) => start < place && place < stop)?.[0] ?? place;
+  const inside = used.find(([start, stop]) => start < position && position < stop)?.[0] ?? position;
   return [inside, inside];
 }

@@ -120,8 +120,8 @@ export class Network {
       const scales = tensors.get(`${name}.scales`);
       if (scales) {
         const widths = this.widths(name, shape[1]!);
-        const own = scales.numbers as Float32Array;
-        this.matrices.set(name, this.arithmetic.matrix(numbers as Int8Array, own, widths));
+        const rowScales = scales.numbers as Float32Array;
+        this.matrices.set(name, this.arithmetic.matrix(numbers as Int8Array, rowScales, widths));
       } else if (!name.endsWith(".scales")) this.vectors.set(name, Float32Array.from(numbers));
     }
     const kind = this.lstm ? "lstm" : "gru";
@@ -146,23 +146,23 @@ export class Network {
   }
 
   private matrixOf(name: string): Matrix {
-    const found = this.matrices.get(name);
-    if (!found) throw new Refusal("damaged", name);
-    return found;
+    const stored = this.matrices.get(name);
+    if (!stored) throw new Refusal("damaged", name);
+    return stored;
   }
 
   private vectorOf(name: string): Float32Array {
-    const found = this.vectors.get(name);
-    if (!found) throw new Refusal("damaged", name);
-    return found;
+    const stored = this.vectors.get(name);
+    if (!stored) throw new Refusal("damaged", name);
+    return stored;
   }
 
-  private cell(part: string, end: string): Cell {
+  private cell(prefix: string, end: string): Cell {
     return {
-      given: this.matrixOf(`${part}weight_ih_${end}`),
-      own: this.matrixOf(`${part}weight_hh_${end}`),
-      givenBias: this.vectorOf(`${part}bias_ih_${end}`),
-      ownBias: this.vectorOf(`${part}bias_hh_${end}`),
+      given: this.matrixOf(`${prefix}weight_ih_${end}`),
+      own: this.matrixOf(`${prefix}weight_hh_${end}`),
+      givenBias: this.vectorOf(`${prefix}bias_ih_${end}`),
+      ownBias: this.vectorOf(`${prefix}bias_hh_${end}`),
     };
   }
 
@@ -173,7 +173,7 @@ export class Network {
   }
 
   private tanhs(vectors: Float32Array<ArrayBuffer>[]): Float32Array<ArrayBuffer>[] {
-    for (const each of vectors) this.arithmetic.tanhs(each);
+    for (const vector of vectors) this.arithmetic.tanhs(vector);
     return vectors;
   }
 
@@ -197,22 +197,22 @@ export class Network {
         const size = this.settings.hidden_size / directions.length;
         let state: Float32Array = new Float32Array(size);
         let content = state;
-        const found: Float32Array[] = [];
+        const states: Float32Array[] = [];
         const inputs = direction ? [...below].reverse() : below;
         for (let first = 0; first < inputs.length; first += TOGETHER) {
-          const part = inputs.slice(first, first + TOGETHER).map((x) => [x]);
-          for (const given of this.arithmetic.times(cell.given, part, cell.givenBias)) {
-            const [own] = this.arithmetic.times(cell.own, [[state]], cell.ownBias);
-            ({ state, content } = this.turned(given, own!, state, content));
-            found.push(state);
+          const group = inputs.slice(first, first + TOGETHER).map((x) => [x]);
+          for (const inputSums of this.arithmetic.times(cell.given, group, cell.givenBias)) {
+            const [stateSums] = this.arithmetic.times(cell.own, [[state]], cell.ownBias);
+            ({ state, content } = this.turned(inputSums, stateSums!, state, content));
+            states.push(state);
           }
           yield;
         }
-        sides.push(direction ? found.reverse() : found);
+        sides.push(direction ? states.reverse() : states);
         last.push(state);
         lastCells.push(content);
       }
-      below = below.map((_, place) => joined(sides.map((side) => side[place]!)));
+      below = below.map((_, position) => joined(sides.map((side) => side[position]!)));
       ends.push(joined(last));
       endCells.push(joined(lastCells));
     }
@@ -231,18 +231,18 @@ export class Network {
   }
 
   /** One step of a GRU or LSTM, from the projections of its input and state. */
-  private turned(given: Float32Array, own: Float32Array, state: Float32Array, content: Float32Array): Turned {
+  private turned(inputSums: Float32Array, stateSums: Float32Array, state: Float32Array, content: Float32Array): Turned {
     const h = state.length;
     const gate = (at: number): Float32Array<ArrayBuffer> => {
       const sums = new Float32Array(h);
-      for (let k = 0; k < h; k++) sums[k] = given[at * h + k]! + own[at * h + k]!;
+      for (let k = 0; k < h; k++) sums[k] = inputSums[at * h + k]! + stateSums[at * h + k]!;
       return sums;
     };
     const { arithmetic } = this;
     const next = new Float32Array(h);
     if (this.lstm) {
       const [input, forget, candidate, output] = [gate(0), gate(1), gate(2), gate(3)];
-      for (const each of [input, forget, output]) arithmetic.sigmoids(each);
+      for (const gate of [input, forget, output]) arithmetic.sigmoids(gate);
       arithmetic.tanhs(candidate);
       const after = new Float32Array(h);
       for (let k = 0; k < h; k++) after[k] = forget[k]! * content[k]! + input[k]! * candidate[k]!;
@@ -255,7 +255,7 @@ export class Network {
     arithmetic.sigmoids(reset);
     arithmetic.sigmoids(update);
     const candidate = new Float32Array(h);
-    for (let k = 0; k < h; k++) candidate[k] = given[2 * h + k]! + reset[k]! * own[2 * h + k]!;
+    for (let k = 0; k < h; k++) candidate[k] = inputSums[2 * h + k]! + reset[k]! * stateSums[2 * h + k]!;
     arithmetic.tanhs(candidate);
     for (let k = 0; k < h; k++) next[k] = candidate[k]! + update[k]! * (state[k]! - candidate[k]!);
     return { state: next, content: next, gates: { reset, update, candidate } };
@@ -280,7 +280,7 @@ export class Network {
   /** What a step would write if it saw one position alone, for each of some positions. */
   alone(token: number, memory: Memory, before: State, positions: readonly number[]): Written[] {
     const none = new Float32Array();
-    const seen = positions.map((place) => ({ context: memory.values[place]!, attended: memory.embedded[place] ?? none }));
+    const seen = positions.map((position) => ({ context: memory.values[position]!, attended: memory.embedded[position] ?? none }));
     return this.written(positions.map(() => token), positions.map(() => before), seen);
   }
 
@@ -289,26 +289,26 @@ export class Network {
     const states = before.map(() => ({ hidden: [] as Float32Array[], cell: [] as Float32Array[] }));
     let gates: Gates[] = [];
     const seen = looks.map(({ context, attended }) => (this.lexical ? [context, attended] : [context]));
-    let inputs: Float32Array[][] = embedded.map((each, row) => [each, ...seen[row]!]);
+    let inputs: Float32Array[][] = embedded.map((vector, row) => [vector, ...seen[row]!]);
     this.decoderCells.forEach((cell, layer) => {
-      const given = this.arithmetic.times(cell.given, inputs, cell.givenBias);
-      const own = this.arithmetic.times(cell.own, before.map((state) => [state.hidden[layer]!]), cell.ownBias);
+      const inputSums = this.arithmetic.times(cell.given, inputs, cell.givenBias);
+      const stateSums = this.arithmetic.times(cell.own, before.map((state) => [state.hidden[layer]!]), cell.ownBias);
       const turned = before.map((state, row) => {
         const old = state.hidden[layer]!;
-        return this.turned(given[row]!, own[row]!, old, this.lstm ? state.cell[layer]! : old);
+        return this.turned(inputSums[row]!, stateSums[row]!, old, this.lstm ? state.cell[layer]! : old);
       });
       turned.forEach(({ state, content }, row) => {
         states[row]!.hidden.push(state);
         if (this.lstm) states[row]!.cell.push(content);
       });
-      gates = turned.map((each) => each.gates);
+      gates = turned.map((layerState) => layerState.gates);
       inputs = turned.map(({ state }) => [state]);
     });
-    const read = seen.map((each, row) => [inputs[row]![0]!, ...each, embedded[row]!]);
+    const read = seen.map((inputsSeen, row) => [inputs[row]![0]!, ...inputsSeen, embedded[row]!]);
     const readouts = this.tanhs(this.times("readout.weight", read));
     if (this.lexical) {
       const votes = this.times(LEXICAL, looks.map(({ attended }) => [attended]));
-      readouts.forEach((each, row) => votes[row]!.forEach((vote, k) => (each[k] = each[k]! + vote)));
+      readouts.forEach((readout, row) => votes[row]!.forEach((vote, k) => (readout[k] = readout[k]! + vote)));
     }
     return readouts.map((readout, row) => ({ gates: gates[row]!, state: states[row]!, readout }));
   }
@@ -321,10 +321,10 @@ export class Network {
   /** What each source word, by its weight, adds to the score of a token. */
   votes(source: readonly number[], weights: Float64Array, token: number): Float64Array {
     const output = this.arithmetic.row(this.matrixOf(this.outputName), token, 1);
-    const places = [...weights.keys()].filter((place) => weights[place]! > 1e-3); // the others add next to nothing
-    const contributions = this.times(LEXICAL, places.map((place) => [this.embedding(this.sourceName, source[place]!)]));
+    const positions = [...weights.keys()].filter((position) => weights[position]! > 1e-3); // the others add next to nothing
+    const contributions = this.times(LEXICAL, positions.map((position) => [this.embedding(this.sourceName, source[position]!)]));
     const votes = new Float64Array(weights.length);
-    places.forEach((place, k) => (votes[place] = weights[place]! * dot(output, contributions[k]!)));
+    positions.forEach((position, k) => (votes[position] = weights[position]! * dot(output, contributions[k]!)));
     return votes;
   }
 
@@ -351,12 +351,12 @@ function dot(a: Float32Array, b: Float32Array): number {
   return sum;
 }
 
-function joined(parts: readonly Float32Array[]): Float32Array<ArrayBuffer> {
-  const all = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
+function joined(vectors: readonly Float32Array[]): Float32Array<ArrayBuffer> {
+  const all = new Float32Array(vectors.reduce((sum, vector) => sum + vector.length, 0));
   let at = 0;
-  for (const part of parts) {
-    all.set(part, at);
-    at += part.length;
+  for (const vector of vectors) {
+    all.set(vector, at);
+    at += vector.length;
   }
   return all;
 }
@@ -372,24 +372,24 @@ export function softmax(scores: ArrayLike<number>): Float64Array {
 }
 
 /** Weights with the pinned ones set and the others scaled to the rest. */
-export function pinned(own: Float64Array, pins: Pins): Float64Array {
-  let given = 0;
-  for (const [place, weight] of pins) {
+export function pinned(weights: Float64Array, pins: Pins): Float64Array {
+  let pinnedSum = 0;
+  for (const [position, weight] of pins) {
     if (!Number.isFinite(weight)) throw new Refusal("weight-number", String(weight));
     if (weight < 0 || weight > 1) throw new Refusal("weight-range", String(weight));
-    if (!Number.isInteger(place) || place < 0 || place >= own.length) throw new Refusal("weight-place", String(place + 1));
-    given += weight;
+    if (!Number.isInteger(position) || position < 0 || position >= weights.length) throw new Refusal("weight-place", String(position + 1));
+    pinnedSum += weight;
   }
-  if (given > 1 + 1e-9) throw new Refusal("weight-sum", String(given));
+  if (pinnedSum > 1 + 1e-9) throw new Refusal("weight-sum", String(pinnedSum));
   let free = 0;
-  own.forEach((weight, place) => {
-    if (!pins.has(place)) free += weight;
+  weights.forEach((weight, position) => {
+    if (!pins.has(position)) free += weight;
   });
-  const others = own.length - pins.size;
-  if (others === 0) {
+  const freeCount = weights.length - pins.size;
+  if (freeCount === 0) {
     // Every weight is pinned: they are scaled to a sum of 1.
-    return own.map((_, place) => (given > 0 ? pins.get(place)! / given : 1 / own.length));
+    return weights.map((_, position) => (pinnedSum > 0 ? pins.get(position)! / pinnedSum : 1 / weights.length));
   }
-  const left = Math.max(0, 1 - given);
-  return own.map((weight, place) => pins.get(place) ?? (free > 1e-12 ? (weight / free) * left : left / others));
+  const rest = Math.max(0, 1 - pinnedSum);
+  return weights.map((weight, position) => pins.get(position) ?? (free > 1e-12 ? (weight / free) * rest : rest / freeCount));
 }

@@ -86,19 +86,19 @@ interface Continuation {
 
 /** Log-probabilities of the likeliest tokens, in descending order; ties by token number. */
 function likeliest(network: Network, scores: Float32Array, count: number, allowed: (token: number) => boolean): Continuation[] {
-  const found: Continuation[] = [];
+  const continuations: Continuation[] = [];
   let least = -Infinity;
   for (let token = 0; token < scores.length; token++) {
     const score = scores[token]!;
     if (!(score > least) || !allowed(token)) continue;
-    let k = found.length;
-    while (k > 0 && found[k - 1]!.gain < score) k--;
-    found.splice(k, 0, { token, gain: score });
-    if (found.length > count) found.pop();
-    if (found.length === count) least = found[count - 1]!.gain;
+    let k = continuations.length;
+    while (k > 0 && continuations[k - 1]!.gain < score) k--;
+    continuations.splice(k, 0, { token, gain: score });
+    if (continuations.length > count) continuations.pop();
+    if (continuations.length === count) least = continuations[count - 1]!.gain;
   }
   const sum = network.arithmetic.logSum(scores);
-  return found.map(({ token, gain }) => ({ token, gain: gain - sum }));
+  return continuations.map(({ token, gain }) => ({ token, gain: gain - sum }));
 }
 
 /** Scores of all tokens after each step, merged with those of stored states. */
@@ -113,18 +113,18 @@ const byTotal = (one: Candidate, other: Candidate): number => other.total - one.
 /** The best candidates; with slots, first of all the best one with each number of missing slots. */
 function chosenOf(candidates: Candidate[], beam: number): Candidate[] {
   const sorted = candidates.sort(byTotal), best = new Map<number, Candidate>();
-  for (const each of sorted) {
-    const count = countOf(each.missing);
-    if (!best.has(count)) best.set(count, each);
+  for (const candidate of sorted) {
+    const count = countOf(candidate.missing);
+    if (!best.has(count)) best.set(count, candidate);
   }
-  const reserved = [...best].sort(([one], [other]) => one - other).map(([, each]) => each).sort(byTotal).slice(0, beam);
-  const rest = sorted.filter((each) => !reserved.includes(each)).slice(0, beam - reserved.length);
+  const reserved = [...best].sort(([one], [other]) => one - other).map(([, candidate]) => candidate).sort(byTotal).slice(0, beam);
+  const rest = sorted.filter((candidate) => !reserved.includes(candidate)).slice(0, beam - reserved.length);
   return [...reserved, ...rest].sort(byTotal);
 }
 
 function countOf(bits: number): number {
   let count = 0;
-  for (let left = bits; left; left &= left - 1) count++;
+  for (let remaining = bits; remaining; remaining &= remaining - 1) count++;
   return count;
 }
 
@@ -148,20 +148,20 @@ export function* searching(
     const pins = chosen.pins.get(step) ?? null;
     const candidates: Candidate[] = [];
     const last = living.map(({ ids }) => ids.at(-1) ?? BEGIN);
-    const taken = network.steps(last, memory, living.map(({ state }) => state), pins);
-    const scores = scored(network, states, taken);
+    const steps = network.steps(last, memory, living.map(({ state }) => state), pins);
+    const scores = scored(network, states, steps);
     for (const [row, from] of living.entries()) {
       const allowed = (token: number): boolean => {
         if (token > END) return !slots.targets[token] || (slots.targets[token]! & from.missing) !== 0;
         return (token === UNKNOWN && copies) || (token === END && (step > 0 || onlySlots));
       };
-      const found = forced === undefined
+      const continuations = forced === undefined
         ? likeliest(network, scores[row]!, options.beam, allowed)
         : [{ token: forced, gain: gainOf(network, scores[row]!, forced) }];
-      if (!found.length || !Number.isFinite(found[0]!.gain)) throw new Refusal("not-numbers");
-      for (const { token, gain } of found) {
+      if (!continuations.length || !Number.isFinite(continuations[0]!.gain)) throw new Refusal("not-numbers");
+      for (const { token, gain } of continuations) {
         const total = from.total + gain, missing = from.missing & ~slots.targets[token]!;
-        if (total > -Infinity) candidates.push({ total, missing, token, from, step: taken[row]! });
+        if (total > -Infinity) candidates.push({ total, missing, token, from, step: steps[row]! });
       }
     }
     const going: Place[] = [];
@@ -196,8 +196,8 @@ export function* searching(
 }
 
 /** Hypotheses by descending score; ties keep the order in which they finished. */
-const ranked = (found: Ended[]): Hypothesis[] =>
-  [...found].sort((a, b) => b.score - a.score).map(({ hypothesis }) => hypothesis);
+const ranked = (endings: Ended[]): Hypothesis[] =>
+  [...endings].sort((a, b) => b.score - a.score).map(({ hypothesis }) => hypothesis);
 
 const LONGEST = 30; // tokens of a sequence that repeats itself
 
@@ -213,10 +213,10 @@ function repetition(
     for (let at = size, equal = 0; at <= ids.length; at++) {
       if (at < ids.length && ids[at] === ids[at - size]) equal++;
       else {
-        const [found, first] = [1 + Math.floor(equal / size), at - size - equal];
-        if (found > 1 && ids.slice(first, first + size).some(beginsWord)) {
-          times = Math.max(times, found);
-          if (found > allowed && first < start) [start, end] = [first, first + size];
+        const [repeats, first] = [1 + Math.floor(equal / size), at - size - equal];
+        if (repeats > 1 && ids.slice(first, first + size).some(beginsWord)) {
+          times = Math.max(times, repeats);
+          if (repeats > allowed && first < start) [start, end] = [first, first + size];
         }
         equal = 0;
       }
@@ -240,10 +240,10 @@ export function* choosing(
     const [ids, steps] = [hypothesis.ids.slice(0, end), hypothesis.steps.slice(0, end + 1)];
     return { ...hypothesis, ids, steps, repeated: end < hypothesis.ids.length };
   };
-  const faults = (each: Hypothesis): number => 2 * Number(repetition(each.ids, beginsWord).times > allowed && each.ids.join() !== stored) + Number(!each.finished);
-  let found = yield* searching(network, states, source, read, options, slots);
-  if (options.best < options.beam && found.some(faults)) found = yield* searching(network, states, source, read, { ...options, best: options.beam }, slots);
-  return [...found].sort((one, other) => faults(one) - faults(other)).slice(0, options.best).map(cut);
+  const faults = (hypothesis: Hypothesis): number => 2 * Number(repetition(hypothesis.ids, beginsWord).times > allowed && hypothesis.ids.join() !== stored) + Number(!hypothesis.finished);
+  let hypotheses = yield* searching(network, states, source, read, options, slots);
+  if (options.best < options.beam && hypotheses.some(faults)) hypotheses = yield* searching(network, states, source, read, { ...options, best: options.beam }, slots);
+  return [...hypotheses].sort((one, other) => faults(one) - faults(other)).slice(0, options.best).map(cut);
 }
 
 /** Yields the decoder steps of given tokens, and of the end. */
@@ -271,8 +271,8 @@ export function check(network: Network, source: readonly number[], { tokens, pin
   if (tokens.length >= limit) throw new Refusal("step-place", String(tokens.length));
   tokens.forEach((token, step) => {
     const last = token === END && step === tokens.length - 1 && step > 0;
-    const whole = Number.isInteger(token) && token >= 0 && token < network.vocabulary;
-    if (!whole || token === PAD || token === BEGIN || (token === END && !last)) {
+    const isToken = Number.isInteger(token) && token >= 0 && token < network.vocabulary;
+    if (!isToken || token === PAD || token === BEGIN || (token === END && !last)) {
       throw new Refusal("token-place", String(token));
     }
   });
@@ -297,7 +297,7 @@ export function opened(network: Network, states: States, ids: readonly number[],
     let known: { gain: number; likely: Continuation[] } | undefined;
     const looked = (): { gain: number; likely: Continuation[] } => {
       const [scores] = scored(network, states, [step]);
-      const likely = likeliest(network, scores!, count, (each) => each > END || (each === END && index > 0));
+      const likely = likeliest(network, scores!, count, (id) => id > END || (id === END && index > 0));
       return { gain: gainOf(network, scores!, token), likely };
     };
     return {

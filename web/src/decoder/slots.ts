@@ -58,18 +58,18 @@ export class Slots {
   constructor(private readonly stored: StoredSlots = { most: 0, shapes: {} }) {}
 
   /** Replace spans of a source by slots. With a target, only spans that it has, in both; else the second result has the texts to write. */
-  mask(...given: [source: string, target?: string]): [Masked, Masked] {
-    const [source, target = ""] = given.map((text = "") => text.replace(CHARACTER, " ")) as [string, string];
-    const [read, taken, parts]: [Span[], Span[], string[]] = [[], [], []];
+  mask(...pair: [source: string, target?: string]): [Masked, Masked] {
+    const [source, target = ""] = pair.map((text = "") => text.replace(CHARACTER, " ")) as [string, string];
+    const [read, used, parts]: [Span[], Span[], string[]] = [[], [], []];
     for (const span of spansOf(source)) {
       const text = this.written(span);
-      const place = given.length > 1 && text !== null ? find(text, target, taken) : null;
-      if (text === null || read.length === this.stored.most || (given.length > 1 && !place)) continue;
-      if (place) taken.push(place);
+      const place = pair.length > 1 && text !== null ? find(text, target, used) : null;
+      if (text === null || read.length === this.stored.most || (pair.length > 1 && !place)) continue;
+      if (place) used.push(place);
       read.push(span.place);
       parts.push(text);
     }
-    return [masked(source, read, read.map((place) => source.slice(...place))), masked(target, taken, parts)];
+    return [masked(source, read, read.map((place) => source.slice(...place))), masked(target, used, parts)];
   }
 
   /** The spans of a source that its translation lacks, as it should write them; and its groups of digits that the source has in no form. */
@@ -95,12 +95,12 @@ export class Slots {
   /** The text of a span in a translation; null: the model translates it. */
   private written({ exact, coarse, groups, separators }: Found): string | null {
     const { shapes } = this.stored;
-    const name = [exact, ...coarse].find((each) => shapes[each]);
+    const name = [exact, ...coarse].find((shape) => shapes[shape]);
     const kinds = [...new Set(separators)];
-    const inOrder = (texts: readonly (number | string)[]) => [0, ...separators.flatMap((each, k) => [texts[kinds.indexOf(each)]!, k + 1])];
+    const inOrder = (texts: readonly (number | string)[]) => [0, ...separators.flatMap((separator, k) => [texts[kinds.indexOf(separator)]!, k + 1])];
     const known = name === undefined ? kinds : shapes[name]!.written;
     const written = known && name !== exact ? inOrder(known) : known;
-    return written ? written.map((each) => (typeof each === "number" ? groups[each] : each)).join("") : null;
+    return written ? written.map((part) => (typeof part === "number" ? groups[part] : part)).join("") : null;
   }
 }
 
@@ -144,8 +144,8 @@ function masked(text: string, cuts: readonly Span[], parts: readonly string[]): 
 }
 
 /** The first place of a text that is not taken and no part of a longer word or number. */
-function find(text: string, target: string, taken: readonly Span[]): Span | null {
-  const isFree = (start: number, end: number): boolean => !taken.some(([first, last]) => start < last && first < end);
+function find(text: string, target: string, used: readonly Span[]): Span | null {
+  const isFree = (start: number, end: number): boolean => !used.some(([first, last]) => start < last && first < end);
   const isWhole = (...ends: Span): boolean => EDGES.every(([inside, edge], side) => {
     edge.lastIndex = ends[side]!;
     return !inside.test(text) || edge.test(target);

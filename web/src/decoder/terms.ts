@@ -1,6 +1,7 @@
 /** Terms: words whose translations the reader gives, as `dikkat.translation.terms` and `.decoding.term_use` use them. */
 import { LETTER_OF_UNSPACED, unitsOf } from "./alignment";
-import type { Forms } from "./forms";
+import { commonPrefix, type Forms } from "./forms";
+import { compareTerms, lengthOf, withFirst } from "./letters";
 import { LONGEST_TEXT } from "./lines";
 import { SPAN } from "./slots";
 import { oneSpaced, SLOT, SPACE, type Span, type Tokenizer } from "./tokenizer";
@@ -34,7 +35,7 @@ const IN_SLOT = new RegExp(`[${SLOT}]`);
 /** A term without superfluous spaces; null if it has no letter or digit, or is too long. */
 export function termOf(text: string): string | null {
   const term = oneSpaced(text);
-  return INSIDE.test(term) && !IN_SLOT.test(term) && [...term].length <= LONGEST_TERM ? term : null;
+  return INSIDE.test(term) && !IN_SLOT.test(term) && lengthOf(term) <= LONGEST_TERM ? term : null;
 }
 
 const keyOf = (unit: string): string => unit.replace(/['’]+$/u, "").toLowerCase().replaceAll("ß", "ss").replaceAll("i\u0307", "i").replaceAll("ı", "i");
@@ -44,7 +45,7 @@ const bare = (word: string): string => word.replace(/^['’]+|['’]+$/gu, "").t
 
 function matches(term: string, text: string): boolean {
   const capitals = [term, term.replaceAll("i", "İ")].map((word) => word.toUpperCase());
-  return text === term || capitals.some((word) => text === word[0] + term.slice(1) || (term.length > 1 && text === word));
+  return text === term || capitals.some((word) => text === withFirst(term, () => [...word][0]!) || (lengthOf(term) > 1 && text === word));
 }
 
 function endsWord(text: string, end: number): boolean {
@@ -53,10 +54,10 @@ function endsWord(text: string, end: number): boolean {
 }
 
 /** The terms in a text, in order and without overlaps; none is a part of an address or placeholder. */
-function occurrences(terms: Terms, text: string): Occurrence[] {
+export function occurrences(terms: Terms, text: string): Occurrence[] {
   const results: Occurrence[] = [], spans = spansIn(text), { spans: units } = unitsOf(text, false);
   const firstOf = (term: string): string => keyOf(term.slice(...(unitsOf(term, false).spans[0] ?? [0, 0])));
-  const sorted = [...new Map(terms)].sort(([one], [other]) => other.length - one.length || (one < other ? -1 : 1)).map(([source, target]) => ({ source, target, first: firstOf(source) }));
+  const sorted = [...new Map(terms)].sort(([one], [other]) => compareTerms(one, other)).map(([source, target]) => ({ source, target, first: firstOf(source) }));
   let end = 0;
   for (const [start, unitEnd] of units) {
     if (start < end) continue;
@@ -85,15 +86,22 @@ function spansOf(text: string, term: string, forms: Forms): Span[] {
   return results;
 }
 
-/** The occurrences of the source terms of each target term. */
-function byTarget(terms: Terms, source: string): [target: string, Occurrence[]][] {
-  const all = occurrences(terms, source);
-  return [...new Set(all.map(({ target }) => target))].map((target) => [target, all.filter((occurrence) => occurrence.target === target)]);
+/**
+ * The occurrences of each target term's source terms, and its spans in the target, longer terms first. The spans do not
+ * overlap: a term inside a longer one does not count.
+ */
+function matched(terms: Terms, source: string, target: string, forms: Forms): { sources: Occurrence[]; spans: Span[] }[] {
+  const all = occurrences(terms, source), used: Span[] = [];
+  return [...new Set(all.map((occurrence) => occurrence.target))].sort(compareTerms).map((term) => {
+    const spans = spansOf(target, term, forms).filter((span) => !overlaps(span, used));
+    used.push(...spans);
+    return { sources: all.filter((occurrence) => occurrence.target === term), spans };
+  });
 }
 
 /** The spans of used terms in the source and in the target. */
 export const usedSpans = (terms: Terms, source: string, target: string, forms: Forms): [Span, Span][] =>
-  byTarget(terms, source).flatMap(([term, sources]) => spansOf(target, term, forms).slice(0, sources.length).map((span, k): [Span, Span] => [sources[k]!.span, span]));
+  matched(terms, source, target, forms).flatMap(({ sources, spans }) => spans.slice(0, sources.length).map((span, k): [Span, Span] => [sources[k]!.span, span]));
 
 /** A translation's text, into which terms are written one by one. */
 export class Line {
@@ -103,8 +111,7 @@ export class Line {
 
   /** @param isFixed whether the text is of a stored pair, and stays */
   constructor(terms: Terms, private readonly source: string, public target: string, private readonly tokenizer: Tokenizer, isFixed: boolean) {
-    for (const [term, sources] of byTarget(terms, source).sort(([one], [other]) => other.length - one.length || (one < other ? -1 : 1))) {
-      const spans = spansOf(target, term, tokenizer.forms).filter((span) => !overlaps(span, this.used));
+    for (const { sources, spans } of matched(terms, source, target, tokenizer.forms)) {
       this.used.push(...spans);
       const missing = sources.slice(spans.length);
       if (isFixed) this.unused.push(...missing.map((occurrence) => occurrence.source));
@@ -131,14 +138,14 @@ export class Line {
   *useNext(weights: readonly (readonly number[])[]): Choice<void> {
     const term = this.pending.shift()!;
     let text = term.target, [start, end] = [0, 0];
-    if (this.target.length + LONGEST_FORM * text.length > LONGEST_TEXT) {
+    if (lengthOf(this.target) + LONGEST_FORM * lengthOf(text) > LONGEST_TEXT) {
       this.unused.push(term.source);
       return;
     }
     const replaced = this.replaced(term, weights);
     if (replaced) {
       start = replaced[0];
-      if (/^\p{Lu}/u.test(this.target.slice(start)) && !INSIDE.test(this.target.slice(0, start))) text = text[0]!.toUpperCase() + text.slice(1);
+      if (/^\p{Lu}/u.test(this.target.slice(start)) && !INSIDE.test(this.target.slice(0, start))) text = withFirst(text, (letter) => letter.toUpperCase());
       this.replace(replaced, text);
     } else {
       const ends = [0, ...unitsOf(this.target, false).spans.map(([, last]) => last)];
@@ -172,15 +179,15 @@ export class Line {
     const linked = weights.map((row) => row.reduce((sum, weight, k) => sum + (columns[k] ? weight : 0), 0));
     const fixed = [...this.used, ...spansIn(this.target)];
     const isFree = spans.map((span, k) => isWord[k]! && !overlaps(span, fixed));
-    const lengthOf = (k: number): number => spans[k]![1] - spans[k]![0];
+    const lengths = spans.map((span) => lengthOf(this.target.slice(...span)));
     const free = [...spans.keys()].filter((k) => isFree[k]);
     const largest = Math.max(0, ...free.map((k) => linked[k]!));
     if (largest < UNLINKED) return null;
     // Articles and auxiliary verbs come from the term too: the longest word with a large weight is its translation.
-    const seed = free.filter((k) => linked[k]! >= LINKED * largest).reduce((best, k) => (lengthOf(k) - lengthOf(best) || linked[k]! - linked[best]!) > 0 ? k : best);
+    const seed = free.filter((k) => linked[k]! >= LINKED * largest).reduce((best, k) => (lengths[k]! - lengths[best]! || linked[k]! - linked[best]!) > 0 ? k : best);
     const endOfRun = (step: number): number => {
       for (let last = seed; ;) {
-        const next = [last + step, last + 2 * step].find((k) => isFree[k] && linked[k]! > TOGETHER && lengthOf(k) > SHORT);
+        const next = [last + step, last + 2 * step].find((k) => isFree[k] && linked[k]! > TOGETHER && lengths[k]! > SHORT);
         if (next === undefined) return last;
         last = next;
       }
@@ -192,11 +199,10 @@ export class Line {
   /** The forms of a word with its capitals. */
   private cased(word: string): string[] {
     const lower = word.toLowerCase();
-    if (lower.length !== word.length || !/^\p{L}/u.test(word)) return [word];
+    if (lengthOf(lower) !== lengthOf(word) || !/^\p{L}/u.test(word)) return [word];
     return this.tokenizer.forms.of(lower).map((form) => {
-      let shared = 0;
-      while (shared < Math.min(lower.length, form.length) && lower[shared] === form[shared]) shared++;
-      return word.slice(0, shared) + form.slice(shared);
+      const shared = commonPrefix(lower, form);
+      return [...[...word].slice(0, shared), ...[...form].slice(shared)].join("");
     });
   }
 }

@@ -34,7 +34,7 @@ const INSIDE = "\\p{L}\\p{M}\\p{N}"; // of words
 /** Characters of slots: neither of words nor marks. */
 export const SLOT = "\\x01-\\x08\\x0e-\\x1b";
 /** The character of each slot. */
-export const SLOTS = [...Array(28).keys()].map((code) => String.fromCharCode(code)).filter((each) => new RegExp(`[${SLOT}]`).test(each));
+export const SLOTS = [...Array(28).keys()].map((code) => String.fromCharCode(code)).filter((character) => new RegExp(`[${SLOT}]`).test(character));
 // Without regard to case, of which ſ is one of s.
 const ELIDED =
   `(?<!${LETTER})(?:[cdjlmnstſCDJLMNST]|[qQ][uU]|[jJ][uU][sſS][qQ][uU]|[lL][oO][rR][sſS][qQ][uU]|` +
@@ -65,13 +65,13 @@ class Capitals {
     this.names = new Set(names.split(" "));
     this.several = marks.includes("\r");
     const after = [...marks].filter((mark) => mark !== "\n" && mark !== "\r").map((mark) => mark.replace(/[\\^$.*+?()[\]{}|/\-]/u, "\\$&")).join("");
-    const places = [
+    const beginnings = [
       ...(marks.includes("\n") ? ["^"] : []), ...(after ? [`[${after}][^${INSIDE}${SLOT}${SPACE}]{0,8}[${SPACE}]`] : []),
     ];
-    this.begins = places.length ? new RegExp(`((?:${places.join("|")})[^${INSIDE}${SLOT}]{0,8})(${WORD})`, "gu") : null;
+    this.begins = beginnings.length ? new RegExp(`((?:${beginnings.join("|")})[^${INSIDE}${SLOT}]{0,8})(${WORD})`, "gu") : null;
   }
 
-  exchanged(text: string, given: ReadonlySet<string> = new Set()): string {
+  exchanged(text: string, names: ReadonlySet<string> = new Set()): string {
     if (!this.begins) return text;
     return text.replace(this.begins, (_, before: string, word: string) => {
       const first = String.fromCodePoint(word.codePointAt(0)!);
@@ -79,7 +79,7 @@ class Capitals {
       const rest = word.slice(first.length);
       const back = [...small].length === 1 && [...large].length === 1 && small.toUpperCase() === large &&
         large.toLowerCase() === small && (first === small || first === large) && !/^\p{M}/u.test(rest);
-      if (!back || this.names.has(large + rest) || given.has(large + rest)) return before + word;
+      if (!back || this.names.has(large + rest) || names.has(large + rest)) return before + word;
       return before + (first === large ? small : large) + rest;
     });
   }
@@ -98,17 +98,17 @@ const placeOf = ({ places }: Placed, [first, last]: Span): Span => [places[first
 const CLUSTER = new RegExp(`(?<blank>[${SPACE}]{2,}|[\\t-\\r])|[^][\\p{M}\\u1161-\\u1175\\u11a8-\\u11c2]*`, "gu");
 
 /** Compose a text to NFC, collapse its white space and trim it; single no-break spaces and the like stay. */
-function normalise(given: Placed): Placed {
+function normalise(placed: Placed): Placed {
   let all = "";
   const places: Span[] = [];
-  for (const { 0: cluster, index, groups } of given.text.matchAll(CLUSTER)) {
+  for (const { 0: cluster, index, groups } of placed.text.matchAll(CLUSTER)) {
     const written = groups!["blank"] ? " " : cluster.normalize("NFC");
     all += written;
-    places.push(...Array<Span>(written.length).fill(placeOf(given, [index, index + cluster.length])));
+    places.push(...Array<Span>(written.length).fill(placeOf(placed, [index, index + cluster.length])));
   }
   const text = stripped(all);
   const start = all.indexOf(text);
-  return text === given.text ? given : { text, places: places.slice(start, start + text.length), original: given.original };
+  return text === placed.text ? placed : { text, places: places.slice(start, start + text.length), original: placed.original };
 }
 
 export abstract class Tokenizer {
@@ -147,9 +147,9 @@ export abstract class Tokenizer {
   abstract encode(given: Placed): Encoded;
 
   /** Words and marks, other than numbers, that no training sentence had. */
-  unknown(given: Placed): string[] {
+  unknown(placed: Placed): string[] {
     const { met } = this;
-    const read = normalise(given);
+    const read = normalise(placed);
     const places = [...read.text.matchAll(PIECES)].map(({ 0: piece, index }) => withoutSpaces(read.text, [index, index + piece.length]));
     const isUnknown = (word: string): boolean => !!word && !/^\p{Nd}/u.test(word) && !met.has(word);
     return places.filter((place) => isUnknown(bare(read.text.slice(...place)))).map((place) => read.original.slice(...placeOf(read, place)));
@@ -215,8 +215,8 @@ class Words extends Tokenizer {
     this.met = new Set(this.nearest.keys());
   }
 
-  encode(given: Placed): Encoded {
-    const read = normalise(given);
+  encode(placed: Placed): Encoded {
+    const read = normalise(placed);
     const padded = ` ${read.text} `;
     const pieces = [...` ${this.capitals.exchanged(read.text)} `.matchAll(PIECES)].map(({ 0: piece, index }) => {
       const [first, last] = withoutSpaces(padded, [index, index + piece.length]);
@@ -246,9 +246,9 @@ class Words extends Tokenizer {
 
 function withoutSpaces(sentence: string, [first, last]: Span): Span {
   const piece = sentence.slice(first, last);
-  const left = stripped(piece);
-  const start = first + piece.indexOf(left);
-  return left ? [start, start + left.length] : [first, last];
+  const letters = stripped(piece);
+  const start = first + piece.indexOf(letters);
+  return letters ? [start, start + letters.length] : [first, last];
 }
 
 const first = (text: string): string => (text ? String.fromCodePoint(text.codePointAt(0)!) : "");
@@ -287,8 +287,8 @@ class BytePairs extends Tokenizer {
     });
   }
 
-  encode(given: Placed): Encoded {
-    const read = normalise(given);
+  encode(placed: Placed): Encoded {
+    const read = normalise(placed);
     if (!read.text) return { ids: [], pieces: [], spans: [] };
     const exchanged = this.capitals.exchanged(read.text);
     const ids = [...` ${exchanged}`.matchAll(BYTE_PIECES)].flatMap(([piece]) => this.parts(piece));
@@ -298,8 +298,8 @@ class BytePairs extends Tokenizer {
     const bytes = letters.flatMap(({ letter, within }) => Array.from(encoder.encode(letter), () => within));
     let at = 0;
     const spans = ids.map((id) => {
-      const own = bytes.slice(at, (at += this.tokens[id]!.length));
-      return placeOf(read, [own[0]![0], own.at(-1)![1]]);
+      const spans = bytes.slice(at, (at += this.tokens[id]!.length));
+      return placeOf(read, [spans[0]![0], spans.at(-1)![1]]);
     });
     return { ids, pieces: this.labels(ids), spans };
   }
@@ -318,9 +318,9 @@ class BytePairs extends Tokenizer {
     const bytes: number[] = [];
     for (const id of ids) {
       const token = this.tokens[id]!;
-      const own = [...token].map((letter) => BYTES.get(letter));
-      if (own.includes(undefined)) bytes.push(...new TextEncoder().encode(token));
-      else bytes.push(...(own as number[]));
+      const values = [...token].map((letter) => BYTES.get(letter));
+      if (values.includes(undefined)) bytes.push(...new TextEncoder().encode(token));
+      else bytes.push(...(values as number[]));
     }
     return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes));
   }

@@ -1,7 +1,7 @@
 /** A page's model with its tokenizers. */
 import { agreed, ofUnits, posteriors, unitsOf } from "./alignment";
 import { confidenceOf, type StoredConfidence } from "./confidence";
-import { LONGEST_TEXT, sentencesOf } from "./lines";
+import { LONGEST_TEXT, partsOf } from "./lines";
 import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
 import { hasIds, PairMemory, sentenceKey, type StoredPair } from "./memory";
 import { Network, type Settings, type Step } from "./network";
@@ -114,8 +114,8 @@ export class Translator {
     const pair = this.memory.states.byIds(ids);
     if (!pair?.targetIds.includes(UNKNOWN)) return [];
     const [source, target] = this.masked(pair);
-    const own = unknownWords({ ids, pieces });
-    const names = new Map(unknownWords(this.source.encode(source)).map((word, k) => [word, own[k]!]));
+    const words = unknownWords({ ids, pieces });
+    const names = new Map(unknownWords(this.source.encode(source)).map((word, k) => [word, words[k]!]));
     return unknownWords(this.target.encode(target)).map((word) => names.get(word) ?? word);
   }
 
@@ -164,11 +164,16 @@ export class Translator {
    * sentences of a plain text are translated one by one.
    * @param entities of a sentence in HTML; null: plain text
    */
-  *translating(given: string, options: Options = DEFAULT, entities: Entities | null = null): Generator<() => string, Translation[]> {
-    this.check(given);
-    if (entities) return yield* this.marked(given, options, entities);
-    if (!this.encode(given).ids.length) return [];
-    const sentences = this.source.several || this.memory.find(given) ? [{ sentence: given, space: "" }] : sentencesOf(given);
+  *translating(text: string, options: Options = DEFAULT, entities: Entities | null = null): Generator<() => string, Translation[]> {
+    this.check(text);
+    if (entities) return yield* this.marked(text, options, entities);
+    if (!this.encode(text).ids.length) return [];
+    return this.assessed(yield* this.inParts(text, options, !this.source.several), options.terms);
+  }
+
+  /** Translations of a text whose parts are translated one by one, best first. */
+  private *inParts(text: string, options: Options, split: boolean): Generator<() => string, Translation[]> {
+    const sentences = partsOf(text, split, (sentence) => this.encode(sentence).spans, (sentence) => this.memory.find(sentence) !== undefined);
     const groups: Translation[][] = [];
     let [before, steps, places] = ["", 0, 0];
     for (const { sentence, space } of sentences) {
@@ -180,24 +185,23 @@ export class Translator {
       steps += group[0]!.steps.length;
       places += group[0]!.sourceTokens.length;
     }
-    const terms = options.terms;
-    if (groups.length === 1) return this.assessed(groups[0]!, terms);
+    if (groups.length === 1) return groups[0]!;
     const most = Math.min(...groups.map(({ length }) => length));
     const spaces = sentences.map(({ space }) => space);
-    return this.assessed(groups[0]!.slice(0, most).map((_, k) => joined(given, groups.map((group) => group[k]!), spaces)), terms);
+    return groups[0]!.slice(0, most).map((_, k) => joined(text, groups.map((group) => group[k]!), spaces));
   }
 
   /** Adds lost and invented numbers outside of used terms, and the confidence; of equal texts, the first one stays. */
   private assessed(all: readonly Translation[], terms: Terms): Translation[] {
-    for (const each of all) {
+    for (const translation of all) {
       const blank = (text: string, [start, end]: Span): string => text.slice(0, start) + "\n".repeat(end - start) + text.slice(end);
-      const used = usedSpans(terms, each.source, each.target, this.target.forms);
-      const texts = used.reduce<[string, string]>(([source, target], [read, written]) => [blank(source, read), blank(target, written)], [each.source, each.target]);
-      const [lost, invented] = this.isStored(each) ? [[], []] : this.slots.wrong(...texts);
-      Object.assign(each, { lost, invented });
-      if (this.confidence) Object.assign(each, { confidence: confidenceOf(this.confidence, each) });
+      const used = usedSpans(terms, translation.source, translation.target, this.target.forms);
+      const texts = used.reduce<[string, string]>(([source, target], [read, written]) => [blank(source, read), blank(target, written)], [translation.source, translation.target]);
+      const [lost, invented] = this.isStored(translation) ? [[], []] : this.slots.wrong(...texts);
+      Object.assign(translation, { lost, invented });
+      if (this.confidence) Object.assign(translation, { confidence: confidenceOf(this.confidence, translation) });
     }
-    return terms.length ? all.filter(({ target }, k) => all.findIndex((each) => each.target === target) === k) : [...all];
+    return terms.length ? all.filter(({ target }, k) => all.findIndex((translation) => translation.target === target) === k) : [...all];
   }
 
   private isStored({ source, target }: Translation): boolean {
@@ -207,10 +211,10 @@ export class Translator {
 
   /** Translations with terms, best first. */
   private *using(all: readonly Translation[], { terms, chosen }: Options): Generator<() => string, Translation[]> {
-    const found: Translation[] = [];
-    for (const each of all) {
-      const { source, target } = each;
-      const line = new Line(terms, source, target, this.target, this.isStored(each));
+    const results: Translation[] = [];
+    for (const translation of all) {
+      const { source, target } = translation;
+      const line = new Line(terms, source, target, this.target, this.isStored(translation));
       while (!line.isDone) {
         const now = line.target;
         const both = [yield* this.weighing(source, now, false), yield* this.weighing(source, now, false, true)];
@@ -221,14 +225,14 @@ export class Translator {
           step = choice.next(scores.indexOf(Math.max(...scores)));
         }
       }
-      const again = line.target === target ? each : yield* this.rewritten(source, line.target, chosen, each);
-      found.push({ ...again, unusedTerms: line.unused });
+      const again = line.target === target ? translation : yield* this.rewritten(source, line.target, chosen, translation);
+      results.push({ ...again, unusedTerms: line.unused });
     }
-    const rank = (each: Translation): number[] => [
-      Number(each.repeated), Number(!each.finished), Number(this.slots.wrong(each.source, each.target)[0].length > 0), -normalised(each.score, each.targetTokens.length + 1, this.network.penalty),
+    const rank = (translation: Translation): number[] => [
+      Number(translation.repeated), Number(!translation.finished), Number(this.slots.wrong(translation.source, translation.target)[0].length > 0), -normalised(translation.score, translation.targetTokens.length + 1, this.network.penalty),
     ];
-    const ranks = new Map(found.map((each) => [each, rank(each)]));
-    return found.sort((one, other) => ranks.get(one)!.map((value, k) => value - ranks.get(other)![k]!).find(Boolean) ?? 0);
+    const ranks = new Map(results.map((translation) => [translation, rank(translation)]));
+    return results.sort((one, other) => ranks.get(one)!.map((value, k) => value - ranks.get(other)![k]!).find(Boolean) ?? 0);
   }
 
   /**
@@ -258,8 +262,8 @@ export class Translator {
     const { text, root } = parse(sentence, entities);
     if (root.inside.length && !this.network.attends) throw new Refusal("tag-unattended");
     const isBlank = !this.encode(text).ids.length;
-    const best = this.assessed(yield* this.plain(text, options), options.terms);
-    for (const each of best) Object.assign(each, { source: sentence, target: isBlank ? sentence : yield* this.tagging(root, text, each.target, options.terms) });
+    const best = this.assessed(yield* this.inParts(text, options, false), options.terms);
+    for (const translation of best) Object.assign(translation, { source: sentence, target: isBlank ? sentence : yield* this.tagging(root, text, translation.target, options.terms) });
     return best;
   }
 
@@ -274,8 +278,8 @@ export class Translator {
     const read = yield* this.reading(encoded.ids);
     const [readsWord, beginsWord] = [this.source, this.target].map((tokenizer) => (id: number) => tokenizer.beginsWord(id));
     const search = choosing(this.network, this.memory.states, encoded.ids, read, options, this.slotBits(encoded.ids), readsWord!, beginsWord!);
-    const found = yield* showing(search, ({ ids, steps }) => () => writtenOut(this.target.decode(ids, copiedWords(encoded, ids, steps)), encoded.slots));
-    const all = found.map((each) => this.translation(text, encoded, each));
+    const hypotheses = yield* showing(search, ({ ids, steps }) => () => writtenOut(this.target.decode(ids, copiedWords(encoded, ids, steps)), encoded.slots));
+    const all = hypotheses.map((hypothesis) => this.translation(text, encoded, hypothesis));
     return options.terms.length && this.network.attends ? yield* this.using(all, options) : all;
   }
 
@@ -303,16 +307,16 @@ export class Translator {
     const [read, written] = [this.source.encode(masked[0]), this.target.encode(masked[1])];
     const memory = yield* this.reading(read.ids);
     const going = byAttention ? forced(this.network, memory, written.ids) : posteriors(this.network, written.ids, memory);
-    const found = yield* showing<void, readonly (Float64Array | Step)[]>(going, () => () => target);
-    const weights = found.map((each) => ("weights" in each ? each.weights : each));
+    const rows = yield* showing<void, readonly (Float64Array | Step)[]>(going, () => () => target);
+    const weights = rows.map((row) => ("weights" in row ? row.weights : row));
     return ofUnits(weights, unitsOf(source, wholeSpans), read.spans, unitsOf(target, wholeSpans), written.spans);
   }
 
   private *reading(ids: readonly number[]): Generator<() => string, Read> {
-    const own = ids.join();
-    if (this.last?.ids === own) return this.last.read;
+    const key = ids.join();
+    if (this.last?.ids === key) return this.last.read;
     const read = yield* showing(this.network.reading(ids), () => () => "");
-    this.last = { ids: own, read };
+    this.last = { ids: key, read };
     return read;
   }
 
@@ -321,73 +325,73 @@ export class Translator {
     return ended(this.translating(sentence, options, entities));
   }
 
-  private translation(text: string, encoded: EncodedSource, found: Hypothesis): Translation {
+  private translation(text: string, encoded: EncodedSource, hypothesis: Hypothesis): Translation {
     const { network, target, memory: { states } } = this;
     // A slot that the source lacks gives nothing.
-    const written = [...found.steps.keys()].filter((step) => step >= found.ids.length || target.slot(found.ids[step]!) < encoded.slots.length);
-    const taken = written.map((step) => found.steps[step]!);
-    const ids = written.flatMap((step) => found.ids[step] ?? []);
-    const copied = copiedWords(encoded, ids, taken);
+    const written = [...hypothesis.steps.keys()].filter((step) => step >= hypothesis.ids.length || target.slot(hypothesis.ids[step]!) < encoded.slots.length);
+    const textSteps = written.map((step) => hypothesis.steps[step]!);
+    const ids = written.flatMap((step) => hypothesis.ids[step] ?? []);
+    const copied = copiedWords(encoded, ids, textSteps);
     const exact = encoded.stored?.targetIds.join() === ids.join() ? encoded.stored : null;
-    const whole = exact ? lineOf(exact) : writtenOut(target.decode(ids, copied), encoded.slots);
+    const targetText = exact ? lineOf(exact) : writtenOut(target.decode(ids, copied), encoded.slots);
     const labels = exact ? this.target.encode(this.masked({ ...exact, source: text })[1]).pieces : target.labels(ids, copied);
     let openedSteps: Opened[] | undefined;
     return {
       source: text,
       sourceTokens: encoded.pieces,
       sourceIds: encoded.ids,
-      target: whole,
+      target: targetText,
       targetTokens: labels.map((label) => restored(label, encoded.slots)),
       ids,
-      score: found.total,
-      finished: found.finished,
-      repeated: found.repeated,
-      unknown: exact ? [] : encoded.unknown, lost: [], invented: [], unusedTerms: [], confidence: null, texts: [text, whole],
+      score: hypothesis.total,
+      finished: hypothesis.finished,
+      repeated: hypothesis.repeated,
+      unknown: exact ? [] : encoded.unknown, lost: [], invented: [], unusedTerms: [], confidence: null, texts: [text, targetText],
       get steps() {
-        return (openedSteps ??= opened(network, states, ids, taken, encoded.slots));
+        return (openedSteps ??= opened(network, states, ids, textSteps, encoded.slots));
       },
     };
   }
 }
 
 /** What of a reader's changes is of the sentence that begins at a step and a place. */
-function within({ tokens, pins }: Chosen, step: number, place: number): Chosen {
+function within({ tokens, pins }: Chosen, step: number, position: number): Chosen {
   const rest = tokens.slice(step);
   const ended = step + (rest.indexOf(END) + 1 || Infinity);
-  const own = [...pins].filter(([each]) => each >= step && each < ended);
+  const sentencePins = [...pins].filter(([pinnedStep]) => pinnedStep >= step && pinnedStep < ended);
   return {
     tokens: tokens.slice(step, ended),
-    pins: new Map(own.map(([each, weights]) => [each - step, new Map([...weights].map(([from, weight]) => [from - place, weight]))])),
+    pins: new Map(sentencePins.map(([pinnedStep, weights]) => [pinnedStep - step, new Map([...weights].map(([from, weight]) => [from - position, weight]))])),
   };
 }
 
 /** The translation of a line, of those of its sentences: each but the last has its end as a step, a token without a text. */
-function joined(source: string, parts: readonly Translation[], spaces: readonly string[]): Translation {
-  const [all, last] = [parts.reduce((sum, each) => sum + each.sourceTokens.length, 0), parts.length - 1];
-  let place = 0;
-  const steps = parts.flatMap((part) => {
-    const first = place;
-    place += part.sourceTokens.length;
-    const widened = (own: Float64Array, otherwise: number): Float64Array => {
+function joined(source: string, sentences: readonly Translation[], spaces: readonly string[]): Translation {
+  const [all, last] = [sentences.reduce((sum, sentence) => sum + sentence.sourceTokens.length, 0), sentences.length - 1];
+  let position = 0;
+  const steps = sentences.flatMap((sentence) => {
+    const first = position;
+    position += sentence.sourceTokens.length;
+    const widened = (values: Float64Array, otherwise: number): Float64Array => {
       const wide = new Float64Array(all).fill(otherwise);
-      wide.set(own, first);
+      wide.set(values, first);
       return wide;
     };
     // Computed when read: of all steps together, they are as large as the square of the text.
-    return part.steps.map((step): Opened => Object.create(step, {
+    return sentence.steps.map((step): Opened => Object.create(step, {
       weights: { get: () => widened(step.weights, 0) }, scores: { get: () => widened(step.scores, -Infinity) },
     }) as Opened);
   });
-  const target = parts.map((each, k) => each.target + spaces[k]!).join("");
-  const ending = <T>(own: readonly T[], part: Translation, k: number, end: T): T[] => (k < last && part.steps.length > part.ids.length ? [...own, end] : [...own]);
+  const target = sentences.map((sentence, k) => sentence.target + spaces[k]!).join("");
+  const ending = <T>(values: readonly T[], sentence: Translation, k: number, end: T): T[] => (k < last && sentence.steps.length > sentence.ids.length ? [...values, end] : [...values]);
   return {
-    source, steps, lost: [], invented: [], confidence: null, unusedTerms: parts.flatMap((each) => each.unusedTerms), texts: [source, target],
-    sourceTokens: parts.flatMap((each) => each.sourceTokens), sourceIds: parts.flatMap((each) => each.sourceIds),
+    source, steps, lost: [], invented: [], confidence: null, unusedTerms: sentences.flatMap((sentence) => sentence.unusedTerms), texts: [source, target],
+    sourceTokens: sentences.flatMap((sentence) => sentence.sourceTokens), sourceIds: sentences.flatMap((sentence) => sentence.sourceIds),
     target,
-    targetTokens: parts.flatMap((each, k) => ending(each.targetTokens, each, k, "")), ids: parts.flatMap((each, k) => ending(each.ids, each, k, END)),
-    score: parts.reduce((sum, { score }) => sum + score, 0),
-    finished: parts.every(({ finished }) => finished), repeated: parts.some(({ repeated }) => repeated),
-    unknown: parts.flatMap((each) => each.unknown),
+    targetTokens: sentences.flatMap((sentence, k) => ending(sentence.targetTokens, sentence, k, "")), ids: sentences.flatMap((sentence, k) => ending(sentence.ids, sentence, k, END)),
+    score: sentences.reduce((sum, { score }) => sum + score, 0),
+    finished: sentences.every(({ finished }) => finished), repeated: sentences.some(({ repeated }) => repeated),
+    unknown: sentences.flatMap((sentence) => sentence.unknown),
   };
 }
 
@@ -401,9 +405,9 @@ function ended<T>(going: Generator<unknown, T>): T {
 
 /** Runs a generator with a text for each of its pauses. */
 function* showing<P, T>(going: Generator<P, T>, text: (pause: P) => () => string): Generator<() => string, T> {
-  let found = going.next();
-  for (; !found.done; found = going.next()) yield text(found.value);
-  return found.value;
+  let result = going.next();
+  for (; !result.done; result = going.next()) yield text(result.value);
+  return result.value;
 }
 
 const unknownWords = ({ ids, pieces }: Pick<Encoded, "ids" | "pieces">): string[] => pieces.filter((_, k) => ids[k] === UNKNOWN);
@@ -420,8 +424,8 @@ function copiedWords(encoded: EncodedSource, ids: readonly number[], steps: read
 /** The unknown source word with the largest weight. */
 function copiedWord(encoded: Encoded, weights: Float64Array): string | null {
   let best = -1;
-  encoded.ids.forEach((id, place) => {
-    if (id === UNKNOWN && (best < 0 || weights[place]! > weights[best]!)) best = place;
+  encoded.ids.forEach((id, position) => {
+    if (id === UNKNOWN && (best < 0 || weights[position]! > weights[best]!)) best = position;
   });
   return best < 0 ? null : encoded.pieces[best]!;
 }

@@ -19,25 +19,25 @@ export interface Comparison {
 
 /** The words of a text, those in <mark> that are not in a longest common subsequence with another text. */
 function withDifferences(text: string, other: string): (HTMLElement | string)[] {
-  const [spans, others] = [unitsOf(text).spans, unitsOf(other).spans.map((span) => other.slice(...span))];
+  const [spans, otherWords] = [unitsOf(text).spans, unitsOf(other).spans.map((span) => other.slice(...span))];
   const words = spans.map((span) => text.slice(...span));
-  const lengths = words.map(() => new Uint16Array(others.length + 1)).concat(new Uint16Array(others.length + 1));
+  const lengths = words.map(() => new Uint16Array(otherWords.length + 1)).concat(new Uint16Array(otherWords.length + 1));
   for (let i = words.length - 1; i >= 0; i--) {
-    for (let j = others.length - 1; j >= 0; j--) {
-      lengths[i]![j] = words[i] === others[j] ? lengths[i + 1]![j + 1]! + 1 : Math.max(lengths[i + 1]![j]!, lengths[i]![j + 1]!);
+    for (let j = otherWords.length - 1; j >= 0; j--) {
+      lengths[i]![j] = words[i] === otherWords[j] ? lengths[i + 1]![j + 1]! + 1 : Math.max(lengths[i + 1]![j]!, lengths[i]![j + 1]!);
     }
   }
-  const parts: (HTMLElement | string)[] = [];
+  const pieces: (HTMLElement | string)[] = [];
   let end = 0;
   for (let [i, j] = [0, 0]; i < words.length; ) {
-    if (words[i] === others[j]) [i, j] = [i + 1, j + 1];
-    else if (j < others.length && lengths[i]![j + 1]! >= lengths[i + 1]![j]!) j++;
+    if (words[i] === otherWords[j]) [i, j] = [i + 1, j + 1];
+    else if (j < otherWords.length && lengths[i]![j + 1]! >= lengths[i + 1]![j]!) j++;
     else {
-      parts.push(text.slice(end, spans[i]![0]), h("mark", {}, words[i]!));
+      pieces.push(text.slice(end, spans[i]![0]), h("mark", {}, words[i]!));
       end = spans[i++]![1];
     }
   }
-  return [...parts, text.slice(end)];
+  return [...pieces, text.slice(end)];
 }
 
 /** A sentence with its translations by both sides. */

@@ -118,8 +118,8 @@ export class Room {
     const desk = h("section", { class: "card desk" },
       h("div", { class: "half" },
         h("label", { for: "text", class: "title" }, t("source")), this.text,
-        examples.length ? h("p", { class: "examples" }, h("span", { class: "quiet" }, t("examples")), ...examples.map((each) =>
-          h("button", { type: "button", class: "chip", dir: "auto", click: () => this.use(each) }, visible(each)))) : null),
+        examples.length ? h("p", { class: "examples" }, h("span", { class: "quiet" }, t("examples")), ...examples.map((example) =>
+          h("button", { type: "button", class: "chip", dir: "auto", click: () => this.use(example) }, visible(example)))) : null),
       h("div", { class: "half" }, h("h2", { class: "title" }, t("target")), this.result, this.others, this.trouble, this.flags, this.editor.status, this.editor.form,
         h("div", { class: "tools below" }, this.facts, this.editor.button)),
       h("details", { class: "more" }, h("summary", {}, t("more")),
@@ -217,6 +217,8 @@ export class Room {
       const translations = await paused(this.translator.translating(this.own.text, options, this.own.html ? unescaped : null), () => mine !== this.turn, (text) => {
         this.result.textContent = text();
         this.result.classList.add("forming");
+        this.facts.textContent = ""; // of the translation before
+        this.flags.hidden = true;
       }, FIRST);
       if (!translations) return;
       this.translations = translations;
@@ -255,9 +257,9 @@ export class Room {
     this.result.replaceChildren(...(translations.length ? this.written(this.best) : [this.trouble.hidden ? t("nothing") : ""]));
     this.others.hidden = translations.length < 2;
     this.result.hidden = translations.length > 1;
-    this.others.replaceChildren(...translations.map((each, k) => h("li", {}, h("button", {
+    this.others.replaceChildren(...translations.map((translation, k) => h("li", {}, h("button", {
       type: "button", "aria-pressed": String(k === this.own.shown), click: () => this.choose(k),
-    }, h("span", { dir: "auto" }, ...(each.target ? this.written(each) : ["—"])), h("span", { class: "quiet" }, flagOf(each) ?? percent(each.confidence ?? sureness(each), 1))))));
+    }, h("span", { dir: "auto" }, ...(translation.target ? this.written(translation) : ["—"])), h("span", { class: "quiet" }, flagOf(translation) ?? percent(translation.confidence ?? sureness(translation), 1))))));
     const { beam, best } = this.own;
     const sure = translations.length && (flagOf(this.best) ?? (this.best.ids.length && t(...this.sure(translations.length > 1 ? 1 : 0))));
     this.facts.textContent = translations.length ? [sure, best > beam && t("few", beam)].filter(Boolean).join(" · ") : "";
@@ -328,8 +330,8 @@ export class Room {
       held.push(...now.tokens.flatMap((_, step) => (now.picked.has(step) ? [] : [visible(targetTokens[step] || t("end"))])));
       const steps = [...new Set([...now.pins.keys(), ...now.picked])].sort((a, b) => a - b);
       for (const step of steps) {
-        for (const [place, weight] of now.pins.get(step) ?? []) {
-          list.push(t("change-pin", step + 1, read[place] ?? "?", percent(weight, weight * 1000 % 10 ? 1 : 0)));
+        for (const [position, weight] of now.pins.get(step) ?? []) {
+          list.push(t("change-pin", step + 1, read[position] ?? "?", percent(weight, weight * 1000 % 10 ? 1 : 0)));
         }
         if (now.picked.has(step)) list.push(t("change-word", step + 1, visible(targetTokens[step] || t("end"))));
       }
@@ -338,7 +340,7 @@ export class Room {
     this.changes.hidden = isFree(now) && !this.history.canRedo && !this.history.canUndo;
     this.changes.replaceChildren(
       h("h2", {}, t("changes")),
-      h("ul", {}, ...list.map((each) => h("li", { dir: "auto" }, each))),
+      h("ul", {}, ...list.map((change) => h("li", { dir: "auto" }, change))),
       ...(held.length ? [h("p", { class: "quiet", dir: "auto" }, t("held", held.join(" ")))] : []),
       ...(!isFree(now) && this.free && this.free !== this.best?.target ? [h("p", { class: "quiet", dir: "auto" }, t("was", this.free))] : []),
       h("div", { class: "tools" },
@@ -349,7 +351,7 @@ export class Room {
     if (had !== null) {
       // Focus returns to the same button, or to the first that is enabled.
       const able = [...this.changes.querySelectorAll<HTMLButtonElement>("button:not(:disabled)")];
-      (able.find((each) => each.textContent === had) ?? able[0])?.focus();
+      (able.find((button) => button.textContent === had) ?? able[0])?.focus();
     }
   }
 
@@ -364,8 +366,8 @@ export class Room {
     const { now } = this.history;
     const weightsOf = (parts: readonly number[]): Float64Array => {
       const weights = new Float64Array(source.parts.length), rows = parts.map((step) => steps[step]!.weights);
-      source.parts.forEach((places, k) => {
-        for (const row of rows) for (const place of places) weights[k]! += row[place]! / rows.length;
+      source.parts.forEach((positions, k) => {
+        for (const row of rows) for (const position of positions) weights[k]! += row[position]! / rows.length;
       });
       return weights;
     };
@@ -378,30 +380,30 @@ export class Room {
   private draw(): void {
     this.drawn = [];
     if (!this.translations.length) return;
-    const given = this.alignment = this.aligned();
+    const aligned = this.alignment = this.aligned();
     const focus = this.focused();
     this.room = this.pictures.clientWidth;
     const listeners = { look: (spot: Spot) => this.look(spot), open: (spot: Spot) => this.opened(spot) };
-    const cells = given.source.length * given.target.length;
+    const cells = aligned.source.length * aligned.target.length;
     const inside = Math.max(220, this.room - 2 * padding(this.element));
     let cards: HTMLElement[] = [];
     if (!this.translator.network.attends) cards = [h("section", { class: "card" }, h("p", { class: "help" }, t("no-attention")))];
     else if (cells > DRAWN) {
-      if (!this.large || !isSame(this.large.of, given)) this.large = this.tiled(given);
+      if (!this.large || !isSame(this.large.of, aligned)) this.large = this.tiled(aligned);
       const { card, tiles } = this.large;
       this.drawn = [{ stress: (spot) => tiles.stress(spot.target, spot.source) }];
       cards = [card];
     } else if (cells) {
-      const [first, second] = [links(given, inside, listeners), map(given, inside, listeners)];
+      const [first, second] = [links(aligned, inside, listeners), map(aligned, inside, listeners)];
       this.drawn = [first, second];
-      cards = [this.card("links", first, given), this.card("map", second, given)];
+      cards = [this.card("links", first, aligned), this.card("map", second, aligned)];
     }
     const { steps } = this.best;
     if (steps.length) this.panel.show(this.best, this.own.step, this.history.now.pins.get(this.own.step) ?? new Map());
-    const kept = this.panel.element.parentElement === this.pictures;
+    const isShown = this.panel.element.parentElement === this.pictures;
     // The panel is not moved, so that a drag in it goes on; nor is a large map, which keeps its zoom.
-    for (const each of [...this.pictures.children]) if (each !== this.panel.element && each !== cards[0]) each.remove();
-    if (!kept) this.pictures.append(this.panel.element);
+    for (const element of [...this.pictures.children]) if (element !== this.panel.element && element !== cards[0]) element.remove();
+    if (!isShown) this.pictures.append(this.panel.element);
     this.panel.element.hidden = !steps.length;
     if (cards[0] && cards[0].parentElement !== this.pictures) this.pictures.prepend(cards[0]);
     cards[0]?.after(this.readout);
@@ -424,18 +426,18 @@ export class Room {
     else [...this.pictures.querySelectorAll<SVGElement>(".links .written")][wordIndexOf(this.words("target"), this.own.step) ?? 0]?.focus();
   }
 
-  private card(phrase: "links" | "map", picture: Picture, given: Aligned): HTMLElement {
-    const { tools, body } = framed(picture, given, `dikkat-${phrase}`);
+  private card(phrase: "links" | "map", picture: Picture, aligned: Aligned): HTMLElement {
+    const { tools, body } = framed(picture, aligned, `dikkat-${phrase}`);
     return h("section", { class: `card ${phrase}-card` },
       h("header", {}, h("h2", {}, t(phrase)), tools), h("p", { class: "help" }, t(`${phrase}-help`)), body);
   }
 
   /** A card with a tile map, for long texts. */
-  private tiled(given: Aligned): Large {
-    const tiles = tiled(given, (target, source) => this.opened({ target, source }));
+  private tiled(aligned: Aligned): Large {
+    const tiles = tiled(aligned, (target, source) => this.opened({ target, source }));
     const card = h("section", { class: "card map-card" }, h("header", {}, h("h2", {}, t("map"))),
-      h("p", { class: "help" }, t("too-long-for-links", given.target.length, given.source.length)), h("p", { class: "help" }, t("tiles-help")), tiles.element);
-    return { of: given, card, tiles };
+      h("p", { class: "help" }, t("too-long-for-links", aligned.target.length, aligned.source.length)), h("p", { class: "help" }, t("tiles-help")), tiles.element);
+    return { of: aligned, card, tiles };
   }
 
   private look(spot: Spot): void {
@@ -452,14 +454,14 @@ export class Room {
   private followed({ target, source }: Spot): string {
     const [step] = target === null || source !== null ? [] : this.words("target").parts[target]!;
     const sources = step === undefined ? [] : this.best.steps[step]!.sources.filter(({ weight }) => weight >= FOLLOWED).slice(0, 2);
-    return sources.length ? t("follows", sources.map((each) => `“${isolated(shortened(each.source))}” → “${isolated(shortened(each.target))}” ${percent(each.weight)}`).join(", ")) : "";
+    return sources.length ? t("follows", sources.map((source) => `“${isolated(shortened(source.source))}” → “${isolated(shortened(source.target))}” ${percent(source.weight)}`).join(", ")) : "";
   }
 
   private opened(spot: Spot): void {
-    const [step, place] = [this.words("target").parts[spot.target ?? -1]?.[0], this.words("source").parts[spot.source ?? -1]?.[0]];
+    const [step, position] = [this.words("target").parts[spot.target ?? -1]?.[0], this.words("source").parts[spot.source ?? -1]?.[0]];
     if (step !== undefined) this.open(step);
-    if (step !== undefined && place !== undefined) {
-      this.panel.element.querySelector<HTMLInputElement>(`[data-place="${place}"] input[type=range]`)?.focus();
+    if (step !== undefined && position !== undefined) {
+      this.panel.element.querySelector<HTMLInputElement>(`[data-place="${position}"] input[type=range]`)?.focus();
     }
   }
 
@@ -479,12 +481,12 @@ export class Room {
       format: "dikkat page", version: 1, source: this.own.text,
       changes: {
         words: [...now.picked].map((step) => ({ step, token: now.tokens[step] })),
-        weights: [...now.pins].flatMap(([step, each]) => [...each].map(([place, weight]) => ({ step, place, weight }))),
+        weights: [...now.pins].flatMap(([step, weights]) => [...weights].map(([position, weight]) => ({ step, place: position, weight }))),
       },
-      translations: this.translations.map((each) => ({
-        target: each.target, score: each.score, finished: each.finished, repeated: each.repeated, unknown: each.unknown, confidence: each.confidence, flags: [...flagsOf(each).keys()],
-        lost: each.lost, invented: each.invented, unused_terms: each.unusedTerms, source_tokens: each.sourceTokens, target_tokens: each.targetTokens.filter(Boolean),
-        weights: each.ids.flatMap((_, k) => (each.targetTokens[k] ? [[...each.steps[k]!.weights]] : [])),
+      translations: this.translations.map((translation) => ({
+        target: translation.target, score: translation.score, finished: translation.finished, repeated: translation.repeated, unknown: translation.unknown, confidence: translation.confidence, flags: [...flagsOf(translation).keys()],
+        lost: translation.lost, invented: translation.invented, unused_terms: translation.unusedTerms, source_tokens: translation.sourceTokens, target_tokens: translation.targetTokens.filter(Boolean),
+        weights: translation.ids.flatMap((_, k) => (translation.targetTokens[k] ? [[...translation.steps[k]!.weights]] : [])),
       })),
     };
     saveText(JSON.stringify(content, null, 1), "dikkat.json", "application/json");

@@ -15,7 +15,7 @@ export const isFree = (steering: Steering): boolean => !steering.picked.size && 
 
 /** Pins up to a step; the words behind it are written anew. */
 const until = (pins: Chosen["pins"], step: number): Map<number, Pins> =>
-  new Map([...pins].filter(([each]) => each <= step));
+  new Map([...pins].filter(([pinnedStep]) => pinnedStep <= step));
 
 /** A steering without tokens behind its last change. */
 function trimmed({ tokens, pins, picked }: Steering): Steering {
@@ -24,21 +24,21 @@ function trimmed({ tokens, pins, picked }: Steering): Steering {
 }
 
 /** Pins a weight of a step; null releases it. */
-export function pin(now: Steering, ids: readonly number[], step: number, place: number, weight: number | null): Steering {
+export function pin(now: Steering, ids: readonly number[], step: number, position: number, weight: number | null): Steering {
   const pins = until(now.pins, step);
-  const own = new Map(pins.get(step) ?? []);
-  if (weight === null) own.delete(place);
-  else own.set(place, weight);
-  if (own.size) pins.set(step, own);
+  const stepPins = new Map(pins.get(step) ?? []);
+  if (weight === null) stepPins.delete(position);
+  else stepPins.set(position, weight);
+  if (stepPins.size) pins.set(step, stepPins);
   else pins.delete(step);
-  const picked = new Set([...now.picked].filter((each) => each <= step));
+  const picked = new Set([...now.picked].filter((pickedStep) => pickedStep <= step));
   const written = picked.has(step) ? [...ids, END].slice(0, step + 1) : ids.slice(0, step);
   return trimmed({ tokens: written, pins, picked });
 }
 
 /** Picks another word for a step. */
 export function pick(now: Steering, ids: readonly number[], step: number, token: number): Steering {
-  const picked = new Set([...now.picked].filter((each) => each < step)).add(step);
+  const picked = new Set([...now.picked].filter((pickedStep) => pickedStep < step)).add(step);
   return { tokens: [...ids.slice(0, step), token], pins: until(now.pins, step), picked };
 }
 

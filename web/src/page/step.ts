@@ -16,9 +16,9 @@ const ROWS = 60; // most words listed of a long sentence: those with the largest
 interface StepListeners {
   readonly go: (step: number) => void;
   /** Pins a weight, or releases it (null); `live` while a slider is dragged. */
-  readonly pin: (step: number, place: number, weight: number | null, live: boolean) => void;
+  readonly pin: (step: number, position: number, weight: number | null, live: boolean) => void;
   readonly pick: (step: number, token: number) => void;
-  readonly look: (place: number | null) => void;
+  readonly look: (position: number | null) => void;
 }
 
 interface Row {
@@ -98,35 +98,35 @@ export class StepPanel {
     this.refusal.scrollIntoView({ block: "nearest" });
   }
 
-  private pin(place: number, weight: number | null, live = false): void {
-    this.changed = place;
-    this.listeners.pin(this.step, place, weight, live);
+  private pin(position: number, weight: number | null, live = false): void {
+    this.changed = position;
+    this.listeners.pin(this.step, position, weight, live);
   }
 
   private showWeights(translation: Translation, { scores, weights }: Opened, pins: ReadonlyMap<number, number>): void {
-    const seen = [...weights.keys()].filter((place) => scores[place]! > -Infinity); // those of the step's own sentence
-    const places = [...seen].sort((a, b) => weights[b]! - weights[a]!).slice(0, ROWS).concat([...pins.keys()]);
-    const wanted = [...new Set(places)].filter((place) => place < weights.length).sort((a, b) => a - b);
-    if (this.of !== translation.sourceTokens || wanted.some((place) => !this.shown.has(place))) {
+    const seen = [...weights.keys()].filter((position) => scores[position]! > -Infinity); // those of the step's own sentence
+    const positions = [...seen].sort((a, b) => weights[b]! - weights[a]!).slice(0, ROWS).concat([...pins.keys()]);
+    const wanted = [...new Set(positions)].filter((position) => position < weights.length).sort((a, b) => a - b);
+    if (this.of !== translation.sourceTokens || wanted.some((position) => !this.shown.has(position))) {
       // Rows are rebuilt only for another sentence: replacing one would end a drag in it.
-      const same = this.of.length === translation.sourceTokens.length && this.of.every((each, k) => each === translation.sourceTokens[k]);
-      if (!same || wanted.some((place) => !this.shown.has(place))) {
+      const same = this.of.length === translation.sourceTokens.length && this.of.every((word, k) => word === translation.sourceTokens[k]);
+      if (!same || wanted.some((position) => !this.shown.has(position))) {
         this.shown.clear();
         const words = numbered(translation.sourceTokens);
-        for (const place of wanted) this.shown.set(place, this.row(words[place]!, place));
+        for (const position of wanted) this.shown.set(position, this.row(words[position]!, position));
         this.rows.replaceChildren(this.head(), ...[...this.shown.values()].map((row) => row.element));
       }
       this.of = translation.sourceTokens;
     }
-    const low = Math.min(...seen.map((place) => scores[place]!));
+    const low = Math.min(...seen.map((position) => scores[position]!));
     const span = Math.max(...scores) - low || 1;
-    for (const [place, row] of this.shown) {
-      const weight = weights[place]!;
-      row.score.textContent = number(scores[place]!);
-      row.score.style.setProperty("--share", String((scores[place]! - low) / span));
+    for (const [position, row] of this.shown) {
+      const weight = weights[position]!;
+      row.score.textContent = number(scores[position]!);
+      row.score.style.setProperty("--share", String((scores[position]! - low) / span));
       row.element.style.setProperty("--share", String(weight));
-      row.element.classList.toggle("pinned", pins.has(place));
-      row.free.hidden = !pins.has(place);
+      row.element.classList.toggle("pinned", pins.has(position));
+      row.free.hidden = !pins.has(position);
       if (activeIn(this.element) !== row.slider) row.slider.value = String(Math.round(weight * 1000) / 10);
       row.slider.setAttribute("aria-valuetext", percent(weight, 1));
       if (this.writing !== row.typed) row.typed.value = number(weight * 100, 1);
@@ -138,7 +138,7 @@ export class StepPanel {
       h("span", {}, t("word")), h("span", { class: "score" }, t("score-before")), h("span", {}, t("weight")), h("span", {}, "%"));
   }
 
-  private row(word: string, place: number): Row {
+  private row(word: string, position: number): Row {
     const { listeners } = this;
     const short = shortened(word, WIDEST, 16);
     const score = h("span", { class: "score-bar" });
@@ -146,21 +146,21 @@ export class StepPanel {
     const typed = h("input", { type: "text", inputmode: "decimal", class: "number", autocomplete: "off", "aria-label": t("percent-of", word) });
     const free = h("button", { type: "button", class: "icon small", "aria-label": t("unpin", word), title: t("unpin", word), click: () => {
       slider.focus(); // the button disappears
-      this.pin(place, null);
+      this.pin(position, null);
     } }, "×");
     const dragged = (live: boolean) => (): void => {
       // Pinned weights sum to at most 100 %.
-      const taken = [...this.shown].filter(([each, row]) => each !== place && row.element.classList.contains("pinned"))
+      const pinnedSum = [...this.shown].filter(([other, row]) => other !== position && row.element.classList.contains("pinned"))
         .reduce((sum, [, row]) => sum + Number(row.slider.value), 0);
-      const most = Math.max(0, 100 - taken);
+      const most = Math.max(0, 100 - pinnedSum);
       if (Number(slider.value) > most) slider.value = String(most);
-      this.pin(place, Math.min(Number(slider.value), most) / 100, live);
+      this.pin(position, Math.min(Number(slider.value), most) / 100, live);
     };
     slider.addEventListener("input", dragged(true));
     slider.addEventListener("change", dragged(false));
     const takeBack = (): void => {
       this.writing = null;
-      typed.value = number(100 * (this.translation?.steps[this.step]?.weights[place] ?? 0), 1);
+      typed.value = number(100 * (this.translation?.steps[this.step]?.weights[position] ?? 0), 1);
     };
     typed.addEventListener("input", () => (this.writing = typed));
     typed.addEventListener("blur", () => this.writing === typed && takeBack());
@@ -168,14 +168,14 @@ export class StepPanel {
       const written = typed.value.trim().replace(",", ".").replace(/^%|%$/g, "");
       const weight = written === "" ? NaN : Number(written) / 100;
       this.writing = null;
-      if (weight >= 0 && weight <= 1) return this.pin(place, weight);
+      if (weight >= 0 && weight <= 1) return this.pin(position, weight);
       takeBack();
-      this.changed = place;
+      this.changed = position;
       this.refuse(t(Number.isFinite(weight) ? "weight-range" : "weight-number"));
     });
     const element = h(
       "div",
-      { class: "weight-row", "data-place": place, pointerenter: () => listeners.look(place), pointerleave: () => listeners.look(null) },
+      { class: "weight-row", "data-place": position, pointerenter: () => listeners.look(position), pointerleave: () => listeners.look(null) },
       h("span", { class: "term", dir: "auto", title: short === word ? null : word }, short), score, slider,
       h("span", { class: "typed" }, typed, free),
     );
@@ -183,25 +183,25 @@ export class StepPanel {
   }
 
   private showChoices({ likely, token, gain, slots }: Opened): void {
-    const possible = likely.filter((each) => this.translator.target.slot(each.token) < slots.length);
-    const all = possible.some((each) => each.token === token) ? possible : [...possible, { token, gain }];
-    const focused = [this.choices, this.unlikely].some((each) => each.contains(activeIn(each)));
-    const items = all.map((each) => {
-      const share = Math.exp(each.gain);
-      const own = each.token === token;
+    const possible = likely.filter((candidate) => this.translator.target.slot(candidate.token) < slots.length);
+    const all = possible.some((candidate) => candidate.token === token) ? possible : [...possible, { token, gain }];
+    const focused = [this.choices, this.unlikely].some((list) => list.contains(activeIn(list)));
+    const items = all.map((candidate) => {
+      const share = Math.exp(candidate.gain);
+      const isTaken = candidate.token === token;
       const button = h(
         "button",
-        { type: "button", class: "choice", "aria-pressed": String(own), click: () => {
+        { type: "button", class: "choice", "aria-pressed": String(isTaken), click: () => {
           this.changed = null;
-          if (!own) this.listeners.pick(this.step, each.token);
+          if (!isTaken) this.listeners.pick(this.step, candidate.token);
         } },
-        h("span", { class: "term", dir: "auto" }, this.label(each.token, slots)),
+        h("span", { class: "term", dir: "auto" }, this.label(candidate.token, slots)),
         h("span", { class: "share" }, share < 0.0005 ? `< ${percent(0.001, 1)}` : percent(share, share < 0.0995 ? 1 : 0)),
       );
       button.style.setProperty("--share", String(share));
-      return { first: own || share >= LIKELY, item: h("li", {}, button) };
+      return { first: isTaken || share >= LIKELY, item: h("li", {}, button) };
     });
-    for (const each of items.slice(0, 2)) each.first = true;
+    for (const item of items.slice(0, 2)) item.first = true;
     this.choices.replaceChildren(...items.filter(({ first }) => first).map(({ item }) => item));
     this.unlikely.replaceChildren(...items.filter(({ first }) => !first).map(({ item }) => item));
     this.more.hidden = !this.unlikely.childElementCount;
@@ -226,7 +226,7 @@ export class StepPanel {
     return [h("figure", {}, h("figcaption", {}, t("votes", this.label(token, slots))),
       table(t("votes", this.label(token, slots)), [t("word"), t("weight"), t("vote")],
         // "+ 0" makes 0 of -0
-        first.map((place) => [visible(words[place]!), percent(weights[place]!, 1), number(Math.round(votes[place]! * 100) / 100 + 0)])))];
+        first.map((position) => [visible(words[position]!), percent(weights[position]!, 1), number(Math.round(votes[position]! * 100) / 100 + 0)])))];
   }
 
   private drawVectors(): void {
@@ -244,7 +244,7 @@ export class StepPanel {
       ...this.votes(opened),
       h("details", { class: "twin" }, h("summary", {}, t("table")),
         table(t("inside"), [t("vector"), t("least"), t("average"), t("most")],
-          vectors.map(([name, vector]) => [t(name), ...[Math.min(...vector), mean(vector), Math.max(...vector)].map((each) => number(each, 3))]))),
+          vectors.map(([name, vector]) => [t(name), ...[Math.min(...vector), mean(vector), Math.max(...vector)].map((value) => number(value, 3))]))),
     );
   }
 }

@@ -17,7 +17,7 @@ from dikkat.translation.decoding.pairs import PairScorer, batches
 from dikkat.translation.decoding.search import forced_scores
 from dikkat.translation.decoding.translation import Translation
 from dikkat.translation.memory.pair_memory import StoredPair
-from dikkat.translation.terms import Occurrence, Terms
+from dikkat.translation.terms import Occurrence, Terms, sort_terms
 from dikkat.translation.text.forms import Forms
 from dikkat.translation.text.slots import Slots, find_span_offsets, overlaps
 from dikkat.translation.text.tokenizer import Offsets, Tokenizer
@@ -151,10 +151,22 @@ def unique_targets(translations: Sequence[Translation]) -> list[Translation]:
 
 def _used_spans(terms: Terms, translation: Translation, forms: Forms) -> Iterator[tuple[Offsets, Offsets]]:
     """Yield the spans of used terms in the source and in the target."""
-    occurrences = terms.find(translation.source)
-    for term in dict.fromkeys(occurrence.target for occurrence in occurrences):
-        sources = [(occurrence.start, occurrence.end) for occurrence in occurrences if occurrence.target == term]
-        yield from zip(sources, find_term(translation.target, term, forms), strict=False)
+    for occurrences, spans in _match_terms(terms, translation, forms):
+        yield from zip([(occurrence.start, occurrence.end) for occurrence in occurrences], spans, strict=False)
+
+
+def _match_terms(
+    terms: Terms, translation: Translation, forms: Forms
+) -> Iterator[tuple[list[Occurrence], list[Offsets]]]:
+    """Yield the occurrences of each target term's source terms, and its spans in the target; longer terms come first.
+
+    The spans do not overlap: a term inside a longer term of the same text does not count.
+    """
+    occurrences, used = terms.find(translation.source), list[Offsets]()
+    for term in sort_terms({occurrence.target for occurrence in occurrences}):
+        spans = [span for span in find_term(translation.target, term, forms) if not overlaps(span, used)]
+        used += spans
+        yield [occurrence for occurrence in occurrences if occurrence.target == term], spans
 
 
 def _choose(scorer: PairScorer, lines: Sequence[_Line], choices: Sequence[Choice], batch_size: int) -> None:
@@ -175,11 +187,9 @@ def _choose(scorer: PairScorer, lines: Sequence[_Line], choices: Sequence[Choice
 def _find_pending(translation: Translation, terms: Terms, forms: Forms, *, is_fixed: bool) -> _Line:
     """Return a line with the missing terms of its target, unused if it is fixed, and the spans of the present terms."""
     line = _Line(translation, translation.target, [])
-    occurrences = terms.find(translation.source) if translation.source_tokens else []
-    for term in sorted({occurrence.target for occurrence in occurrences}, key=lambda term: (-len(term), term)):
-        spans = [span for span in find_term(line.target, term, forms) if not overlaps(span, line.used)]
+    for occurrences, spans in _match_terms(terms, translation, forms) if translation.source_tokens else ():
         line.used += spans
-        missing = [occurrence for occurrence in occurrences if occurrence.target == term][len(spans) :]
+        missing = occurrences[len(spans) :]
         if is_fixed:
             line.unused += [occurrence.source for occurrence in missing]
         else:

@@ -26,7 +26,9 @@ SENTENCES = ["Where is the man?", "", "She sees {name} Marie. I lost 25.", "I lo
 
 
 def opened(translator: Translator, **more) -> TestClient:
-    return TestClient(create_app({"small": translator}, **more), base_url="http://localhost")
+    """A server, by default with time to compile kernels on a slow machine."""
+    settings = {"limits": Limits(seconds=300)} | more
+    return TestClient(create_app({"small": translator}, **settings), base_url="http://localhost")
 
 
 @pytest.fixture(scope="module")

@@ -190,9 +190,9 @@ def test_sentences_of_similar_lengths_go_together_and_long_ones_few_at_once(tran
         return beam_search(model, sources, search)
 
     monkeypatch.setattr(translator_module, "beam_search", search)
-    lengths = [3, 250, 7, 1, 2, 130, 5, 160, 11, 120, 110, 6]
+    lengths = [3, 450, 7, 1, 2, 130, 5, 160, 11, 120, 110, 6]
     found = translator.translate(["go " * length for length in lengths], batch_size=4, search=Search(1, max_length=1))
-    assert batches == [[250], [160, 130], [120, 110, 11], [7, 6, 5, 3], [2, 1]]
+    assert batches == [[450], [160, 130], [120, 110, 11], [7, 6, 5, 3], [2, 1]]
     assert [len(each.source_tokens) for each in found] == lengths
 
 

@@ -1,7 +1,7 @@
 /** A page's model with its tokenizers. */
 import { agreed, ofUnits, posteriors, unitsOf } from "./alignment";
 import { confidenceOf, type StoredConfidence } from "./confidence";
-import { LONGEST_TEXT, partsOf } from "./lines";
+import { LONGEST_TEXT, sentencesOf } from "./lines";
 import { carry, escaped, parse, type Entities, type Tagged } from "./markup";
 import { hasIds, PairMemory, sentenceKey, type StoredPair } from "./memory";
 import { Network, type Settings, type Step } from "./network";
@@ -168,12 +168,7 @@ export class Translator {
     this.check(text);
     if (entities) return yield* this.marked(text, options, entities);
     if (!this.encode(text).ids.length) return [];
-    return this.assessed(yield* this.inParts(text, options, !this.source.several), options.terms);
-  }
-
-  /** Translations of a text whose parts are translated one by one, best first. */
-  private *inParts(text: string, options: Options, split: boolean): Generator<() => string, Translation[]> {
-    const sentences = partsOf(text, split, (sentence) => this.encode(sentence).spans, (sentence) => this.memory.find(sentence) !== undefined);
+    const sentences = this.source.several || this.memory.find(text) ? [{ sentence: text, space: "" }] : sentencesOf(text);
     const groups: Translation[][] = [];
     let [before, steps, places] = ["", 0, 0];
     for (const { sentence, space } of sentences) {
@@ -185,10 +180,11 @@ export class Translator {
       steps += group[0]!.steps.length;
       places += group[0]!.sourceTokens.length;
     }
-    if (groups.length === 1) return groups[0]!;
+    const terms = options.terms;
+    if (groups.length === 1) return this.assessed(groups[0]!, terms);
     const most = Math.min(...groups.map(({ length }) => length));
     const spaces = sentences.map(({ space }) => space);
-    return groups[0]!.slice(0, most).map((_, k) => joined(text, groups.map((group) => group[k]!), spaces));
+    return this.assessed(groups[0]!.slice(0, most).map((_, k) => joined(text, groups.map((group) => group[k]!), spaces)), terms);
   }
 
   /** Adds lost and invented numbers outside of used terms, and the confidence; of equal texts, the first one stays. */
@@ -262,7 +258,7 @@ export class Translator {
     const { text, root } = parse(sentence, entities);
     if (root.inside.length && !this.network.attends) throw new Refusal("tag-unattended");
     const isBlank = !this.encode(text).ids.length;
-    const best = this.assessed(yield* this.inParts(text, options, false), options.terms);
+    const best = this.assessed(yield* this.plain(text, options), options.terms);
     for (const translation of best) Object.assign(translation, { source: sentence, target: isBlank ? sentence : yield* this.tagging(root, text, translation.target, options.terms) });
     return best;
   }

@@ -80,8 +80,6 @@ class Translation:
 
 def join_sentences(line: str, translations: Sequence[Translation], spaces: Sequence[str]) -> Translation:
     """Join the translations of a line's sentences, with the spaces between them."""
-    if len(translations) == 1:
-        return translations[0]
     return Translation(
         source=line, target="".join(t.target + space for t, space in zip(translations, [*spaces, ""], strict=True)),
         source_tokens=[token for t in translations for token in t.source_tokens],

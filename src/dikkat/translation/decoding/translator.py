@@ -17,7 +17,6 @@ from dikkat.translation.confidence import ConfidenceModel
 from dikkat.translation.decoding.alignment import agreed
 from dikkat.translation.decoding.correcting import correct, pack_memory, share_corrections
 from dikkat.translation.decoding.hypothesis import Hypothesis, fill_unknown, find_copies, find_end
-from dikkat.translation.decoding.long_sentences import list_segments
 from dikkat.translation.decoding.options import DEFAULT, Search
 from dikkat.translation.decoding.pairs import PairScorer, batches, check_batch_size, check_sentence, read_windows
 from dikkat.translation.decoding.search import beam_search
@@ -31,10 +30,10 @@ from dikkat.translation.network.model import TranslationModel
 from dikkat.translation.network.weights import undescribed
 from dikkat.translation.settings import Settings
 from dikkat.translation.terms import NO_TERMS, Terms
-from dikkat.translation.text.capitals import SPACES
+from dikkat.translation.text.capitals import SPACES, sentences_of
 from dikkat.translation.text.markup import Element, carry, parse
 from dikkat.translation.text.slots import NO_SLOTS, Masked, Slots
-from dikkat.translation.text.tokenizer import Encoded, Offsets, Tokenizer
+from dikkat.translation.text.tokenizer import Encoded, Tokenizer
 from dikkat.translation.text.units import Units
 
 if TYPE_CHECKING:
@@ -98,8 +97,7 @@ class BaseTranslator(PairScorer):
             markup: `"html"`: the sentences are HTML, and so are `source` and `target`. Tags are moved around the
                 corresponding words, each once and with the same nesting. Entities are decoded.
             split: Whether to translate the sentences of a text one by one and join them. HTML is never split, nor is a
-                text for a model that was trained on several sentences in at least one line of twenty. Sentences of
-                more than 256 tokens are always translated in segments.
+                text for a model that was trained on several sentences in at least one line of twenty.
             terms: Source terms with the translations to use, such as `Terms.read("terms.tsv")` or
                 `{"chuck": "mandrin"}`. Terms that could not be used are in `Translation.unused_terms`.
 
@@ -179,8 +177,7 @@ class BaseTranslator(PairScorer):
         size = _WINDOW_BATCHES * batch_size if batch_size > 1 else 1
         if markup is None:
             windows = read_windows(lines, size, check_sentence)
-            translated = (self._in_segments(window, translate, split=split) for window in windows)
-            groups = (group for window_groups in translated for group in self._assess(window_groups, terms))
+            groups = (g for window in windows for g in self._translate(window, translate, terms, split=split))
         else:
             windows_ = read_windows(lines, size, self.marked)
             groups = (g for window in windows_ for g in self._translate_marked(window, translate, batch_size, terms))
@@ -213,7 +210,7 @@ class BaseTranslator(PairScorer):
     def _translate_marked(
         self, window: Sequence[Marked], translate: _Translate, batch_size: int, terms: Terms
     ) -> list[list[Translation]]:
-        groups = self._assess(self._in_segments([text for _, text, _ in window], translate, split=False), terms)
+        groups = self._assess(translate([text for _, text, _ in window]), terms)
         tagged = [group for (_, _, root), group in zip(window, groups, strict=True) if root.inside]
         pairs = [(translation.source, translation.target) for group in tagged for translation in group]
         unit_weights = iter(self.weights_of_units(pairs, batch_size, whole_spans=True) if pairs else [])
@@ -233,17 +230,20 @@ class BaseTranslator(PairScorer):
             for (sentence, _, root), group in zip(window, groups, strict=True)
         ]
 
-    def _in_segments(self, lines: Sequence[str], translate: _Translate, *, split: bool) -> Iterator[list[Translation]]:
-        split, is_stored = split and not self.source_tokenizer.several, partial(find_stored, self._memories())
-        texts = [list_segments(line, self._offsets, is_stored, split=split) for line in lines]
-        results = iter(translate([segment for segments, _ in texts for segment in segments]))
-        for line, (segments, spaces) in zip(lines, texts, strict=True):
-            groups = [next(results) for _ in segments]
-            yield [join_sentences(line, t, spaces) for t in zip(*groups, strict=False)]
-
-    def _offsets(self, sentence: str) -> list[Offsets]:
-        masked = self.slots.mask(sentence)[0]
-        return masked.locate(self.source_tokenizer.offsets([masked.text])[0])
+    def _translate(
+        self, lines: Sequence[str], translate: _Translate, terms: Terms, *, split: bool
+    ) -> list[list[Translation]]:
+        if not split or self.source_tokenizer.several:
+            return self._assess(translate(lines), terms)
+        memories = self._memories()
+        texts = [([line], []) if find_stored(memories, line) else sentences_of(line) for line in lines]
+        results = iter(translate([s for sentences, _ in texts for s in sentences]))
+        joined = (
+            groups[0] if len(sentences) == 1 else [join_sentences(line, t, spaces) for t in zip(*groups, strict=False)]
+            for line, (sentences, spaces) in zip(lines, texts, strict=True)
+            for groups in [[next(results) for _ in sentences]]
+        )
+        return self._assess(joined, terms)
 
     def _assess(self, groups: Iterable[list[Translation]], terms: Terms) -> list[list[Translation]]:
         """Add the lost and invented numbers of each translation outside of used terms, and its confidence.

@@ -54,7 +54,8 @@ def test_the_smallest_bandwidth_within_a_standard_error(translator, monkeypatch,
 
 def test_corrected_and_empty_sentences_are_not_compared(translator, monkeypatch):
     monkeypatch.setattr(correction_bandwidth, "BANDWIDTHS", WIDTHS)
-    more = [*HELD_OUT, ("  He's  home. ", "Il est calme."), ("", "Va !"), (" ", "")]
+    unscored = [("", "Va !"), (" ", ""), ("\x02", "Va !"), ("Go.", "v" * 10_001)]
+    more = [*HELD_OUT, ("  He's  home. ", "Il est calme."), *unscored]
     memories = fit_memory(translator, HELPFUL, HELD_OUT), fit_memory(translator, [*HELPFUL, ("", "Va !")], more)
     first, second = (memory.projection(None) for memory in memories)
     torch.testing.assert_close(first, second)

@@ -450,6 +450,16 @@ def test_ctrl_c_while_the_length_penalty_is_chosen_keeps_the_model(monkeypatch):
     assert found.translator.translate("Go.").source == "Go."
 
 
+def test_ctrl_c_while_the_bandwidth_is_fitted_keeps_the_model_and_its_scores(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop_module, "fit_memory", interrupted)
+    result = train(shorter(length_penalty=None, epochs=1), PAIRS, PAIRS, progress=False)
+    assert (result.interrupted, result.scores.sentences, result.translator.memory.is_new) == (True, len(PAIRS), True)
+    assert result.translator.settings.length_penalty is not None
+
+
 def test_a_length_penalty_stays_where_it_is_given_or_nothing_can_choose_it():
     given = train(shorter(length_penalty=0.5), PAIRS, PAIRS, progress=False)
     scored, given = given.scores, given.translator

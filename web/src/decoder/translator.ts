@@ -350,7 +350,7 @@ export class Translator {
   }
 }
 
-/** What of a reader's changes is of the sentence that begins at a step and a place. */
+/** A reader's changes of the sentence that begins at a step and a position. */
 function within({ tokens, pins }: Chosen, step: number, position: number): Chosen {
   const rest = tokens.slice(step);
   const ended = step + (rest.indexOf(END) + 1 || Infinity);

@@ -41,7 +41,7 @@ SCALES = ".scales"
 WEIGHTS, SETTINGS = "model.safetensors", "settings.json"
 SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
 MEMORY = "memory.safetensors"
-"""The file of the stored pairs, if there are any."""
+"""The file of the bandwidth and the stored pairs, if there are any."""
 _REQUIRED = (WEIGHTS, SETTINGS, SOURCE, TARGET)
 FILES = (*_REQUIRED, MEMORY)
 """The files of a model folder, without the file of their checksums."""
@@ -359,7 +359,7 @@ def _load_memory(path: Path, model: TranslationModel, sizes: tuple[int, int], su
         metadata = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         tensors = load_tensors(data)
         if _MODEL not in tensors or bytes(tensors[_MODEL].tolist()).hex() != sums[WEIGHTS]:
-            raise ValueError(f"the memory belongs to another model than {WEIGHTS}")
+            raise ValueError(f"another model than {WEIGHTS}, or an earlier version, wrote the memory; remove it")
         features = model.output_table.shape[1]
         return PairMemory.from_tensors(tensors, metadata, features=features, sizes=sizes)
     except Exception as error:  # the library raises nothing narrower

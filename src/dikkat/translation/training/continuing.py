@@ -75,8 +75,8 @@ def continue_training(
     corrections are right, or after `max_minutes`, which is not inherited from the translator's settings.
 
     The corrections in the translator's memory are learnt too. The memory of the result has the corrections that its
-    weights have not learnt, with the bandwidth at which they predict the old validation pairs best. A warning says if
-    they lower the BLEU on these pairs by more than 0.3. The translator's settings of the vocabulary and the network
+    weights have not learnt, with a bandwidth that is fitted to the old validation pairs. dikkat warns if they lower the
+    BLEU on these pairs by more than 0.3. The translator's settings of the vocabulary and the network
     stay. A word vocabulary gets a row for each new word of the corrections. At first, the new words together have a
     tenth of the probability of unknown words.
 
@@ -328,7 +328,7 @@ def _store_unlearnt(
 ) -> tuple[Translator, _Measured]:  # fmt: skip
     """Store unlearnt corrections; return the translator with the memory, and its scores.
 
-    A warning says if the memory lowers the BLEU of old validation pairs below `lowest`.
+    dikkat warns if the memory lowers the BLEU of old validation pairs below `lowest`.
     """
     translations = measured.translations[len(guard) :]
     unlearnt = [

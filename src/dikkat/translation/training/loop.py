@@ -168,19 +168,18 @@ class Loop:
 
         The first process's translator gets a confidence model of these translations, and the bandwidth of corrections.
         """
-        penalty, confidence = 0.0, None
+        penalty, confidence, memory = 0.0, None, self.translator.memory
         if self.group.rank == 0:
             try:
                 penalty, self.scores, confidence = self._best_penalty()
+                memory = fit_memory(self.translator, self.scoring_pairs[::2], self.scoring_pairs[1::2])
             except KeyboardInterrupt:
                 self.interrupted = True
         penalty, scored, stopped = self.group.total(penalty, self.scores is not None, self.interrupted)
         self.interrupted = stopped > 0
         if scored:
             settings = replace(self.settings, length_penalty=penalty)
-            self.translator = replace(self.translator, settings=settings, confidence_model=confidence)
-            memory = fit_memory(self.translator, self.scoring_pairs[::2], self.scoring_pairs[1::2])
-            self.translator = replace(self.translator, memory=memory)
+            self.translator = replace(self.translator, settings=settings, confidence_model=confidence, memory=memory)
 
     def _best_penalty(self) -> tuple[float, Evaluation, ConfidenceModel]:
         setting = self.settings.length_penalty

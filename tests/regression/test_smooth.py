@@ -41,7 +41,7 @@ def test_texts_that_are_dates():
         np.testing.assert_array_equal(lowess(Y, x, xvals=positions), lowess(Y, days, xvals=days[[6, 1]]))
     for x, message in (
         (days.strftime("%d/%m/%Y"), "x: got '01/03/2024'; expected numbers, or dates such as '2024-01-31'"),
-        (days.strftime("%Y-%m"), r"x: got '2024-03'; expected .*use pandas.to_datetime\(x, errors='coerce'\)"),
+        (days.strftime("%Y-%m"), r"x: got '2024-03'; expected .*pandas.to_datetime\(x, format='%d/%m/%Y'\)"),
         (["1", "?", *range(11)], r"x: got '\?'; expected numbers, or dates"),
         ([*texts[:9], None, "n/a", *texts[:2]], "x: got 'n/a'; expected numbers, or dates such as"),
     ):

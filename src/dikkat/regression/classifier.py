@@ -137,7 +137,7 @@ class KernelClassifier(ClassifierMixin, Verbs, KernelModel):  # type: ignore[mis
             hint = "; for numbers use KernelRegressor" if labels.dtype.kind in "iuf" else ""
             raise ValueError(
                 f"y: got {count} classes in {len(labels)} rows; expected several rows of each class, or rare classes "
-                f"joined to one{hint}"
+                f"merged into one{hint}"
             )
         check_classification_targets(labels)
         classes, label = np.unique(labels, return_inverse=True)

@@ -256,8 +256,10 @@ def _numbers(name: str, values: ArrayLike, origin: np.datetime64 | None) -> Arra
         array = np.asarray(fill_masked(values), np.float64)
     except (TypeError, ValueError):
         bad = [cell for cell in np.ravel(np.asarray(values, object)).tolist() if not is_number(cell)]
-        or_dates = ", or dates such as '2024-01-31' (use pandas.to_datetime(x, errors='coerce'))" if name == "x" else ""
-        raise ValueError(f"{name}: got {_first_unreadable(bad)!r}; expected numbers{or_dates}") from None
+        expected = "numbers"
+        if name == "x":
+            expected += ", or dates such as '2024-01-31' (pandas.to_datetime(x, format='%d/%m/%Y') reads other forms)"
+        raise ValueError(f"{name}: got {_first_unreadable(bad)!r}; expected {expected}") from None
     if np.isinf(array).any():
         raise ValueError(f"{name}: got {np.isinf(array).sum()} of {array.size} cells infinite; expected finite numbers")
     return array

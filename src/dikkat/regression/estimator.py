@@ -68,8 +68,8 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         missing: "refuse", or "indicator": cells of X may be missing. A missing number becomes the median, and an
             additional category after the columns marks it. A missing category is one more level. Rows without y are
             left out.
-        cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices (learn, test; `fit`
-            replaces a generator by its list), or a number of blocks of consecutive rows, as for a time series. The
+        cv: For rows that depend on each other: a splitter of scikit-learn's, pairs of indices (learn, test),
+            or a number of blocks of consecutive rows, as for a time series. `fit` replaces a generator by its list. The
             search and the errors behind the intervals then predict each row from other folds. With a number, half a
             block on either side of the tested block is left out too. None for independent rows.
         weights: The meaning of `sample_weight`: "repeats", the number of times each row counts; or "precision", 1/σ² of

@@ -32,6 +32,7 @@ from benchmarks.kit import report
 from dikkat.translation import Settings, Tokenizer, TranslationModel, Translator
 
 WEIGHTS, SETTINGS, SUMS = "model.safetensors", "settings.json", "SHA256SUMS"
+MEMORY = "memory.safetensors"
 SOURCE, TARGET = "source.tokenizer.json", "target.tokenizer.json"
 PARTS = (WEIGHTS, SETTINGS, SOURCE, TARGET)
 SECONDS, MEBIBYTES = 2.0, 200.0  # of processor time and of memory beyond the process's own, at most
@@ -133,7 +134,7 @@ def seal(folder: Path) -> None:
     if (folder / SUMS).is_file() and not (folder / SUMS).is_symlink():
         lines = [
             f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n"
-            for name in PARTS
+            for name in (*PARTS, MEMORY)
             if (folder / name).is_file() and (folder / name).stat().st_size < 1 << 27
         ]
         (folder / SUMS).write_text("".join(lines))

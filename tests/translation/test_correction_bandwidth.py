@@ -43,7 +43,13 @@ def expected_bandwidth(translator, corrections, held_out):
 
 @pytest.mark.parametrize(
     ("corrections", "held_out"),
-    [(HELPFUL, HELD_OUT[:1]), (HELPFUL, HELD_OUT), (HELPFUL, PAIRS), (PAIRS[::2], PAIRS[1::2])],
+    [
+        (HELPFUL, HELD_OUT[:1]),
+        (HELPFUL, HELD_OUT),
+        (HELPFUL, PAIRS),
+        (PAIRS[::2], PAIRS[1::2]),
+        (HELPFUL, [*HELD_OUT[:2], PAIRS[0]]),  # .7, although 2 is best
+    ],
 )
 def test_the_smallest_bandwidth_within_a_standard_error(translator, monkeypatch, corrections, held_out):
     monkeypatch.setattr(correction_bandwidth, "BANDWIDTHS", WIDTHS)

@@ -13,7 +13,7 @@ from dikkat.translation.decoding.correcting import (
     make_projection,
     new_pair,
     tokenize_pair,
-)  # fmt: skip
+)
 from dikkat.translation.memory.pair_memory import PairMemory, StoredPair, normalise
 
 if TYPE_CHECKING:

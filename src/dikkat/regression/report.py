@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +19,7 @@ from dikkat.regression.diagnostics import curve_along, influence, middles, proba
 from dikkat.regression.joined import Array
 from dikkat.regression.shapes import groups_of
 from dikkat.regression.summary import Summary, cells_of_row, summarise
-from dikkat.show import save
+from dikkat.show.heatmaps import encode_figure
 from dikkat.storage.files import write_whole
 
 if TYPE_CHECKING:
@@ -226,9 +224,7 @@ def _similar_to_rows(model: KernelRegressor, rows: list[int]) -> Iterator[tuple[
 def write_page(model: KernelRegressor, path: str | os.PathLike[str], folds: int, coverage: float) -> None:
     """Write an HTML page: the summary, the effects, the worst predicted rows, and rows similar to each of them."""
     summary, title = summarise(model, folds), model.target_name_ or "y"
-    with tempfile.TemporaryDirectory() as folder:
-        save(effects(model, coverage), f"{folder}/effects.svg")
-        picture = Path(folder, "effects.svg").read_text()
+    picture = encode_figure(effects(model, coverage), ".svg").decode()
     sections = [
         f"<h1>{escape(title)}</h1>", "<h2>Summary</h2>", summary._repr_html_(),
         f"<h2>Effects</h2>{picture[picture.index('<svg') :]}",

@@ -282,14 +282,18 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     ending = Path(path).suffix.lower()
     if ending not in _METADATA:
         raise ValueError(f"path: got {os.fspath(path)!r}; expected an ending of .png, .svg or .pdf")
+    write_whole(path, encode_figure(copy.deepcopy(figure), ending))  # drawing changes the layout slightly
+
+
+def encode_figure(figure: Figure, ending: str) -> bytes:
+    """Return the content of a figure's file with an ending of `_METADATA`; the figure's layout may change slightly."""
     from matplotlib import rc_context
 
     content = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "dikkat", "pdf.fonttype": 42}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)  # heatmaps warned already
-        figure_copy = copy.deepcopy(figure)  # drawing changes the layout slightly
-        figure_copy.savefig(content, format=ending[1:], dpi=200, metadata=_METADATA[ending])
-    write_whole(path, content.getvalue())
+        figure.savefig(content, format=ending[1:], dpi=200, metadata=_METADATA[ending])
+    return content.getvalue()
 
 
 def figure_class() -> type[Figure]:

@@ -334,16 +334,19 @@ def dependent_column(model: KernelRegressor, max_values: int = 2000) -> int | No
         (j, subset) for j in np.flatnonzero(is_number).tolist() for subset in subsets
         if len(np.unique(rows[subset, j])) >= _MIN_ROWS
     ]  # fmt: skip
+    residuals = np.full(rows.T.shape, np.nan) if len(middle) > 1 else y[None]  # subsets share rows
     for j, subset in tests:
         order = subset[np.argsort(rows[subset, j], kind="stable")]
         values, starts, position = np.unique(rows[order, j], return_index=True, return_inverse=True)
         rank, skipped = np.arange(len(order)) - starts[position], max(0, len(values) - max_values) // 2
         values, position = values[skipped : skipped + max_values], position - skipped
         chosen = (rank < max(1, max_values // len(values))) & (position >= 0) & (position < len(values))
-        changed, position = rows[order[chosen]], position[chosen]
-        changed[:, j] = middle[j]
-        residual = y[order[chosen]] - (np.asarray(model._estimate(changed)).ravel() if rows.shape[1] > 1 else 0)
-        if errors_are_alike(values, np.bincount(position, residual) / np.bincount(position), len(tests)):
+        order, position, residual = order[chosen], position[chosen], residuals[j]
+        if len(unknown := order[np.isnan(residual[order])]):
+            changed = rows[unknown]
+            changed[:, j] = middle[j]
+            residual[unknown] = y[unknown] - np.asarray(model._estimate(changed)).ravel()
+        if errors_are_alike(values, np.bincount(position, residual[order]) / np.bincount(position), len(tests)):
             return j
     return None
 

@@ -95,5 +95,6 @@ def _indicators(levels: Array, sizes: list[int]) -> Array:
 def _threshold(features: Array, errors: Array, weight: Array, at: Array, coverage: float, kappa: float) -> float:
     """Return S* for a new row with the indicators `at`, which counts as κ rows; ∞ if its levels have too few rows."""
     bounds = np.outer(weight, [coverage - 1, coverage])
-    solved = linprog(-errors, A_eq=features.T, b_eq=-kappa * (coverage - _STEP) * at, bounds=bounds, method="highs")
+    equal = {"A_eq": features.T, "b_eq": -kappa * (coverage - _STEP) * at}
+    solved = linprog(-errors, **equal, bounds=bounds, options={"presolve": False})  # it takes a third of the time
     return float(-solved.eqlin.marginals @ at) if solved.status == 0 else np.inf

@@ -82,7 +82,7 @@ def chosen_bandwidths(
     """Return the bandwidths and the ridge for an estimator's `bandwidth`, `ridge` and the folds of its `cv`.
 
     Raises:
-        ValueError: If there is not one number for each feature, or one is 0 or infinite in the dtype of the rows.
+        ValueError: If a number is 0 or infinite in the dtype of the rows.
     """
     fixed_ridge = 0.0 if degree == 0 else RIDGE if isinstance(ridge, str) else float(ridge)
     if isinstance(bandwidth, str) and bandwidth in get_args(Searched):
@@ -93,17 +93,15 @@ def chosen_bandwidths(
 
 
 def fixed_bandwidths(joined: Joined, bandwidth: str | float | ArrayLike, profile: Profile) -> Array:
-    """Return the bandwidths by a rule of thumb, or the given numbers.
+    """Return the bandwidths by a rule of thumb, or the given number or numbers, one for each feature.
 
     Raises:
-        ValueError: If there is not one number for each feature, or one is 0 or infinite in the dtype of the rows.
+        ValueError: If a number is 0 or infinite in the dtype of the rows.
     """
     if isinstance(bandwidth, str):
         return rule_of_thumb(joined, cast(Rule, bandwidth), profile)
     size, limits = joined.features, np.finfo(joined.x.dtype)
     numbers = np.asarray(bandwidth, dtype=np.float64)
-    if numbers.ndim and numbers.shape != (size,):
-        raise ValueError(f"bandwidth: got shape {numbers.shape}; expected a number, or ({size},), one for each feature")
     if not ((numbers >= limits.tiny) & (numbers <= limits.max)).all():
         raise ValueError(
             f"bandwidth: got {bandwidth!r}; expected numbers from {limits.tiny} to {limits.max}, the range of "
@@ -412,6 +410,7 @@ def _toggle_features(criterion: Criterion, path: Path, rule: Array, box: _Box) -
 
 def _rough_descents(criterion: Criterion, starts: list[Trial], box: _Box) -> list[Path]:
     """Return the best of the distinct descents from the starts, the best first."""
+    starts = list({start.t.tobytes(): start for start in starts}.values())
     paths = [_descend(criterion, Path.at(start), box, _ROUGH_TOLERANCE, _FIRST_STEPS) for start in starts]
     return _distinct([_descend(criterion, path, box, _ROUGH_TOLERANCE) for path in _distinct(paths)[:_CONTINUED]])
 
@@ -429,7 +428,7 @@ def _starts(criterion: Criterion, rule: Array, box: _Box) -> list[Trial]:
     """Return trials of the rule of thumb, its best multiples, a plane, the mean, and subsets of the features."""
     *grid, plane = _grid(criterion, rule, box)
     ordered = sorted(grid, key=attrgetter("error"))
-    starts: list[Trial] = [criterion(box.clip(rule)), *ordered[:2], plane, criterion(box.high)]
+    starts: list[Trial] = [grid[len(grid) // 2], *ordered[:2], plane, criterion(box.high)]
     return starts + _subset_starts(criterion, rule, box, ordered[0]) if len(rule) > 1 else starts
 
 

@@ -158,7 +158,7 @@ class KernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no t
         The bandwidths come from the setting, a rule of thumb or, with `make_criterion`, a search for the least
         criterion (`dikkat.regression.likelihood`).
         """
-        coding, bandwidth = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns)
+        coding, bandwidth = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns, rows.x.shape[1])
         alpha, steps = 1.0, list[tuple[Array, float]]()
         if not isinstance(bandwidth, str):
             sigma = fixed_bandwidths(joined, coding.to_sigma(bandwidth) if rows.columns else bandwidth, self.kernel)

@@ -43,7 +43,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -158,17 +158,20 @@ class Criterion:
         """Return the trial at t."""
         lse, row, theta = self._fits(t)
         errors = theta[:, 0] - self.points.value
-        isolated = ~(torch.isfinite(errors).all(1, keepdim=True) & torch.isfinite(lse)[:, None])
-        errors = torch.where(isolated, self.mean_without - self.points.value, errors)
+        known = torch.isfinite(errors).all(1) & torch.isfinite(lse)
+        if not known.all():
+            errors = torch.where(known[:, None], errors, self.mean_without - self.points.value)
         weighted_a = self.points.weight * row[:, 0] * (-lse).exp()
-        share = (1 / (1 + weighted_a)).nan_to_num(0.0)
+        share = (1 + weighted_a).reciprocal().nan_to_num(0.0)
         repeat_errors = self._repeat_errors(lse, row, errors) if len(self.unique) else errors[:0]
-        trial = Trial(t, math.nan, errors, repeat_errors, lse, row, theta, share)
-        error = (self.single_share * errors.square()).sum() + (self.repeat_share * repeat_errors.square()).sum()
+        error = float((self.single_share * errors.square()).sum())
+        if len(self.unique):
+            error += float((self.repeat_share * repeat_errors.square()).sum())
         free = 1 - float((1 - share).sum()) / self.max_freedom
         if free > 0 and error < self.least.error:
-            self.least = Step(t, float(error))
-        return replace(trial, error=math.inf if free <= 0 else float(error) / (free if self.kind == "auto" else 1))
+            self.least = Step(t, error)
+        criterion = math.inf if free <= 0 else error / (free if self.kind == "auto" else 1)
+        return Trial(t, criterion, errors, repeat_errors, lse, row, theta, share)
 
     def _fits(self, t: Array) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the lse (n,), row (n, k) and θ (n, k, v) of the fit at each unique row without that row."""

@@ -470,7 +470,7 @@ class KernelRegressor(RegressorMixin, Verbs, Shapes, KernelModel):  # type: igno
         return self._is_searched and self.order == "linear" and self.ridge != 0 and self.metric == "diagonal"
 
     def _choose_attributes(self, rows: Rows, joined: Joined) -> dict[str, Any]:
-        coding, setting = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns)
+        coding, setting = rows.coding, validation.check_bandwidth(self.bandwidth, rows.columns, rows.x.shape[1])
         is_fixed, degree = bool(rows.columns) and not isinstance(setting, str), int(self.order == "linear")
         bandwidth, folds = coding.to_sigma(setting) if is_fixed else setting, folds_of(rows, joined)
         chosen = chosen_bandwidths(joined, bandwidth, self.ridge, self.kernel, degree, folds)

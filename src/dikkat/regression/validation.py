@@ -394,11 +394,11 @@ def check_size(name: str, numbers: Array, limit: float, dtype: np.dtype[Any]) ->
         )
 
 
-def check_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
-    """Return the bandwidth; with `columns` (not all numbers) numbers become (d,): σ, or λ for categories."""
+def check_bandwidth(bandwidth: Any, columns: Sequence[Column], size: int) -> Any:
+    """Return the bandwidth of `size` columns; with `columns` (not all numbers) numbers become (d,): σ, or λ."""
     if isinstance(bandwidth, str) or (np.ndim(bandwidth) == 0 and not columns):
         return bandwidth
-    sigma, size, coded = np.asarray(bandwidth, np.float64), len(columns), any(column.coded for column in columns)
+    sigma, coded = np.asarray(bandwidth, np.float64), any(column.coded for column in columns)
     if coded and sigma.shape != (size,):
         raise ValueError(
             f"bandwidth: got shape {sigma.shape}; expected ({size},), a number for each column (σ, or λ of categories)"
@@ -411,7 +411,7 @@ def check_bandwidth(bandwidth: Any, columns: Sequence[Column]) -> Any:
                 f"bandwidth: got {sigma_or_rate} for a column of categories; expected λ of at most 1. From "
                 f"{largest_rate(column):.4g} on the column has no influence"
             )
-    if columns and sigma.shape not in ((), (size,)):
+    if sigma.shape not in ((), (size,)):
         raise ValueError(f"bandwidth: got shape {sigma.shape}; expected a number, or ({size},), one for each feature")
     return np.full(size, sigma) if columns else bandwidth
 

@@ -3,7 +3,7 @@ import { Refusal } from "../decoder/refusal";
 import { Translator } from "../decoder/translator";
 import { playground } from "../lessons/playground";
 import { read, written, type RoomName, type View } from "./address";
-import { callsRoom, type Recorded } from "./calls";
+import { callsTab, type CallsContent } from "./calls";
 import { comparisonRoom, type Comparison } from "./comparison";
 import { h, writeAs } from "./dom";
 import { Room } from "./room";
@@ -21,7 +21,7 @@ export interface Start {
   /** The model as base64 of a gzipped bundle, or null. */
   readonly model: string | null;
   readonly sentences: readonly Sentence[] | null;
-  readonly calls: Recorded | null;
+  readonly calls: CallsContent | null;
   readonly compared: Comparison | null;
 }
 
@@ -86,7 +86,7 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
   const content = (): HTMLElement => {
     if (view.room === "playground") return playground();
     if (view.room === "comparison") return comparisonRoom(start.compared!);
-    if (view.room === "calls") return callsRoom(start.calls!);
+    if (view.room === "calls") return callsTab(start.calls!);
     if (view.room === "sentences") {
       const translate = (text: string): void => {
         go({ ...read("", rooms), room: "translate", text, kept: view.kept, language: view.language, theme: view.theme });
@@ -122,7 +122,7 @@ interface Content {
   readonly examples?: readonly string[];
   readonly languages?: readonly [string, string];
   readonly sentences?: readonly Packed[];
-  readonly calls?: Recorded;
+  readonly calls?: CallsContent;
   readonly compared?: Comparison;
 }
 

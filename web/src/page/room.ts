@@ -97,10 +97,10 @@ export class Room {
     });
     this.text.value = view.text.slice(0, HELD);
     this.panel = new StepPanel(translator, {
-      go: (step) => this.open(step),
+      open: (step) => this.open(step),
       pin: (step, place, weight, live) => this.steer(pin(this.history.now, this.best.ids, step, place, weight), step, live),
       pick: (step, token) => this.steer(pick(this.history.now, this.best.ids, step, token), step),
-      look: (place) => this.look(place === null ? NOWHERE
+      hover: (place) => this.look(place === null ? NOWHERE
         : { target: wordIndexOf(this.words("target"), this.own.step), source: wordIndexOf(this.words("source"), place) }),
     });
     const choose = (label: Phrase, values: readonly number[], name: "beam" | "best", say: (value: number) => string): HTMLElement =>
@@ -210,7 +210,7 @@ export class Room {
     this.own = { ...this.own, chosen };
     if (!live) this.listeners.changed(this.own);
     this.complain("");
-    this.panel.refuse("");
+    this.panel.showError("");
     const options = { beam: this.own.beam, best: Math.min(this.own.best, this.own.beam), chosen, terms: this.pairs.lists.terms };
     const started = performance.now();
     try {
@@ -232,7 +232,7 @@ export class Room {
         this.own = { ...this.own, chosen: this.history.now };
         this.listeners.changed(this.own);
         this.show();
-        this.panel.refuse(why);
+        this.panel.showError(why);
         return;
       }
       this.complain(why);

@@ -1,4 +1,4 @@
-/** Entry point of the page and of the notebook widgets. The decoder uses nothing of the pictures, lessons and rooms. */
+/** Entry point of the page and of the notebook widgets. The decoder imports no pictures, lessons or page. */
 import { begin } from "./page/app";
 import { render } from "./widget/widget";
 

@@ -1,4 +1,4 @@
-/** The room of the lessons, which need no model. */
+/** The tab of the lessons, which need no model. */
 import { h } from "../page/dom";
 import { compareLesson } from "./compare";
 import { maskedLesson } from "./masked";

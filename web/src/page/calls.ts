@@ -1,8 +1,8 @@
 /** The tab of a model's attention calls. It draws the maps of a call when the reader scrolls near them. */
 import type { ModelImage } from "../pictures/patches";
-import { scaled, type Panel } from "../pictures/tiles/panels";
+import { createMaps, type Panel } from "../pictures/tiles/panels";
 import { h, whenNear } from "./dom";
-import { passagesOf, type Passages } from "./passages";
+import { createPassages, type Passages } from "./passages";
 import { number, t } from "./strings";
 import type { View } from "./view_data";
 import { viewsOf } from "./views";
@@ -47,7 +47,7 @@ export interface Calls {
 export type CallsContent = Calls | { readonly passages: Passages };
 
 export function callsTab(content: CallsContent): HTMLElement {
-  if ("passages" in content) return h("main", { id: "room" }, ...passagesOf(content.passages));
+  if ("passages" in content) return h("main", { id: "room" }, ...createPassages(content.passages));
   const { count, calls, overall, views, images = [] } = content;
   const card = (title: string, subtitle: string, draw: () => HTMLElement[]): HTMLElement => {
     const element = h("article", { class: "card call waiting" }, h("h2", { dir: "auto" }, title), subtitle ? h("p", { class: "quiet" }, subtitle) : null);
@@ -61,7 +61,7 @@ export function callsTab(content: CallsContent): HTMLElement {
     ...(overall ? [card(t("all-calls"), "", () => [figure(overall, overall)])] : []),
     ...calls.map(({ name, recorded, maps }) => card(name, t("recorded", recorded), () => maps.map((map) => figure(map, map)))),
   ];
-  const summary = calls.length < count ? t("calls-first", count, calls.length) : t("calls-count", count);
+  const summary = calls.length < count ? t("first-calls", count, calls.length) : t("calls-count", count);
   const maps = cards.length ? [h("p", { class: "quiet" }, summary), h("p", { class: "help" }, t("tiles-help")), ...cards] : [];
   return h("main", { id: "room" }, ...(views.length ? [viewsOf(views, images)] : []), ...maps);
 }
@@ -76,7 +76,7 @@ function figure(map: Maps, { heads = 1, of: headCount = heads, batch = 1, names 
   const panels = Array.from({ length: count }, (_, k): Panel => ({
     title: count > 1 ? t("head", k) : "", shape, extent, queries: names, keys: null, ylabel, xlabel,
   }));
-  const pooled = kind !== "overview" && extent[1] > shape[1] ? [t("pooled", number(shape[1], 0), number(extent[1], 0))] : [];
-  const notes = [...(heads < headCount ? [t("heads-first", heads, headCount)] : []), ...(batch > 1 ? [t("batch-first", batch)] : []), ...pooled];
-  return h("section", {}, h("h3", {}, [t(`call-${kind}`), ...notes].join(" · ")), ...scaled({ panels, across: Math.min(count, MAX_COLUMNS), range, values }));
+  const pooled = kind !== "overview" && extent[1] > shape[1] ? [t("pooled-keys", number(shape[1], 0), number(extent[1], 0))] : [];
+  const notes = [...(heads < headCount ? [t("first-heads", heads, headCount)] : []), ...(batch > 1 ? [t("first-item", batch)] : []), ...pooled];
+  return h("section", {}, h("h3", {}, [t(`call-${kind}`), ...notes].join(" · ")), ...createMaps({ panels, maxColumns: Math.min(count, MAX_COLUMNS), range, values }));
 }

@@ -111,7 +111,7 @@ export class Columns {
       this.buttons[side]!.forEach((button, token) => button.classList.toggle("found", matching.has(token)));
       return [...matching].map((token) => this.rowOf[side]![token]!).filter((row) => row >= 0);
     }).sort((a, b) => a - b);
-    this.count.textContent = query && t("view-found", new Set(rows).size);
+    this.count.textContent = query && t("view-match-count", new Set(rows).size);
     this.foundRow = rows.find((row) => row > below) ?? rows[0] ?? -1;
     if (rows.length) this.reveal(this.foundRow);
   }

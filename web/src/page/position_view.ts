@@ -62,11 +62,11 @@ export class PositionView {
   private readonly pictures: AxisPicture[] = [];
   private readonly words: WordButton[] = [];
   private readonly directions: [words: Side, layouts: Side] = [0, 0];
-  private readonly meanButton = h("button", { type: "button", click: () => this.listeners.select(null) }, t("place-mean"));
-  private readonly opacity = this.slider("place-opacity", 0, 1, 0.85);
-  private readonly contrast = this.slider("place-contrast", -2, 2, 0);
-  private readonly outline = this.check("place-outline", true);
-  private readonly hideSinks = this.check("place-hide", false);
+  private readonly meanButton = h("button", { type: "button", click: () => this.listeners.select(null) }, t("position-mean"));
+  private readonly opacity = this.slider("position-opacity", 0, 1, 0.85);
+  private readonly contrast = this.slider("position-contrast", -2, 2, 0);
+  private readonly outline = this.check("position-outline", true);
+  private readonly hideSinks = this.check("position-hide-sinks", false);
   private readonly legend = h("div", { class: "band", role: "img" });
   private readonly share = h("p", { class: "quiet" });
   private readonly state: { layer: number; heads: readonly number[]; selectedSpot: Spot | null; scale: Scale | null } = { layer: 0, heads: [], selectedSpot: null, scale: null };
@@ -99,10 +99,10 @@ export class PositionView {
         choices.forEach((choice, k) => choice.setAttribute("aria-pressed", String(k === side)));
         const { selectedSpot } = this.state;
         if (selectedSpot && kinds.includes(this.isWord(selectedSpot[1], selectedSpot[0]) ? 0 : 1)) listeners.select([side, selectedSpot[1]]);
-      } }, t(side ? "place-by" : "place-at")));
+      } }, t(side ? "position-attended" : "position-attends")));
       return h("div", { class: "choices", role: "group", "aria-label": t(label) }, h("span", { class: "quiet" }, t(label)), ...choices);
     };
-    const directions = !this.sharesAxis ? [] : isText ? [directionChoices("place-words", [0]), directionChoices("place-patches", [1])] : [directionChoices("place-both", [0, 1])];
+    const directions = !this.sharesAxis ? [] : isText ? [directionChoices("position-words", [0]), directionChoices("position-patches", [1])] : [directionChoices("position-direction", [0, 1])];
     this.element = h("div", { class: "places" },
       h("div", { class: "shown" }, ...this.pictures.map(({ picture }) => picture.element)),
       h("div", { class: "aside" }, ...rows, ...directions, h("div", { class: "strength" }, this.hasImages && this.legend, this.share),
@@ -137,7 +137,7 @@ export class PositionView {
   /** The words of an axis, with a placeholder for each image or time axis between them. */
   private wordRow(sides: readonly Side[]): HTMLElement {
     const side = sides[0]!;
-    const label = t(sides.length > 1 ? "place-tokens" : side ? "keys" : "queries");
+    const label = t(sides.length > 1 ? "position-tokens" : side ? "keys" : "queries");
     const children: HTMLElement[] = [];
     const buttons: HTMLButtonElement[] = [];
     for (let position = 0; position < this.tokens[side].length; position++) {
@@ -176,7 +176,7 @@ export class PositionView {
     const side = sides[0]!;
     const labelAndListeners = (layout: Layout): readonly [string, Pointing] => {
       const spot = (position: number): Spot => [sides.length > 1 ? this.directions[1] : side, position];
-      const label = [layout.kind === "grid" ? this.imageName(layout) || t("place-image") : t("place-series"), this.sharesAxis ? "" : t(side ? "keys" : "queries")].filter(Boolean).join(" · ");
+      const label = [layout.kind === "grid" ? this.imageName(layout) || t("position-image") : t("position-series"), this.sharesAxis ? "" : t(side ? "keys" : "queries")].filter(Boolean).join(" · ");
       return [`${label}. ${t("patches-keys")}`, { hover: (position) => this.listeners.hover(position === null ? null : spot(position)), select: (position) => this.listeners.select(spot(position)) }];
     };
     for (const grids of groupGrids(this.layouts[side].filter((layout): layout is Grid => layout.kind === "grid"))) {
@@ -197,9 +197,9 @@ export class PositionView {
         const share = (length: number, total: number): string => `${(100 * length) / total}%`;
         Object.assign(frame.style, { left: share(left, width), top: share(top, height), width: share(right - left, width), height: share(bottom - top, height) });
       }
-      const picture = h("div", {}, h("img", { src: source, alt: t(image.original ? "place-original" : "place-plain"), width, height }), frame);
+      const picture = h("div", {}, h("img", { src: source, alt: t(image.original ? "position-original" : "position-uncropped"), width, height }), frame);
       picture.style.setProperty("--wide", `${MAX_ORIGINAL_HEIGHT * Math.min(2, width / height)}rem`);
-      return h("figure", { class: "original" }, picture, h("figcaption", { class: "quiet" }, t(image.original ? "place-original" : "place-plain")));
+      return h("figure", { class: "original" }, picture, h("figcaption", { class: "quiet" }, t(image.original ? "position-original" : "position-uncropped")));
     });
   }
 
@@ -207,16 +207,16 @@ export class PositionView {
 
   /** The number of a grid's image, or "" if the page has one image. */
   private imageName(grid: Grid): string {
-    return this.hasSeveralImages ? t("place-number", grid.number + 1) : "";
+    return this.hasSeveralImages ? t("position-image-number", grid.number + 1) : "";
   }
 
   /** The name of a position in a sentence. */
   name([side, position]: Spot): string {
     const layout = this.layoutAt(side, position);
-    if (layout?.kind === "times") return t("place-time", tokenText(this.tokens[side][position]!));
+    if (layout?.kind === "times") return t("position-time", tokenText(this.tokens[side][position]!));
     if (layout) {
       const k = position - layout.start;
-      return [this.imageName(layout), t("place-cell", layout.above + Math.floor(k / layout.columns) + 1, (k % layout.columns) + 1)].filter(Boolean).join(", ");
+      return [this.imageName(layout), t("position-cell", layout.above + Math.floor(k / layout.columns) + 1, (k % layout.columns) + 1)].filter(Boolean).join(", ");
     }
     return isolated(tokenText(this.tokens[side][position]!));
   }
@@ -300,10 +300,10 @@ export class PositionView {
     const [wordWeight, layoutWeight] = [false, true].map((inLayouts) => values.reduce((sum, value, position) => sum + (inLayouts !== this.isWord(position, side) ? value : 0), 0)) as [number, number];
     const sum = this.view.layers[layer]!.whole ? wordWeight + layoutWeight : 1; // rounded codes do not add up to 1
     this.share.textContent = [
-      side === 1 && !this.signed && wordWeight && this.layouts[1].length ? t("place-share", percent(layoutWeight / sum), percent(wordWeight / sum)) : "",
-      style.hidesSinks && sinks?.some(Boolean) ? t("place-hidden", sinks.reduce((sum, isSink) => sum + isSink, 0)) : sinks?.some(Boolean) ? t("place-sinks") : "",
-      this.view.layers[layer]!.whole ? "" : t("place-largest"),
-      spot && weights.isPooled(spot) ? t("place-pooled", weights.block) : "",
+      side === 1 && !this.signed && wordWeight && this.layouts[1].length ? t("position-share", percent(layoutWeight / sum), percent(wordWeight / sum)) : "",
+      style.hidesSinks && sinks?.some(Boolean) ? t("position-hidden-sinks", sinks.reduce((sum, isSink) => sum + isSink, 0)) : sinks?.some(Boolean) ? t("position-sinks") : "",
+      this.view.layers[layer]!.whole ? "" : t("position-largest"),
+      spot && weights.isPooled(spot) ? t("position-pooled", weights.block) : "",
     ].filter(Boolean).join(" ");
     return this.spotText(values, side, spot);
   }
@@ -332,10 +332,10 @@ export class PositionView {
       label.style.left = `${100 * LEGEND_SHARES[k]!}%`;
       return label;
     });
-    const mark = h("b", { title: t("place-uniform", percent(1 / count, 2)), hidden: scale.signed }, "▲");
+    const mark = h("b", { title: t("position-uniform", percent(1 / count, 2)), hidden: scale.signed }, "▲");
     mark.style.left = `${100 * uniform}%`;
     this.legend.replaceChildren(h("i", {}), ...numbers, mark);
-    this.legend.setAttribute("aria-label", t("place-legend", this.percent(minimum), this.percent(scale.max)));
+    this.legend.setAttribute("aria-label", t("position-legend", this.percent(minimum), this.percent(scale.max)));
   }
 
   /** The numbers below the colour band. */
@@ -352,9 +352,9 @@ export class PositionView {
     const sizes = values.map(Math.abs);
     const [smallestListed, largest] = [-MAX_LISTED, -1].map((rank) => sizes.slice().sort().at(rank) ?? 0) as [number, number];
     const equalCount = largest ? sizes.filter((size) => size === largest).length : 0;
-    const list = equalCount > MAX_LISTED ? t("place-even", equalCount, this.percent(largest)) : [...values.keys()].filter((position) => sizes[position] && sizes[position] >= smallestListed).sort((a, b) => sizes[b]! - sizes[a]!).slice(0, MAX_LISTED)
+    const list = equalCount > MAX_LISTED ? t("position-equal-weights", equalCount, this.percent(largest)) : [...values.keys()].filter((position) => sizes[position] && sizes[position] >= smallestListed).sort((a, b) => sizes[b]! - sizes[a]!).slice(0, MAX_LISTED)
       .map((position) => `${this.name([side, position])} (${this.percent(values[position]!)})`).join(" · ") || "—";
-    return spot ? t(spot[0] ? "place-said-by" : "place-said", this.name(spot), list) : t("place-said-mean", list);
+    return spot ? t(spot[0] ? "position-key-readout" : "position-query-readout", this.name(spot), list) : t("position-mean-readout", list);
   }
 
   /** A thumbnail of the selected spot's weights in a head: maps of images, or bars. The layer must be unpacked. */
@@ -409,7 +409,7 @@ export class PositionView {
   /** All pictures in one column, with their colour scale, as SVG. */
   drawing(head: string): SVGSVGElement {
     const { selectedSpot } = this.state;
-    const title = [head, selectedSpot ? `${this.name(selectedSpot)}: ${t(selectedSpot[0] ? "place-by" : "place-at")}` : t("place-mean"), this.isWithoutSinks ? t("place-hide") : ""].filter(Boolean).join(" · ");
+    const title = [head, selectedSpot ? `${this.name(selectedSpot)}: ${t(selectedSpot[0] ? "position-attended" : "position-attends")}` : t("position-mean"), this.isWithoutSinks ? t("position-hide-sinks") : ""].filter(Boolean).join(" · ");
     const label = (x: number, y: number, text: string, anchor = "start"): SVGElement =>
       s("text", { x, y, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, text);
     const lines = [title, this.view.note].filter(Boolean);

@@ -3,9 +3,9 @@ import type { Opened } from "../decoder/search";
 import { restored } from "../decoder/slots";
 import { END, UNKNOWN } from "../decoder/tokenizer";
 import type { Translation, Translator } from "../decoder/translator";
-import { strip } from "../pictures/strip";
-import { table } from "../pictures/table";
-import { activeIn, h, numbered, shortened, visible } from "./dom";
+import { drawStrip } from "../pictures/strip";
+import { createTable } from "../pictures/table";
+import { activeIn, h, numbered, shorten, visible } from "./dom";
 import { number, percent, t, type Phrase } from "./strings";
 
 const MAX_WORD_WIDTH = 280; // in pixels, over all lines
@@ -39,7 +39,7 @@ export class StepPanel {
   private readonly unlikely = h("ol", { class: "choices" });
   private readonly moreChoices = h("details", {}, h("summary", {}, t("more-words")), this.unlikely);
   private readonly vectors = h("div", { class: "vectors" });
-  private readonly vectorDetails = h("details", {}, h("summary", {}, t("inside")), h("p", { class: "help" }, t("inside-help")), this.vectors);
+  private readonly vectorDetails = h("details", {}, h("summary", {}, t("step-vectors")), h("p", { class: "help" }, t("step-vectors-help")), this.vectors);
   private readonly shownRows = new Map<number, Row>();
   private readonly error = h("p", { class: "trouble", role: "alert" });
   /** The field with an unfinished edit. */
@@ -53,14 +53,14 @@ export class StepPanel {
   constructor(private readonly translator: Translator, private readonly listeners: StepListeners) {
     const stepButton = (phrase: Phrase, offset: number, symbol: string): HTMLButtonElement =>
       h("button", { type: "button", class: "icon", "aria-label": t(phrase), title: t(phrase), click: () => listeners.open(this.step + offset) }, symbol);
-    this.previousButton = stepButton("before", -1, "‹");
-    this.nextButton = stepButton("after", 1, "›");
+    this.previousButton = stepButton("previous-step", -1, "‹");
+    this.nextButton = stepButton("next-step", 1, "›");
     this.element.append(
       h("header", {}, this.title, h("div", { class: "tools" }, this.previousButton, this.nextButton)),
       h(
         "div",
         { class: "halves" },
-        h("div", {}, h("h3", {}, t("where")), h("p", { class: "help" }, t(translator.network.attends ? "where-help" : "no-attention")), this.rows),
+        h("div", {}, h("h3", {}, t("attention-weights")), h("p", { class: "help" }, t(translator.network.attends ? "attention-weights-help" : "no-attention")), this.rows),
         h("div", {}, h("h3", {}, t("likely")), h("p", { class: "help" }, t("likely-help")), this.choices, this.moreChoices),
       ),
       this.vectorDetails,
@@ -135,12 +135,12 @@ export class StepPanel {
 
   private head(): HTMLElement {
     return h("div", { class: "weight-row head", "aria-hidden": "true" },
-      h("span", {}, t("word")), h("span", { class: "score" }, t("score-before")), h("span", {}, t("weight")), h("span", {}, "%"));
+      h("span", {}, t("word")), h("span", { class: "score" }, t("score-column")), h("span", {}, t("weight")), h("span", {}, "%"));
   }
 
   private row(word: string, position: number): Row {
     const { listeners } = this;
-    const short = shortened(word, MAX_WORD_WIDTH, 16);
+    const short = shorten(word, MAX_WORD_WIDTH, 16);
     const score = h("span", { class: "score-bar" });
     const slider = h("input", { type: "range", min: 0, max: 100, step: 0.5, "aria-label": t("weight-of", word) });
     const typed = h("input", { type: "text", inputmode: "decimal", class: "number", autocomplete: "off", "aria-label": t("percent-of", word) });
@@ -202,8 +202,8 @@ export class StepPanel {
       return { isLikely: isTaken || share >= LIKELY, item: h("li", {}, button) };
     });
     for (const item of items.slice(0, 2)) item.isLikely = true;
-    this.choices.replaceChildren(...items.filter(({ isLikely: first }) => first).map(({ item }) => item));
-    this.unlikely.replaceChildren(...items.filter(({ isLikely: first }) => !first).map(({ item }) => item));
+    this.choices.replaceChildren(...items.filter(({ isLikely }) => isLikely).map(({ item }) => item));
+    this.unlikely.replaceChildren(...items.filter(({ isLikely }) => !isLikely).map(({ item }) => item));
     this.moreChoices.hidden = !this.unlikely.childElementCount;
     if (focused) this.choices.querySelector<HTMLButtonElement>("[aria-pressed=true]")?.focus();
   }
@@ -223,8 +223,8 @@ export class StepPanel {
     const votes = network.votes(sourceIds, weights, token);
     const largest = [...votes.keys()].sort((a, b) => Math.abs(votes[b]!) - Math.abs(votes[a]!)).slice(0, MAX_VOTES);
     const words = numbered(sourceTokens);
-    return [h("figure", {}, h("figcaption", {}, t("votes", this.label(token, slots))),
-      table(t("votes", this.label(token, slots)), [t("word"), t("weight"), t("vote")],
+    return [h("figure", {}, h("figcaption", {}, t("contributions", this.label(token, slots))),
+      createTable(t("contributions", this.label(token, slots)), [t("word"), t("weight"), t("contribution")],
         // "+ 0" makes 0 of -0
         largest.map((position) => [visible(words[position]!), percent(weights[position]!, 1), number(Math.round(votes[position]! * 100) / 100 + 0)])))];
   }
@@ -240,10 +240,10 @@ export class StepPanel {
     const mean = (vector: Float32Array): number => vector.reduce((a, b) => a + b, 0) / vector.length;
     this.vectors.replaceChildren(
       ...vectors.map(([name, vector]) =>
-        h("figure", {}, h("figcaption", {}, h("span", {}, t(name)), h("span", { class: "quiet" }, t("mean", number(mean(vector))))), strip(vector, t(name)))),
+        h("figure", {}, h("figcaption", {}, h("span", {}, t(name)), h("span", { class: "quiet" }, t("mean", number(mean(vector))))), drawStrip(vector, t(name)))),
       ...this.votes(decodingStep),
       h("details", { class: "twin" }, h("summary", {}, t("table")),
-        table(t("inside"), [t("vector"), t("least"), t("average"), t("most")],
+        createTable(t("step-vectors"), [t("vector"), t("minimum"), t("mean-value"), t("maximum")],
           vectors.map(([name, vector]) => [t(name), ...[Math.min(...vector), mean(vector), Math.max(...vector)].map((value) => number(value, 3))]))),
     );
   }

@@ -5,7 +5,7 @@ import { Columns, ROW, tokenText } from "./columns";
 import { h, isolated, menu, s, whenNear } from "./dom";
 import { PositionView } from "./position_view";
 import { PATTERNS, mainPattern, isClear, SIGNS, type Pattern, type Layer, type Lead, type Side, type Spot, type Token, type View } from "./view_data";
-import { printAlone, savePng, saveSvg, saveText } from "./save";
+import { printDrawing, savePng, saveSvg, saveText } from "./save";
 import { number, percent, signed, t } from "./strings";
 
 const MAX_THUMBNAIL_SIZE = 96; // pixels of a side
@@ -63,12 +63,12 @@ class Views {
   private readonly layerSelect: HTMLSelectElement;
   private readonly chips: HTMLButtonElement[][] = [];
   private readonly chipGroup = h("div", { class: "choices", role: "group", "aria-label": t("heads") });
-  private readonly severalHeads = button(t("view-several"), () => {
+  private readonly severalHeads = button(t("view-several-heads"), () => {
     this.selectsSeveral = !this.selectsSeveral;
     if (!this.selectsSeveral) for (const k of [...this.selectedHeads].slice(1)) this.selectedHeads.delete(k);
     this.drawHeads();
   });
-  private readonly allHeads = button(t("view-all"), () => {
+  private readonly allHeads = button(t("all-heads"), () => {
     this.selectsSeveral = true;
     for (const k of this.view.layers[this.layer]!.heads.keys()) this.selectedHeads.add(k);
     this.drawHeads();
@@ -119,13 +119,13 @@ class Views {
     this.pickers = ([0, 1] as const).map((side) => this.picker(side));
     const saving = (["svg", "png", "pdf", "csv"] as const).map((kind) => button(kind === "csv" ? t("save-table") : kind.toUpperCase(), () => this.save(kind)));
     this.headsCard = h("article", { class: "card" },
-      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, lead && this.swatches(), h("p", { class: "help" }, t(this.positionView ? (this.positionView.hasImages ? "place-help" : "place-times-help") : "view-heads-help")),
+      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, lead && this.swatches(), h("p", { class: "help" }, t(this.positionView ? (this.positionView.hasImages ? "position-help" : "position-times-help") : "view-heads-help")),
       h("div", { class: "choices" }, this.layerSelect, !this.positionView && [...queries, ...keys].some(([, special]) => special) && h("label", {}, this.specialBox, " ", t("view-special")),
         !this.positionView && view.kind !== "cross" && queries.length === keys.length && h("label", {}, this.meanBox, " ", t("view-mean"))),
       this.chipGroup, this.readout, (this.positionView ?? this.columns).element);
-    const modelCard = h("article", { class: "card" }, h("h2", {}, t("view-model")), h("p", { class: "help" }, t(this.positionView ? "place-model-help" : lead ? "view-lead-help" : "view-model-help")),
+    const modelCard = h("article", { class: "card" }, h("h2", {}, t("view-model")), h("p", { class: "help" }, t(this.positionView ? "position-model-help" : lead ? "view-lead-help" : "view-model-help")),
       h("div", { class: "choices" }, h("label", {}, `${t("view-order")} `, this.orderSelect)), lead && this.swatches(), this.legend, h("div", { class: "wide", tabindex: 0 }, this.grid));
-    const pairCard = h("article", { class: "card" }, h("h2", {}, t("view-pair")), h("p", { class: "help" }, t(this.positionView ? "place-pair-help" : "view-pair-help")),
+    const pairCard = h("article", { class: "card" }, h("h2", {}, t("view-pair")), h("p", { class: "help" }, t(this.positionView ? "position-pair-help" : "view-pair-help")),
       h("div", { class: "choices" }, ...this.pickers.map((input, side) => h("label", {}, t(side ? "view-key" : "view-query"), " ", input, " ", h("b", { dir: "auto" })))), this.pairs);
     this.elements = [this.headsCard, modelCard, pairCard];
     this.drawTokens();
@@ -147,7 +147,7 @@ class Views {
     return h("p", { class: "legend" }, ...([1, -1] as const).map((sign) => {
       const swatch = h("b", { class: "swatch" });
       swatch.style.backgroundColor = tint(sign);
-      return h("span", {}, swatch, ` ${t(this.signed ? (sign > 0 ? "view-more" : "view-less") : sign > 0 ? "view-rises" : "view-falls")}`);
+      return h("span", {}, swatch, ` ${t(this.signed ? (sign > 0 ? "view-increase" : "view-decrease") : sign > 0 ? "view-positive-effect" : "view-negative-effect")}`);
     }));
   }
 
@@ -245,7 +245,7 @@ class Views {
     const [pattern, share] = mainPattern(layer, k!);
     const [name, leadValue, { lead }] = [[this.numberOf(this.layer), layer.heads[k!]!] as const, this.leadValue(this.layer, k!), this.view];
     if (lead === "change") return leadValue === null ? "" : t("view-change", ...name, this.leadText(leadValue));
-    const description = share < 0 || (this.hasNoPatterns && this.positionView) ? "" : this.hasNoPatterns ? t("view-nothing") : t(isClear(pattern, share) ? "view-says" : "view-unclear", ...name, t(`looks-${pattern}`), number(share));
+    const description = share < 0 || (this.hasNoPatterns && this.positionView) ? "" : this.hasNoPatterns ? t("view-no-patterns") : t(isClear(pattern, share) ? "view-pattern" : "view-unclear", ...name, t(`looks-${pattern}`), number(share));
     return lead && leadValue !== null ? `${description} ${t(`view-${lead}`, ...name, signed(leadValue))}` : description;
   }
 
@@ -258,7 +258,7 @@ class Views {
     }));
     const name = (axis: Side, token: number): string => `${isolated(tokenText((axis ? this.view.keys : this.view.queries)[token]!))} (${this.position(axis, token)})`;
     const largest = [...weights].sort(byMagnitude).slice(0, 5).map(([token, weight]) => `${name(side ? 0 : 1, token)} ${this.percent(weight)}`);
-    return t(side ? "looked-by" : "looked-most", name(side, token), largest.join(", ") || "—");
+    return t(side ? "attended-by" : "attends-most-to", name(side, token), largest.join(", ") || "—");
   }
 
   private percent(weight: number): string {
@@ -273,7 +273,7 @@ class Views {
   }
 
   /** The lines of a head, or of one of its tokens: the rows of both ends, and the weight. */
-  private *lines(k: number, spot: Spot | null): Generator<readonly [from: number, to: number, weight: number]> {
+  private *lines(k: number, spot: Spot | null): Generator<readonly [queryRow: number, keyRow: number, weight: number]> {
     const [rows, columns] = this.columns.rowOf;
     for (const [i, row] of this.edges(k).entries()) {
       if (rows[i]! < 0 || (spot?.[0] === 0 && spot[1] !== i)) continue;
@@ -350,7 +350,7 @@ class Views {
     drawing.classList.add("unseen");
     this.headsCard.append(drawing);
     if (kind === "svg") saveSvg(drawing, name);
-    else if (kind === "pdf") printAlone(drawing);
+    else if (kind === "pdf") printDrawing(drawing);
     else void savePng(drawing, name);
     drawing.remove();
   }

@@ -91,16 +91,16 @@ export class Patches extends PositionPicture<HTMLCanvasElement> {
   }
 
   protected draw(): void {
-    const { box: canvas, style: drawn } = this;
+    const { box: canvas, style } = this;
     const ratio = window.devicePixelRatio || 1;
     const [width, height] = [Math.round(canvas.clientWidth * ratio), Math.round(canvas.clientHeight * ratio)];
-    if (!drawn || !width || !height) return;
+    if (!style || !width || !height) return;
     if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height, this.dimmed] = [width, height, null];
     const brush = canvas.getContext("2d")!;
     brush.clearRect(0, 0, width, height);
-    brush.drawImage((this.dimmed ??= this.dimmedImage(width, height, drawn.opacity)), 0, 0);
-    if (drawn.values) this.paint(brush, width, height, drawn);
-    this.mark(brush, width, height, drawn, ratio);
+    brush.drawImage((this.dimmed ??= this.dimmedImage(width, height, style.opacity)), 0, 0);
+    if (style.values) this.paint(brush, width, height, style);
+    this.mark(brush, width, height, style, ratio);
   }
 
   /** The image, dimmed and without colour in proportion to the opacity of the weights. */

@@ -3,7 +3,7 @@ import { softmax } from "../decoder/network";
 import { h, s } from "../page/dom";
 import { number, t, type Phrase } from "../page/strings";
 import { createTable } from "../pictures/table";
-import { draggable } from "./dragging";
+import { makeDraggable } from "./dragging";
 import { drawMatrix } from "./matrix";
 
 type Point = [number, number];
@@ -22,7 +22,7 @@ const REACH = 2.5;
 const toPixels = (value: number): number => (value / REACH) * (SIDE / 2 - 14);
 const fromPixels = (px: number): number => +Math.min(REACH, Math.max(-REACH, (px / (SIDE / 2 - 14)) * REACH)).toFixed(2);
 
-export function compareLesson(): HTMLElement {
+export function createScoringLesson(): HTMLElement {
   const keys: Point[] = [[1.8, 0.4], [0.6, 1.5], [-1.2, 0.9], [-0.4, -1.4]];
   const queries: Point[] = [[1.1, 1.0], [-0.9, -0.3], [0.3, -0.6]];
   const names = { keys: keys.map((_, k) => `k${k + 1}`), queries: queries.map((_, k) => `q${k + 1}`) };
@@ -47,7 +47,7 @@ export function compareLesson(): HTMLElement {
       handle.point[1] = fromPixels(-y);
       redraw();
     };
-    draggable(plane, element, ([x, y]) => moveTo(x, y), (dx, dy) => moveTo(toPixels(handle.point[0]) + dx * 5.5, -toPixels(handle.point[1]) + dy * 5.5));
+    makeDraggable(plane, element, ([x, y]) => moveTo(x, y), (dx, dy) => moveTo(toPixels(handle.point[0]) + dx * 5.5, -toPixels(handle.point[1]) + dy * 5.5));
     return { ...handle, element };
   });
 

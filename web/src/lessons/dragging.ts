@@ -4,7 +4,7 @@
  * @param moveTo called with the pointer's position, in the drawing's units
  * @param moveBy called for an arrow key with −1, 0 or 1 in each direction, or five times as much with Shift
  */
-export function draggable(
+export function makeDraggable(
   drawing: SVGSVGElement, handle: SVGElement, moveTo: (point: [number, number]) => void, moveBy: (dx: number, dy: number) => void,
 ): void {
   const pointOf = (event: PointerEvent): [number, number] => {

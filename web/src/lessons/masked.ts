@@ -13,13 +13,13 @@ export function maskedSoftmax(scores: readonly number[], length: number): number
   return scores.map((_, k) => (k < length ? weights[k]! : 0));
 }
 
-export function maskedLesson(): HTMLElement {
+export function createMaskingLesson(): HTMLElement {
   let seed = 1;
-  const draw = (): number => {
+  const randomScore = (): number => {
     seed = (seed * 48271) % 2147483647; // Park and Miller's
     return +((seed / 2147483647) * 6 - 3).toFixed(1);
   };
-  const randomScores = (): number[][] => [0, 1, 2].map(() => Array.from({ length: WIDTH }, draw));
+  const randomScores = (): number[][] => [0, 1, 2].map(() => Array.from({ length: WIDTH }, randomScore));
   let scores = randomScores();
   const lengths = [6, 4, 2];
   const [rows, columns] = [["1", "2", "3"], Array.from({ length: WIDTH }, (_, k) => String(k + 1))];

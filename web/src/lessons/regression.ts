@@ -2,7 +2,7 @@
 import { h, s } from "../page/dom";
 import { number, percent, t, type Phrase } from "../page/strings";
 import { createTable } from "../pictures/table";
-import { draggable } from "./dragging";
+import { makeDraggable } from "./dragging";
 
 const KERNELS = ["gaussian", "epanechnikov", "triangular", "boxcar"] as const;
 export type Kernel = (typeof KERNELS)[number];
@@ -29,7 +29,7 @@ export function predicted(
 }
 
 const TALL = 340;
-const FLOOR = 292; // y of the baseline of the weight bars
+const BAR_BASELINE = 292; // y of the baseline of the weight bars
 const [TOP, BOTTOM] = [14, 212];
 const MAX_BAR_HEIGHT = 56; // pixels
 const LEFT = 44;
@@ -39,7 +39,7 @@ const [LOW, HIGH] = [0, 4]; // range of y; x is between 0 and 5
 const toY = (y: number): number => BOTTOM - ((y - LOW) / (HIGH - LOW)) * (BOTTOM - TOP);
 const fromY = (py: number): number => Math.min(HIGH, Math.max(LOW, LOW + ((BOTTOM - py) / (BOTTOM - TOP)) * (HIGH - LOW)));
 
-export function regressionLesson(): HTMLElement {
+export function createRegressionLesson(): HTMLElement {
   const width = window.innerWidth < 640 ? 380 : 860; // narrower on phones, so that points are large enough for a finger
   const right = width - RIGHT;
   const toX = (value: number): number => LEFT + (value / 5) * (right - LEFT);
@@ -51,22 +51,22 @@ export function regressionLesson(): HTMLElement {
 
   const curve = s("path", { class: "curve" });
   const cursor = s("g", { class: "handle query", tabindex: 0, role: "slider", "aria-valuemin": 0, "aria-valuemax": 5 },
-    s("line", { class: "stem", y1: TOP - 8, y2: FLOOR + 22 }), s("rect", { class: "grip", x: -34, y: FLOOR + 22, width: 68, height: 24, rx: 8 }),
-    s("text", { class: "held", y: FLOOR + 34, "text-anchor": "middle", "dominant-baseline": "central", "font-size": 13 }));
-  const label = (x: number, y: number, text: string, anchor: string): SVGTextElement =>
+    s("line", { class: "stem", y1: TOP - 8, y2: BAR_BASELINE + 22 }), s("rect", { class: "grip", x: -34, y: BAR_BASELINE + 22, width: 68, height: 24, rx: 8 }),
+    s("text", { class: "held", y: BAR_BASELINE + 34, "text-anchor": "middle", "dominant-baseline": "central", "font-size": 13 }));
+  const createLabel = (x: number, y: number, text: string, anchor: string): SVGTextElement =>
     s("text", { class: "label", x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-size": 12 }, text);
-  const ticks = [0, 1, 2, 3, 4, 5].map((tick) => label(toX(tick), FLOOR + 12, `${tick === 5 ? "x = " : ""}${tick}`, tick === 5 ? "end" : "middle"));
+  const ticks = [0, 1, 2, 3, 4, 5].map((tick) => createLabel(toX(tick), BAR_BASELINE + 12, `${tick === 5 ? "x = " : ""}${tick}`, tick === 5 ? "end" : "middle"));
   const levels = [0, 1, 2, 3, 4].flatMap((level) => [
-    s("line", { class: "level", x1: LEFT, x2: right, y1: toY(level), y2: toY(level) }), label(LEFT - 8, toY(level), `${level === 4 ? "y = " : ""}${level}`, "end")]);
-  const largestLabel = label(LEFT - 8, FLOOR - MAX_BAR_HEIGHT, "", "end");
+    s("line", { class: "level", x1: LEFT, x2: right, y1: toY(level), y2: toY(level) }), createLabel(LEFT - 8, toY(level), `${level === 4 ? "y = " : ""}${level}`, "end")]);
+  const largestLabel = createLabel(LEFT - 8, BAR_BASELINE - MAX_BAR_HEIGHT, "", "end");
   const estimate = s("circle", { class: "estimate", r: 8 });
   const predictionLabel = s("text", { class: "reading", "dominant-baseline": "central", "font-size": 14 });
   const bars = x.map(() => s("rect", { class: "bar", width: 10, rx: 2 }));
   const rays = x.map(() => s("line", { class: "ray" }));
   const points = x.map((_, k) => s("circle", { class: "handle point", r: 8, tabindex: 0, role: "slider", "aria-valuemin": LOW, "aria-valuemax": HIGH, "data-point": k }));
   const drawing = s("svg", { viewBox: `0 0 ${width} ${TALL}`, class: "lesson", role: "group", "aria-label": t("regression") },
-    s("line", { class: "axis", x1: LEFT, x2: right, y1: FLOOR, y2: FLOOR }), ...levels, ...ticks,
-    label(LEFT - 8, FLOOR, percent(0), "end"), largestLabel, ...rays, curve, ...bars, cursor, estimate, ...points, predictionLabel);
+    s("line", { class: "axis", x1: LEFT, x2: right, y1: BAR_BASELINE, y2: BAR_BASELINE }), ...levels, ...ticks,
+    createLabel(LEFT - 8, BAR_BASELINE, percent(0), "end"), largestLabel, ...rays, curve, ...bars, cursor, estimate, ...points, predictionLabel);
   const answer = h("output", { class: "answer" });
   const tableBox = h("div", {});
   const details = h("details", { class: "twin", toggle: () => redraw() }, h("summary", {}, t("table")), tableBox);
@@ -76,8 +76,8 @@ export function regressionLesson(): HTMLElement {
     const input = h("input", { type: "range", min: minimum, max: maximum, step: 0.01, value, input: () => apply(Number(input.value)) });
     return [h("label", { class: "range" }, h("span", {}, t(label)), input, output), input, output];
   };
-  const [queryLabel, queryInput, queryShown] = createSlider("query-x", query, 0, 5, (value) => moveQuery(value));
-  const [bandwidthLabel, , bandwidthShown] = createSlider("bandwidth", bandwidth, 0.05, 2, (value) => {
+  const [queryLabel, queryInput, queryOutput] = createSlider("query-x", query, 0, 5, (value) => moveQuery(value));
+  const [bandwidthLabel, , bandwidthOutput] = createSlider("bandwidth", bandwidth, 0.05, 2, (value) => {
     bandwidth = value;
     redraw();
   });
@@ -125,15 +125,15 @@ export function regressionLesson(): HTMLElement {
       point.setAttribute("aria-valuetext", `x ${number(x[k]!)}, y ${number(y[k]!)}, ${t("weight")} ${percent(weights[k]!, 1)}`);
       const barHeight = Math.max((weights[k]! / (largestWeight || 1)) * MAX_BAR_HEIGHT, 0.001);
       bars[k]!.setAttribute("x", String(toX(x[k]!) - 5));
-      bars[k]!.setAttribute("y", String(FLOOR - barHeight));
+      bars[k]!.setAttribute("y", String(BAR_BASELINE - barHeight));
       bars[k]!.setAttribute("height", String(barHeight));
       for (const [name, coordinate] of Object.entries({ x1: toX(x[k]!), y1: toY(y[k]!), x2: toX(query), y2: Number.isFinite(value) ? toY(value) : 0 })) {
         rays[k]!.setAttribute(name, coordinate.toFixed(1));
       }
       rays[k]!.setAttribute("stroke-opacity", Number.isFinite(value) ? Math.min(0.9, weights[k]! * 2).toFixed(3) : "0");
     });
-    queryShown.textContent = number(query);
-    bandwidthShown.textContent = number(bandwidth);
+    queryOutput.textContent = number(query);
+    bandwidthOutput.textContent = number(bandwidth);
     answer.textContent = `${t("prediction")}: ${Number.isFinite(value) ? number(value, 4) : t("no-point-in-range")}`;
     if (details.open) {
       tableBox.replaceChildren(createTable(t("regression"), ["", "x", "y", t("weight")], x.map((xValue, k) =>
@@ -141,13 +141,13 @@ export function regressionLesson(): HTMLElement {
     }
   }
 
-  draggable(drawing, cursor, ([px]) => moveQuery(fromX(px)), (dx) => moveQuery(fromX(toX(query) + dx * 7)));
+  makeDraggable(drawing, cursor, ([px]) => moveQuery(fromX(px)), (dx) => moveQuery(fromX(toX(query) + dx * 7)));
   points.forEach((point, k) => {
     const movePoint = (px: number, py: number): void => {
       [x[k], y[k]] = [+fromX(px).toFixed(2), +fromY(py).toFixed(2)];
       redraw();
     };
-    draggable(drawing, point, ([px, py]) => movePoint(px, py), (dx, dy) => movePoint(toX(x[k]!) + dx * 7, toY(y[k]!) + dy * 5));
+    makeDraggable(drawing, point, ([px, py]) => movePoint(px, py), (dx, dy) => movePoint(toX(x[k]!) + dx * 7, toY(y[k]!) + dy * 5));
   });
   redraw();
   return h("section", { class: "card" }, h("h2", {}, t("regression")), h("p", { class: "help" }, t("regression-help")),

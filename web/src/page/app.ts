@@ -1,11 +1,11 @@
 /** The page: header, tabs, and the address with its state. */
 import { Refusal } from "../decoder/refusal";
 import { Translator } from "../decoder/translator";
-import { playground } from "../lessons/playground";
+import { createPlayground } from "../lessons/playground";
 import { parseAddress, formatAddress, type TabName, type PageState } from "./address";
-import { callsTab, type CallsContent } from "./calls";
-import { comparisonTab, type Comparison } from "./comparison_tab";
-import { h, writeAs } from "./dom";
+import { createCallsTab, type CallsContent } from "./calls";
+import { createComparisonTab, type Comparison } from "./comparison_tab";
+import { h, useFontOf } from "./dom";
 import { TranslatorTab } from "./translator_tab";
 import type { PackedAlignment, Sentence } from "./sentence";
 import { SentencesTab, sentencesIn } from "./sentences_tab";
@@ -59,7 +59,7 @@ export async function mount(container: HTMLElement, start: Start): Promise<void>
     document.title = title;
     const focused = (document.activeElement as HTMLElement | null)?.id;
     const lead = state.tab === "translate" && h("p", { class: "lead quiet" }, t("lead", languages && start.title ? ` (${languages})` : ""));
-    container.replaceChildren(head(title, lead), content(), h("footer", { class: "foot" }, h("p", { class: "quiet" }, t(start.model === null ? "about-plain" : "about"))));
+    container.replaceChildren(createHeader(title, lead), createContent(), h("footer", { class: "foot" }, h("p", { class: "quiet" }, t(start.model === null ? "about-plain" : "about"))));
     if (focused) document.getElementById(focused)?.focus();
   };
 
@@ -67,12 +67,12 @@ export async function mount(container: HTMLElement, start: Start): Promise<void>
     h("label", {}, h("span", { class: "unseen" }, t(label)), h("select", { id, change: (event: Event) => apply((event.target as HTMLSelectElement).value as T) },
       ...values.map(([value, name]) => h("option", { value, selected: value === selected, lang: id === "language" ? value : null }, name))));
 
-  const head = (title: string, lead: HTMLElement | false): HTMLElement => {
-    const tabButton = (name: TabName): HTMLElement =>
+  const createHeader = (title: string, lead: HTMLElement | false): HTMLElement => {
+    const createTabButton = (name: TabName): HTMLElement =>
       h("button", { type: "button", id: `to-${name}`, "aria-current": state.tab === name ? "page" : null, click: () => update({ tab: name }) }, t(name));
     return h("header", { class: "masthead" },
       h("h1", { dir: "auto" }, title),
-      tabs.length > 1 && h("nav", { "aria-label": title }, ...tabs.map(tabButton)),
+      tabs.length > 1 && h("nav", { "aria-label": title }, ...tabs.map(createTabButton)),
       h("div", { class: "tools" },
         selectMenu("language", "language", Object.entries(LANGUAGES) as [Language, string][], currentLanguage(), (language) => update({ language })),
         selectMenu("theme", "theme", (["auto", "light", "dark"] as const).map((theme) => [theme, t(`theme-${theme}`)] as const), state.theme, (theme) => {
@@ -83,10 +83,10 @@ export async function mount(container: HTMLElement, start: Start): Promise<void>
     );
   };
 
-  const content = (): HTMLElement => {
-    if (state.tab === "playground") return playground();
-    if (state.tab === "comparison") return comparisonTab(start.compared!);
-    if (state.tab === "calls") return callsTab(start.calls!);
+  const createContent = (): HTMLElement => {
+    if (state.tab === "playground") return createPlayground();
+    if (state.tab === "comparison") return createComparisonTab(start.compared!);
+    if (state.tab === "calls") return createCallsTab(start.calls!);
     if (state.tab === "sentences") {
       const translate = (text: string): void => {
         update({ ...parseAddress("", tabs), tab: "translate", text, highlight: state.highlight, language: state.language, theme: state.theme });
@@ -104,7 +104,7 @@ export async function mount(container: HTMLElement, start: Start): Promise<void>
     state = parseAddress(location.hash, tabs);
     draw();
   });
-  writeAs(container);
+  useFontOf(container);
   draw();
   if (start.model === null) return;
   try {
@@ -127,7 +127,7 @@ interface Content {
 }
 
 /** Starts a page written by `dikkat.show`. */
-export function begin(): void {
+export function startPage(): void {
   const container = document.getElementById("dikkat");
   if (!container) return;
   const removedText = (id: string): string | null => {

@@ -1,11 +1,11 @@
 /** The tab of a model's attention calls. It draws the maps of a call when the reader scrolls near them. */
 import type { ModelImage } from "../pictures/patches";
 import { createMaps, type Panel } from "../pictures/tiles/panels";
-import { h, whenNear } from "./dom";
+import { bytesOfBase64, h, whenNear } from "./dom";
 import { createPassages, type Passages } from "./passages";
 import { number, t } from "./strings";
 import type { View } from "./view_data";
-import { viewsOf } from "./views";
+import { createViews } from "./views";
 
 const MAX_COLUMNS = 4;
 
@@ -46,10 +46,10 @@ export interface Calls {
 /** The content of the tab: recorded calls, or the passages that an answer read. */
 export type CallsContent = Calls | { readonly passages: Passages };
 
-export function callsTab(content: CallsContent): HTMLElement {
+export function createCallsTab(content: CallsContent): HTMLElement {
   if ("passages" in content) return h("main", { id: "room" }, ...createPassages(content.passages));
   const { count, calls, overall, views, images = [] } = content;
-  const card = (title: string, subtitle: string, draw: () => HTMLElement[]): HTMLElement => {
+  const createCard = (title: string, subtitle: string, draw: () => HTMLElement[]): HTMLElement => {
     const element = h("article", { class: "card call waiting" }, h("h2", { dir: "auto" }, title), subtitle ? h("p", { class: "quiet" }, subtitle) : null);
     whenNear(element, () => {
       element.append(...draw());
@@ -58,17 +58,17 @@ export function callsTab(content: CallsContent): HTMLElement {
     return element;
   };
   const cards = [
-    ...(overall ? [card(t("all-calls"), "", () => [figure(overall, overall)])] : []),
-    ...calls.map(({ name, recorded, maps }) => card(name, t("recorded", recorded), () => maps.map((map) => figure(map, map)))),
+    ...(overall ? [createCard(t("all-calls"), "", () => [createFigure(overall, overall)])] : []),
+    ...calls.map(({ name, recorded, maps }) => createCard(name, t("recorded", recorded), () => maps.map((map) => createFigure(map, map)))),
   ];
   const summary = calls.length < count ? t("first-calls", count, calls.length) : t("calls-count", count);
   const maps = cards.length ? [h("p", { class: "quiet" }, summary), h("p", { class: "help" }, t("tiles-help")), ...cards] : [];
-  return h("main", { id: "room" }, ...(views.length ? [viewsOf(views, images)] : []), ...maps);
+  return h("main", { id: "room" }, ...(views.length ? [createViews(views, images)] : []), ...maps);
 }
 
-function figure(map: Maps, { heads = 1, of: headCount = heads, batch = 1, names = null }: Partial<HeadMaps> & { readonly names?: readonly string[] | null }): HTMLElement {
+function createFigure(map: Maps, { heads = 1, of: headCount = heads, batch = 1, names = null }: Partial<HeadMaps> & { readonly names?: readonly string[] | null }): HTMLElement {
   const { kind, shape, extent, range } = map;
-  const values = new Float32Array(Uint8Array.from(atob(map.values), (letter) => letter.charCodeAt(0)).buffer);
+  const values = new Float32Array(bytesOfBase64(map.values).buffer);
   const count = values.length / (shape[0] * shape[1]);
   const [ylabel, xlabel] = {
     overview: [t("queries"), t("keys")], rows: [t("queries"), t("keys")], sums: [t("heads"), t("keys")], entropy: [t("layers"), t("heads")],

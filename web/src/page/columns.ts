@@ -1,5 +1,5 @@
 /** Two lists of tokens in one scrolling box, with a canvas between them, and a search. */
-import { fold, h, visible } from "./dom";
+import { fold, h, makeVisible } from "./dom";
 import { t } from "./strings";
 import type { Side, Spot, Token } from "./view_data";
 
@@ -7,7 +7,7 @@ export const ROW = 20; // height of a token, in pixels
 const MAX_HEIGHT = 700; // of the box, in pixels
 
 /** The text of a token with visible signs for white space; ∅ if it is empty. */
-export const tokenText = ([text]: Token): string => visible(text) || "∅";
+export const tokenText = ([text]: Token): string => makeVisible(text) || "∅";
 
 /** The rows and the list to which each key moves the focus. */
 const KEYS: Record<string, readonly [rows: number, side?: Side]> = {
@@ -50,8 +50,8 @@ export class Columns {
         focus: (event: Event) => this.update((event.target as Element).matches(":focus-visible") ? spot : null, spot),
       }, tokenText(token));
     }));
-    const list = (side: Side): HTMLElement => h("div", { class: `tokens ${side ? "to" : "from"}`, role: "group", "aria-label": t(side ? "keys" : "queries") }, ...this.buttons[side]!);
-    this.stage = h("div", { class: "stage" }, list(0), this.canvas, list(1));
+    const createList = (side: Side): HTMLElement => h("div", { class: `tokens ${side ? "to" : "from"}`, role: "group", "aria-label": t(side ? "keys" : "queries") }, ...this.buttons[side]!);
+    this.stage = h("div", { class: "stage" }, createList(0), this.canvas, createList(1));
     this.box = h("div", {
       class: "columns", tabindex: 0, role: "group", "aria-label": t("view-heads"), scroll: () => this.update(), keydown: (event: KeyboardEvent) => this.moveFocus(event),
     }, this.stage);

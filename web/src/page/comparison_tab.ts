@@ -73,21 +73,21 @@ class Card {
   }
 
   private draw([source, target, weights]: Version, side: number, width: number): Partial<ReturnType<typeof createPicture>> {
-    const aligned = unpack([source, target, weights], this.languages);
+    const alignment = unpack([source, target, weights], this.languages);
     if (!target.length) return {};
     const hover = (spot: Spot): void => {
       drawing.picture.highlight(spot, null);
-      this.showReadout(isNowhere(spot) ? "" : spotText(aligned, spot));
+      this.showReadout(isNowhere(spot) ? "" : spotText(alignment, spot));
     };
-    const drawing = createPicture(aligned, width, { hover, open: hover }, `dikkat-${this.number}-${side + 1}`);
+    const drawing = createPicture(alignment, width, { hover, open: hover }, `dikkat-${this.number}-${side + 1}`);
     return drawing;
   }
 }
 
-export function comparisonTab({ sides, languages, sentences }: Comparison): HTMLElement {
+export function createComparisonTab({ sides, languages, sentences }: Comparison): HTMLElement {
   const selected = sides.map(() => 0);
   const epochOf = (side: number): string => t("epoch", sides[side]!.epochs[selected[side]!]!);
-  const names = (): string[] => sides.map(({ name, epochs }, side) => (epochs.length ? `${name} · ${epochOf(side)}` : name));
+  const namesOfSides = (): string[] => sides.map(({ name, epochs }, side) => (epochs.length ? `${name} · ${epochOf(side)}` : name));
   const readout = h("p", { class: "readout", role: "status" });
   const count = h("p", { class: "quiet", id: "differing", role: "status" });
   const cards = sentences.map((sentence, k) => new Card(sentence, k + 1, languages, (text) => (readout.textContent = text)));
@@ -99,7 +99,7 @@ export function comparisonTab({ sides, languages, sentences }: Comparison): HTML
       selected[side] = version;
       label.textContent = epochOf(side);
       slider.setAttribute("aria-valuetext", label.textContent);
-      for (const card of nearCards) card.show(selected, names());
+      for (const card of nearCards) card.show(selected, namesOfSides());
       countDifferences();
     };
     return { element: h("label", {}, label, slider), select };
@@ -110,7 +110,7 @@ export function comparisonTab({ sides, languages, sentences }: Comparison): HTML
   };
   const tab = h("main", { id: "room" }, h("div", { class: "finder" }, ...sliders.map((slider) => slider && slider.element), count),
     h("p", { class: "help" }, t(sliders.some(Boolean) ? "epochs-help" : "differences-help")), ...cards.map((card) => card.element), readout);
-  const nearCards = drawNear(tab, cards, (card) => card.show(selected, names()));
+  const nearCards = drawNear(tab, cards, (card) => card.show(selected, namesOfSides()));
   for (const slider of sliders) slider?.select(0);
   countDifferences();
   return tab;

@@ -6,7 +6,7 @@ type Attributes = Record<string, string | number | boolean | null | undefined | 
 
 const SVG = "http://www.w3.org/2000/svg";
 
-function fill<E extends Element>(element: E, attributes: Attributes, children: Child[]): E {
+function fillElement<E extends Element>(element: E, attributes: Attributes, children: Child[]): E {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (typeof value === "function") element.addEventListener(name, value as EventListener);
@@ -20,14 +20,14 @@ function fill<E extends Element>(element: E, attributes: Attributes, children: C
 export function h<K extends keyof HTMLElementTagNameMap>(
   name: K, attributes: Attributes = {}, ...children: Child[]
 ): HTMLElementTagNameMap[K] {
-  return fill(document.createElement(name), attributes, children);
+  return fillElement(document.createElement(name), attributes, children);
 }
 
 /** Creates an SVG element. Functions among the attributes become listeners. */
 export function s<K extends keyof SVGElementTagNameMap>(
   name: K, attributes: Attributes = {}, ...children: Child[]
 ): SVGElementTagNameMap[K] {
-  return fill(document.createElementNS(SVG, name), attributes, children);
+  return fillElement(document.createElementNS(SVG, name), attributes, children);
 }
 
 const NEAR = "800px 0px"; // around the window
@@ -63,7 +63,7 @@ export function drawNear<Card extends { readonly element: Element }>(container: 
 }
 
 /** A menu of buttons. It closes after a click, with Escape, or when the focus leaves it. */
-export function menu(label: string, ...items: HTMLElement[]): HTMLElement {
+export function createMenu(label: string, ...items: HTMLElement[]): HTMLElement {
   const close = (): void => element.removeAttribute("open");
   const element: HTMLDetailsElement = h("details", {
     class: "menu",
@@ -84,7 +84,7 @@ export function menu(label: string, ...items: HTMLElement[]): HTMLElement {
 }
 
 /** The text of an HTML character reference; "" for control characters, as in Python. */
-export function unescaped(reference: string): string {
+export function decodeReference(reference: string): string {
   const { body } = new DOMParser().parseFromString(`<p>${reference}`, "text/html"); // <p> keeps white space
   return body.textContent.replace(/[\x01-\x08\x0b\x0e-\x1f\x7f\p{Noncharacter_Code_Point}]/gu, "");
 }
@@ -128,18 +128,20 @@ export function backgroundOf(element: Element): string {
   return "rgb(255, 255, 255)";
 }
 
+export const bytesOfBase64 = (base64: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+
 let family = "sans-serif";
-let writer: Element | null = null;
+let fontElement: Element | null = null;
 
 /** Sets the element whose font measures texts. The font is read once the element is in a page. */
-export function writeAs(element: Element): void {
-  writer = element;
+export function useFontOf(element: Element): void {
+  fontElement = element;
 }
 
-function fonts(): string {
-  if (writer?.isConnected) {
-    family = getComputedStyle(writer).fontFamily;
-    writer = null;
+function readFontFamily(): string {
+  if (fontElement?.isConnected) {
+    family = getComputedStyle(fontElement).fontFamily;
+    fontElement = null;
   }
   return family;
 }
@@ -150,7 +152,7 @@ const MAX_LETTERS = 200; // visible letters of a word; measuring thousands takes
 function measureWidth(text: string, size: number, weight = 400): number {
   canvas ??= document.createElement("canvas").getContext("2d");
   if (!canvas) return text.length * size * 0.6;
-  canvas.font = `${weight} ${size}px ${fonts()}`;
+  canvas.font = `${weight} ${size}px ${readFontFamily()}`;
   return canvas.measureText(text).width;
 }
 
@@ -161,14 +163,14 @@ export const widthOf = (text: string, size: number, weight = 400): number => mea
 export function shorten(text: string, maxWidth: number, size: number): string {
   if (text.length <= MAX_LETTERS && measureWidth(text, size) <= maxWidth) return text;
   const letters = [...text].slice(0, MAX_LETTERS);
-  const prefix = (count: number): string => `${letters.slice(0, count).join("")}…`;
+  const prefixOf = (count: number): string => `${letters.slice(0, count).join("")}…`;
   let [fitting, tooLong] = [1, letters.length + 1];
   while (tooLong - fitting > 1) {
     const middle = (fitting + tooLong) >> 1;
-    if (measureWidth(prefix(middle), size) <= maxWidth) fitting = middle;
+    if (measureWidth(prefixOf(middle), size) <= maxWidth) fitting = middle;
     else tooLong = middle;
   }
-  return prefix(fitting);
+  return prefixOf(fitting);
 }
 
 /** True if the first letter belongs to a right-to-left script. */
@@ -178,19 +180,19 @@ export const isRightToLeft = (text: string): boolean =>
 const WHITE_SPACE: Record<string, string> = { "\n": "⏎", "\t": "⇥" };
 
 /** A text with signs for line breaks, tabs and texts of only white space, and codes such as ⟨200B⟩ for invisible characters. */
-export const visible = (text: string): string =>
+export const makeVisible = (text: string): string =>
   text.replace(/^\p{Zs}*$/u, (spaces) => "␣".repeat(spaces.length))
     .replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (letter) => WHITE_SPACE[letter] ?? `⟨${letter.codePointAt(0)!.toString(16).toUpperCase()}⟩`);
 
 /** A word that does not affect the text direction of the sentence around it. */
-export const isolated = (word: string): string => `\u2068${word}\u2069`;
+export const isolateDirection = (word: string): string => `\u2068${word}\u2069`;
 
 /** A text without accents and in lower case, for searching. */
 export const fold = (text: string): string => text.normalize("NFKD").toLowerCase().replace(/\p{M}/gu, "").replace(/ı/gu, "i");
 
 /** Visible words with numbers for repeated words: I¹, am, I². */
-export function numbered(words: readonly string[]): string[] {
-  const visibleWords = words.map(visible);
+export function numberWords(words: readonly string[]): string[] {
+  const visibleWords = words.map(makeVisible);
   const [totals, counts] = [new Map<string, number>(), new Map<string, number>()];
   for (const word of visibleWords) totals.set(word, (totals.get(word) ?? 0) + 1);
   return visibleWords.map((word) => {

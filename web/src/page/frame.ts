@@ -3,7 +3,7 @@ import type { Alignment, Highlightable, Listeners, Picture } from "../pictures/a
 import { drawLinks } from "../pictures/links";
 import { createTable } from "../pictures/table";
 import { TileMap } from "../pictures/tiles/tilemap";
-import { h, menu, visible } from "./dom";
+import { h, createMenu, makeVisible } from "./dom";
 import { printDrawing, savePng, saveSvg } from "./save";
 import { percent, t } from "./strings";
 
@@ -29,7 +29,7 @@ export function framePicture(picture: Picture, alignment: Alignment, name: strin
     toggle.textContent = t(showsTable ? "picture" : "table");
   } }, t("table"));
   return {
-    tools: menu(t("file-formats"), toggle,
+    tools: createMenu(t("file-formats"), toggle,
       h("button", { type: "button", class: "plain", click: () => saveSvg(picture.element, name) }, "SVG"),
       h("button", { type: "button", class: "plain", click: () => void savePng(picture.element, name) }, "PNG"),
       h("button", { type: "button", class: "plain", click: () => printDrawing(picture.element) }, "PDF")),
@@ -48,8 +48,8 @@ export function createPicture(alignment: Alignment, width: number, listeners: Li
 }
 
 const createWeightTable = ({ source, target, weights }: Alignment): HTMLElement =>
-  createTable(t("map"), ["", ...source.map(visible)],
-    target.map((word, k) => [visible(word), ...[...weights[k]!].map((weight) => percent(weight, 1))]));
+  createTable(t("map"), ["", ...source.map(makeVisible)],
+    target.map((word, k) => [makeVisible(word), ...[...weights[k]!].map((weight) => percent(weight, 1))]));
 
 export function createTileMap(alignment: Alignment, openCell: (target: number, source: number) => void): TileMap {
   const [rows, columns] = [alignment.target.length, alignment.source.length];

@@ -3,7 +3,7 @@ import { sentenceKey } from "../decoder/memory";
 import { Refusal } from "../decoder/refusal";
 import { LONGEST_TERM, termOf } from "../decoder/terms";
 import type { Translation } from "../decoder/translator";
-import { h, isolated } from "./dom";
+import { h, isolateDirection } from "./dom";
 import { saveText } from "./save";
 import { currentLanguage, t } from "./strings";
 import { rowsOf, tsvOf } from "./table";
@@ -92,7 +92,7 @@ export class PairEditor {
         this.listeners.beforeCorrection();
       });
       const removed = replaced.filter((old) => old.target !== target || old.key !== sentenceKey(source));
-      this.status.textContent = [t("correction-saved"), ...removed.map((old) => t("correction-replaced", isolated(old.source), isolated(old.target)))].join(" ");
+      this.status.textContent = [t("correction-saved"), ...removed.map((old) => t("correction-replaced", isolateDirection(old.source), isolateDirection(old.target)))].join(" ");
     } catch (error) {
       if (!(error instanceof Refusal)) throw error;
       this.error.textContent = t(error.reason, error.detail);
@@ -105,33 +105,33 @@ export class PairEditor {
     const { lists: { corrections, terms }, outdated } = this.pairs;
     this.outdated.hidden = !outdated.length;
     this.outdated.replaceChildren(...outdated.map(([[source, target], newer]) => h("li", {},
-      h("span", { dir: "auto" }, t("correction-outdated", isolated(target), isolated(newer.source), isolated(newer.target))), this.removeButton(source, () => this.pairs.remove("corrections", source)))));
+      h("span", { dir: "auto" }, t("correction-outdated", isolateDirection(target), isolateDirection(newer.source), isolateDirection(newer.target))), this.createRemoveButton(source, () => this.pairs.remove("corrections", source)))));
     this.details.corrections.hidden = !corrections.length;
     this.details.corrections.replaceChildren(
-      h("summary", {}, t("corrections", corrections.length)), h("p", { class: "help" }, t(this.pairs.isStored ? "corrections-kept" : "corrections-help")), this.list("corrections"),
+      h("summary", {}, t("corrections", corrections.length)), h("p", { class: "help" }, t(this.pairs.isStored ? "corrections-kept" : "corrections-help")), this.createList("corrections"),
       h("div", { class: "tools" }, h("button", { type: "button", class: "plain", click: () => saveText(tsvOf(corrections.map(([source, target]) => [source, target])), "corrections.tsv", "text/tab-separated-values") }, t("save-tsv")),
         h("code", { class: "quiet" }, "dikkat correct my-model corrections.tsv")));
     if (terms === this.listedTerms) return; // keeps the form's message and texts
     this.listedTerms = terms;
     this.details.terms.replaceChildren(
-      h("summary", {}, terms.length ? t("terms-count", terms.length) : t("terms")), h("p", { class: "help" }, t("terms-help")), this.list("terms"), this.termForm());
+      h("summary", {}, terms.length ? t("terms-count", terms.length) : t("terms")), h("p", { class: "help" }, t("terms-help")), this.createList("terms"), this.createTermForm());
   }
 
-  private list(kind: Kind): HTMLElement {
+  private createList(kind: Kind): HTMLElement {
     const remove = (source: string): void => {
       this.pairs.remove(kind, source);
       (this.details[kind].hidden ? this.button : this.details[kind].querySelector<HTMLElement>("summary")!).focus();
     };
     return h("ul", { class: "pairs-list" }, ...this.pairs.lists[kind].map(([source, target]) => h("li", {},
       h("span", { dir: "auto", class: "quiet" }, source), h("span", { dir: "auto" }, target),
-      this.removeButton(source, () => remove(source)))));
+      this.createRemoveButton(source, () => remove(source)))));
   }
 
-  private removeButton(source: string, remove: () => void): HTMLElement {
+  private createRemoveButton(source: string, remove: () => void): HTMLElement {
     return h("button", { type: "button", class: "icon small", "aria-label": t("remove", source), title: t("remove", source), click: remove }, "×");
   }
 
-  private termForm(): HTMLElement {
+  private createTermForm(): HTMLElement {
     const inputs = (["term-source", "term-target"] as const).map((phrase) => h("input", { type: "text", dir: "auto", "aria-label": t(phrase), placeholder: t(phrase), autocomplete: "off", spellcheck: "false" }));
     const message = h("p", { class: "quiet", role: "status" });
     const add = (event: Event): void => {
@@ -163,7 +163,7 @@ export class PairEditor {
     message.classList.toggle("trouble", terms.length < rows.length);
     message.textContent = [
       rows.length > 1 && t("terms-added", targets.size), terms.length < rows.length && invalidTerm(),
-      ...new Set(replaced.map(([source, target]) => t("term-replaced", isolated(source), isolated(targets.get(source)!), isolated(target)))),
+      ...new Set(replaced.map(([source, target]) => t("term-replaced", isolateDirection(source), isolateDirection(targets.get(source)!), isolateDirection(target)))),
     ].filter(Boolean).join(" ");
   }
 }

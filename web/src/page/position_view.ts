@@ -1,13 +1,13 @@
 /** A view of the attention of one position, drawn on images, words and time series. */
 import { drawMap, groupGrids, Patches, ratioOf, type ModelImage } from "../pictures/patches";
 import type { Listeners as Pointing, WeightStyle } from "../pictures/position_picture";
-import { band, colourOf, css, fillOf, TINTS, type Scale } from "../pictures/scale";
+import { colourGradient, colourOf, cssColour, fillOf, TINTS, type Scale } from "../pictures/scale";
 import { Series } from "../pictures/series";
 import { tokenText } from "./columns";
-import { h, isolated, s } from "./dom";
+import { h, isolateDirection, s } from "./dom";
 import type { Side, Spot, Token, View } from "./view_data";
 import { percent, t, type Phrase } from "./strings";
-import { Axis, countOf, Weights, type Grid, type Layout } from "./weights";
+import { Axis, countOf, isGrid, Weights, type Grid, type Layout } from "./weights";
 
 const OUTLINED_SHARE = 0.05; // share of the positions with an outline
 const MIN_SCALE = 3; // minimum scale in uniform weights: maps with smaller weights stay dim
@@ -63,10 +63,10 @@ export class PositionView {
   private readonly words: WordButton[] = [];
   private readonly directions: [words: Side, layouts: Side] = [0, 0];
   private readonly meanButton = h("button", { type: "button", click: () => this.listeners.select(null) }, t("position-mean"));
-  private readonly opacity = this.slider("position-opacity", 0, 1, 0.85);
-  private readonly contrast = this.slider("position-contrast", -2, 2, 0);
-  private readonly outline = this.check("position-outline", true);
-  private readonly hideSinks = this.check("position-hide-sinks", false);
+  private readonly opacity = this.createSlider("position-opacity", 0, 1, 0.85);
+  private readonly contrast = this.createSlider("position-contrast", -2, 2, 0);
+  private readonly outline = this.createCheckbox("position-outline", true);
+  private readonly hideSinks = this.createCheckbox("position-hide-sinks", false);
   private readonly legend = h("div", { class: "band", role: "img" });
   private readonly share = h("p", { class: "quiet" });
   private readonly state: { layer: number; heads: readonly number[]; selectedSpot: Spot | null; scale: Scale | null } = { layer: 0, heads: [], selectedSpot: null, scale: null };
@@ -78,7 +78,7 @@ export class PositionView {
     const block = view.layers[0]!.maps!.block;
     this.axes = [new Axis(queries.length, this.layouts[0], block), new Axis(keys.length, this.layouts[1], block)];
     this.signed = lead === "change";
-    const grids = this.layouts.flat().filter((layout): layout is Grid => layout.kind === "grid");
+    const grids = this.layouts.flat().filter(isGrid);
     [this.hasImages, this.hasSeveralImages] = [grids.length > 0, new Set(grids.map(({ number }) => number)).size > 1];
     this.sharesAxis = kind !== "cross" && queries.length === keys.length && JSON.stringify(this.layouts[0]) === JSON.stringify(this.layouts[1]);
     const { words } = this.axes[0];
@@ -90,10 +90,10 @@ export class PositionView {
       this.directions[1] = 1;
     }
     this.startsAtClass = !isText && this.sharesAxis && !!this.initialSpot && this.isWord(this.initialSpot[1], 0);
-    const rows = this.sharesAxis ? [this.wordRow([0, 1])] : [this.wordRow([0]), this.wordRow([1])];
+    const rows = this.sharesAxis ? [this.createWordRow([0, 1])] : [this.createWordRow([0]), this.createWordRow([1])];
     if (this.sharesAxis) this.addPictures([0, 1]);
     else for (const side of [1, 0] as const) this.addPictures([side]);
-    const directionChoices = (label: Phrase, kinds: readonly (0 | 1)[]): HTMLElement => {
+    const createDirectionChoices = (label: Phrase, kinds: readonly (0 | 1)[]): HTMLElement => {
       const choices = ([0, 1] as const).map((side) => h("button", { type: "button", "aria-pressed": String(this.directions[kinds[0]!] === side), click: () => {
         for (const kind of kinds) this.directions[kind] = side;
         choices.forEach((choice, k) => choice.setAttribute("aria-pressed", String(k === side)));
@@ -102,23 +102,23 @@ export class PositionView {
       } }, t(side ? "position-attended" : "position-attends")));
       return h("div", { class: "choices", role: "group", "aria-label": t(label) }, h("span", { class: "quiet" }, t(label)), ...choices);
     };
-    const directions = !this.sharesAxis ? [] : isText ? [directionChoices("position-words", [0]), directionChoices("position-patches", [1])] : [directionChoices("position-direction", [0, 1])];
+    const directions = !this.sharesAxis ? [] : isText ? [createDirectionChoices("position-words", [0]), createDirectionChoices("position-patches", [1])] : [createDirectionChoices("position-direction", [0, 1])];
     this.element = h("div", { class: "places" },
       h("div", { class: "shown" }, ...this.pictures.map(({ picture }) => picture.element)),
       h("div", { class: "aside" }, ...rows, ...directions, h("div", { class: "strength" }, this.hasImages && this.legend, this.share),
         this.hasImages && h("div", { class: "controls" }, this.opacity.label, this.contrast.label),
         h("div", { class: "choices" }, this.hasImages && this.outline.label, !this.signed && this.hideSinks.label),
-        ...this.originals()));
+        ...this.createOriginals()));
   }
 
   // --- building
 
-  private slider(label: Phrase, min: number, max: number, value: number): { readonly label: HTMLElement; readonly input: HTMLInputElement } {
+  private createSlider(label: Phrase, min: number, max: number, value: number): { readonly label: HTMLElement; readonly input: HTMLInputElement } {
     const input = h("input", { type: "range", min, max, step: 0.05, value, input: () => this.listeners.update(), change: () => this.listeners.redraw() });
     return { label: h("label", {}, t(label), input), input };
   }
 
-  private check(label: Phrase, checked: boolean): { readonly label: HTMLElement; readonly input: HTMLInputElement } {
+  private createCheckbox(label: Phrase, checked: boolean): { readonly label: HTMLElement; readonly input: HTMLInputElement } {
     const input = h("input", { type: "checkbox", checked, change: () => {
       this.listeners.update();
       this.listeners.redraw();
@@ -135,7 +135,7 @@ export class PositionView {
   }
 
   /** The words of an axis, with a placeholder for each image or time axis between them. */
-  private wordRow(sides: readonly Side[]): HTMLElement {
+  private createWordRow(sides: readonly Side[]): HTMLElement {
     const side = sides[0]!;
     const label = t(sides.length > 1 ? "position-tokens" : side ? "keys" : "queries");
     const children: HTMLElement[] = [];
@@ -179,15 +179,15 @@ export class PositionView {
       const label = [layout.kind === "grid" ? this.imageName(layout) || t("position-image") : t("position-series"), this.sharesAxis ? "" : t(side ? "keys" : "queries")].filter(Boolean).join(" · ");
       return [`${label}. ${t("patches-keys")}`, { hover: (position) => this.listeners.hover(position === null ? null : spot(position)), select: (position) => this.listeners.select(spot(position)) }];
     };
-    for (const grids of groupGrids(this.layouts[side].filter((layout): layout is Grid => layout.kind === "grid"))) {
+    for (const grids of groupGrids(this.layouts[side].filter(isGrid))) {
       this.pictures.push({ sides, picture: new Patches(this.images[grids[0]!.image] ?? null, grids, ...labelAndListeners(grids[0]!)) });
     }
     for (const layout of this.layouts[side]) if (layout.kind === "times") this.pictures.push({ sides, picture: new Series(layout, ...labelAndListeners(layout)) });
   }
 
   /** The original images, with a frame around the crop that the model saw; images without a crop have no frame. */
-  private originals(): HTMLElement[] {
-    const imageNumbers = new Set(this.layouts.flat().flatMap((layout) => (layout.kind === "grid" ? [layout.image] : [])));
+  private createOriginals(): HTMLElement[] {
+    const imageNumbers = new Set(this.layouts.flat().filter(isGrid).map(({ image }) => image));
     return [...imageNumbers].filter((k) => this.images[k]).map((k) => {
       const image = this.images[k]!;
       const { source, width, height } = image.original ?? image;
@@ -211,14 +211,14 @@ export class PositionView {
   }
 
   /** The name of a position in a sentence. */
-  name([side, position]: Spot): string {
+  nameOf([side, position]: Spot): string {
     const layout = this.layoutAt(side, position);
     if (layout?.kind === "times") return t("position-time", tokenText(this.tokens[side][position]!));
     if (layout) {
       const k = position - layout.start;
       return [this.imageName(layout), t("position-cell", layout.above + Math.floor(k / layout.columns) + 1, (k % layout.columns) + 1)].filter(Boolean).join(", ");
     }
-    return isolated(tokenText(this.tokens[side][position]!));
+    return isolateDirection(tokenText(this.tokens[side][position]!));
   }
 
   // --- weights
@@ -324,7 +324,7 @@ export class PositionView {
   }
 
   private drawLegend(scale: Scale, count: number, hasPeaks: boolean): void {
-    this.legend.style.setProperty("--band", band(scale));
+    this.legend.style.setProperty("--band", colourGradient(scale));
     const minimum = scale.signed ? -scale.max : 0;
     const uniform = (1 / count / scale.max) ** scale.gamma;
     const numbers = this.numbersOf(scale).map((text, k) => {
@@ -353,15 +353,15 @@ export class PositionView {
     const [smallestListed, largest] = [-MAX_LISTED, -1].map((rank) => sizes.slice().sort().at(rank) ?? 0) as [number, number];
     const equalCount = largest ? sizes.filter((size) => size === largest).length : 0;
     const list = equalCount > MAX_LISTED ? t("position-equal-weights", equalCount, this.percent(largest)) : [...values.keys()].filter((position) => sizes[position] && sizes[position] >= smallestListed).sort((a, b) => sizes[b]! - sizes[a]!).slice(0, MAX_LISTED)
-      .map((position) => `${this.name([side, position])} (${this.percent(values[position]!)})`).join(" · ") || "—";
-    return spot ? t(spot[0] ? "position-key-readout" : "position-query-readout", this.name(spot), list) : t("position-mean-readout", list);
+      .map((position) => `${this.nameOf([side, position])} (${this.percent(values[position]!)})`).join(" · ") || "—";
+    return spot ? t(spot[0] ? "position-key-readout" : "position-query-readout", this.nameOf(spot), list) : t("position-mean-readout", list);
   }
 
   /** A thumbnail of the selected spot's weights in a head: maps of images, or bars. The layer must be unpacked. */
   drawThumbnail(layer: number, head: number): HTMLCanvasElement {
     const { selectedSpot } = this.state;
     const side: Side = selectedSpot?.[0] ? 0 : 1;
-    const groups = groupGrids(this.layouts[side].filter((layout): layout is Grid => layout.kind === "grid"));
+    const groups = groupGrids(this.layouts[side].filter(isGrid));
     const values = this.meanValues(layer, [head], selectedSpot);
     const sinks = side && !this.signed ? this.sinks(layer, [head]) : null;
     const style = { values, scale: this.scaleOf(values, side, true, sinks), sinks, hidesSinks: this.hideSinks.input.checked };
@@ -370,7 +370,7 @@ export class PositionView {
     if (!groups.length) {
       const max = Math.max(...values.map(Math.abs)) || 1;
       values.forEach((value, k) => {
-        brush.fillStyle = css([...TINTS[value < 0 ? 1 : 0], 1]);
+        brush.fillStyle = cssColour([...TINTS[value < 0 ? 1 : 0], 1]);
         const height = (Math.abs(value) / max) * THUMBNAIL_SIZE;
         brush.fillRect((k * THUMBNAIL_SIZE) / values.length, THUMBNAIL_SIZE - height, Math.max(0.5, THUMBNAIL_SIZE / values.length), height);
       });
@@ -407,16 +407,16 @@ export class PositionView {
   }
 
   /** All pictures in one column, with their colour scale, as SVG. */
-  drawing(head: string): SVGSVGElement {
+  createDrawing(head: string): SVGSVGElement {
     const { selectedSpot } = this.state;
-    const title = [head, selectedSpot ? `${this.name(selectedSpot)}: ${t(selectedSpot[0] ? "position-attended" : "position-attends")}` : t("position-mean"), this.isWithoutSinks ? t("position-hide-sinks") : ""].filter(Boolean).join(" · ");
-    const label = (x: number, y: number, text: string, anchor = "start"): SVGElement =>
+    const title = [head, selectedSpot ? `${this.nameOf(selectedSpot)}: ${t(selectedSpot[0] ? "position-attended" : "position-attends")}` : t("position-mean"), this.isWithoutSinks ? t("position-hide-sinks") : ""].filter(Boolean).join(" · ");
+    const createLabel = (x: number, y: number, text: string, anchor = "start"): SVGElement =>
       s("text", { x, y, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, text);
     const lines = [title, this.view.note].filter(Boolean);
     let y = 12 + 16 * lines.length;
-    const children: Element[] = lines.map((text, k) => label(0, 16 * (k + 1), text));
+    const children: Element[] = lines.map((text, k) => createLabel(0, 16 * (k + 1), text));
     for (const { picture } of this.pictures) {
-      const [element, height] = picture.svg(DRAWING_WIDTH);
+      const [element, height] = picture.createSvg(DRAWING_WIDTH);
       element.setAttribute("transform", `translate(0 ${y})`);
       children.push(element);
       y += height + 12;
@@ -426,7 +426,7 @@ export class PositionView {
       const minimum = scale.signed ? -scale.max : 0;
       children.push(s("rect", { y, width: DRAWING_WIDTH, height: 12, fill: "#555" }), ...Array.from({ length: LEGEND_STEPS }, (_, k) =>
         s("rect", { x: (k * DRAWING_WIDTH) / LEGEND_STEPS, y, width: DRAWING_WIDTH / LEGEND_STEPS, height: 12, ...fillOf(colourOf(minimum + ((scale.max - minimum) * (k + 0.5)) / LEGEND_STEPS, scale)) })),
-        ...this.numbersOf(scale).map((text, k) => label(LEGEND_SHARES[k]! * DRAWING_WIDTH, y + 28, text, k === 0 ? "start" : k === LEGEND_SHARES.length - 1 ? "end" : "middle")));
+        ...this.numbersOf(scale).map((text, k) => createLabel(LEGEND_SHARES[k]! * DRAWING_WIDTH, y + 28, text, k === 0 ? "start" : k === LEGEND_SHARES.length - 1 ? "end" : "middle")));
     }
     return s("svg", { viewBox: `0 0 ${DRAWING_WIDTH} ${y + 36}` }, ...children);
   }

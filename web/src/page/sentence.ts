@@ -1,5 +1,5 @@
 /** The card of a stored translation: its texts, and pictures drawn on demand. */
-import { NOWHERE, type Alignment, type Highlightable, type Spot } from "../pictures/alignment";
+import { isNowhere, NOWHERE, type Alignment, type Highlightable, type Listeners, type Spot } from "../pictures/alignment";
 import { drawHeatmap, spotText } from "../pictures/map";
 import { h } from "./dom";
 import { MAX_SVG_CELLS, framePicture, createPicture } from "./frame";
@@ -20,9 +20,7 @@ export interface Sentence {
   readonly packed: PackedAlignment;
 }
 
-interface CardListeners {
-  readonly hover: (spot: Spot) => void;
-  readonly select: (spot: Spot) => void;
+interface CardListeners extends Listeners {
   /** Opens the sentence in the translator; null on a page without a model. */
   readonly translate: (() => void) | null;
 }
@@ -44,7 +42,7 @@ export class SentenceCard {
       h("header", {},
         h("a", { class: "quiet", href: `#s=${number}`, click: (event: Event) => {
           event.preventDefault();
-          listeners.select(NOWHERE);
+          listeners.open(NOWHERE);
         } }, String(number)),
         score, this.tools),
       source, target, reference && h("div", { class: "reference" }, h("span", {}, t("reference")), reference), this.pictures);
@@ -63,7 +61,7 @@ export class SentenceCard {
     const translate = this.listeners.translate;
     const buttons: HTMLElement[] = translate ? [h("button", { type: "button", class: "plain", click: translate }, t("open-in-translator"))] : [];
     if (cells) {
-      const { picture, tools, body } = createPicture(this.alignment, width, this.pictureListeners, `dikkat-${this.number}-links`);
+      const { picture, tools, body } = createPicture(this.alignment, width, this.listeners, `dikkat-${this.number}-links`);
       this.drawnPictures = [picture];
       this.pictures.replaceChildren(body);
       if (tools) {
@@ -76,13 +74,9 @@ export class SentenceCard {
     this.highlight(NOWHERE);
   }
 
-  private get pictureListeners(): { hover: (spot: Spot) => void; open: (spot: Spot) => void } {
-    return { hover: this.listeners.hover, open: this.listeners.select };
-  }
-
   private drawMap(): void {
     if (!this.details.open) return;
-    const heatmap = drawHeatmap(this.alignment, this.width, this.pictureListeners);
+    const heatmap = drawHeatmap(this.alignment, this.width, this.listeners);
     const { tools, body } = framePicture(heatmap, this.alignment, `dikkat-${this.number}-map`);
     this.drawnPictures = [this.drawnPictures[0]!, heatmap];
     this.details.replaceChildren(this.details.firstElementChild!, h("div", { class: "tools" }, tools), body);
@@ -96,7 +90,7 @@ export class SentenceCard {
   }
 
   highlight(spot: Spot): void {
-    const isIdle = spot.target === null && spot.source === null;
+    const isIdle = isNowhere(spot);
     const openedWord = this.selectedSpot.source === null ? this.selectedSpot.target : null;
     for (const picture of this.drawnPictures) picture.highlight(isIdle && openedWord === null ? this.selectedSpot : spot, openedWord);
   }

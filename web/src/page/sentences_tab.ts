@@ -39,7 +39,7 @@ export class SentencesTab {
     this.cards = sentences.map((sentence, k) => {
       const card: SentenceCard = new SentenceCard(sentence, k + 1, {
         hover: (spot) => this.hover(card, spot),
-        select: (spot) => this.toggleHighlight(card, spot),
+        open: (spot) => this.toggleHighlight(card, spot),
         translate: translate && (() => translate(sentence.source.textContent!)),
       });
       return card;

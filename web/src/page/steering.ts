@@ -46,7 +46,7 @@ export function pick(current: Steering, ids: readonly number[], step: number, to
 export class History {
   private entries: Steering[] = [FREE];
   private index = 0;
-  private live = false;
+  private isLive = false;
 
   get current(): Steering {
     return this.entries[this.index]!;
@@ -62,25 +62,25 @@ export class History {
 
   /** @param live true during a drag: the next push replaces this entry */
   push(steering: Steering, live = false): void {
-    if (this.live) this.index--;
+    if (this.isLive) this.index--;
     this.entries = [...this.entries.slice(0, this.index + 1), steering];
     this.index++;
-    this.live = live;
+    this.isLive = live;
   }
 
   undo(): void {
     if (this.canUndo) this.index--;
-    this.live = false;
+    this.isLive = false;
   }
 
   redo(): void {
     if (this.canRedo) this.index++;
-    this.live = false;
+    this.isLive = false;
   }
 
   clear(start: Steering = FREE): void {
     this.entries = isFree(start) ? [FREE] : [FREE, start];
     this.index = this.entries.length - 1;
-    this.live = false;
+    this.isLive = false;
   }
 }

@@ -5,7 +5,7 @@ import { END, UNKNOWN } from "../decoder/tokenizer";
 import type { Translation, Translator } from "../decoder/translator";
 import { drawStrip } from "../pictures/strip";
 import { createTable } from "../pictures/table";
-import { activeIn, h, numbered, shorten, visible } from "./dom";
+import { activeIn, h, numberWords, shorten, makeVisible } from "./dom";
 import { number, percent, t, type Phrase } from "./strings";
 
 const MAX_WORD_WIDTH = 280; // in pixels, over all lines
@@ -25,8 +25,8 @@ interface Row {
   readonly element: HTMLElement;
   readonly score: HTMLElement;
   readonly slider: HTMLInputElement;
-  readonly typed: HTMLInputElement;
-  readonly free: HTMLButtonElement;
+  readonly percentField: HTMLInputElement;
+  readonly unpinButton: HTMLButtonElement;
 }
 
 export class StepPanel {
@@ -75,7 +75,7 @@ export class StepPanel {
     this.translation = translation;
     this.step = step;
     const { steps, targetTokens } = translation;
-    const word = targetTokens[step] ? `“${visible(targetTokens[step])}”` : t("end");
+    const word = targetTokens[step] ? `“${makeVisible(targetTokens[step])}”` : t("end");
     this.title.replaceChildren(`${t("step", step + 1, steps.length)}: `, h("span", { dir: "auto", class: "term" }, word));
     const hadFocus = [this.previousButton, this.nextButton].includes(activeIn(this.element) as HTMLButtonElement);
     this.previousButton.disabled = step === 0;
@@ -112,43 +112,43 @@ export class StepPanel {
       const isSameSentence = this.sourceTokens.length === translation.sourceTokens.length && this.sourceTokens.every((word, k) => word === translation.sourceTokens[k]);
       if (!isSameSentence || listed.some((position) => !this.shownRows.has(position))) {
         this.shownRows.clear();
-        const words = numbered(translation.sourceTokens);
-        for (const position of listed) this.shownRows.set(position, this.row(words[position]!, position));
-        this.rows.replaceChildren(this.head(), ...[...this.shownRows.values()].map((row) => row.element));
+        const words = numberWords(translation.sourceTokens);
+        for (const position of listed) this.shownRows.set(position, this.createRow(words[position]!, position));
+        this.rows.replaceChildren(this.createHeader(), ...[...this.shownRows.values()].map((row) => row.element));
       }
       this.sourceTokens = translation.sourceTokens;
     }
-    const low = Math.min(...readable.map((position) => scores[position]!));
-    const span = Math.max(...scores) - low || 1;
+    const lowest = Math.min(...readable.map((position) => scores[position]!));
+    const span = Math.max(...scores) - lowest || 1;
     for (const [position, row] of this.shownRows) {
       const weight = weights[position]!;
       row.score.textContent = number(scores[position]!);
-      row.score.style.setProperty("--share", String((scores[position]! - low) / span));
+      row.score.style.setProperty("--share", String((scores[position]! - lowest) / span));
       row.element.style.setProperty("--share", String(weight));
       row.element.classList.toggle("pinned", pins.has(position));
-      row.free.hidden = !pins.has(position);
+      row.unpinButton.hidden = !pins.has(position);
       if (activeIn(this.element) !== row.slider) row.slider.value = String(Math.round(weight * 1000) / 10);
       row.slider.setAttribute("aria-valuetext", percent(weight, 1));
-      if (this.writing !== row.typed) row.typed.value = number(weight * 100, 1);
+      if (this.writing !== row.percentField) row.percentField.value = number(weight * 100, 1);
     }
   }
 
-  private head(): HTMLElement {
+  private createHeader(): HTMLElement {
     return h("div", { class: "weight-row head", "aria-hidden": "true" },
       h("span", {}, t("word")), h("span", { class: "score" }, t("score-column")), h("span", {}, t("weight")), h("span", {}, "%"));
   }
 
-  private row(word: string, position: number): Row {
+  private createRow(word: string, position: number): Row {
     const { listeners } = this;
     const short = shorten(word, MAX_WORD_WIDTH, 16);
     const score = h("span", { class: "score-bar" });
     const slider = h("input", { type: "range", min: 0, max: 100, step: 0.5, "aria-label": t("weight-of", word) });
-    const typed = h("input", { type: "text", inputmode: "decimal", class: "number", autocomplete: "off", "aria-label": t("percent-of", word) });
-    const free = h("button", { type: "button", class: "icon small", "aria-label": t("unpin", word), title: t("unpin", word), click: () => {
+    const percentField = h("input", { type: "text", inputmode: "decimal", class: "number", autocomplete: "off", "aria-label": t("percent-of", word) });
+    const unpinButton = h("button", { type: "button", class: "icon small", "aria-label": t("unpin", word), title: t("unpin", word), click: () => {
       slider.focus(); // the button disappears
       this.pin(position, null);
     } }, "×");
-    const dragged = (live: boolean) => (): void => {
+    const pinSliderValue = (live: boolean) => (): void => {
       // Pinned weights sum to at most 100 %.
       const pinnedSum = [...this.shownRows].filter(([otherPosition, row]) => otherPosition !== position && row.element.classList.contains("pinned"))
         .reduce((sum, [, row]) => sum + Number(row.slider.value), 0);
@@ -156,16 +156,16 @@ export class StepPanel {
       if (Number(slider.value) > maximum) slider.value = String(maximum);
       this.pin(position, Math.min(Number(slider.value), maximum) / 100, live);
     };
-    slider.addEventListener("input", dragged(true));
-    slider.addEventListener("change", dragged(false));
+    slider.addEventListener("input", pinSliderValue(true));
+    slider.addEventListener("change", pinSliderValue(false));
     const discardEdit = (): void => {
       this.writing = null;
-      typed.value = number(100 * (this.translation?.steps[this.step]?.weights[position] ?? 0), 1);
+      percentField.value = number(100 * (this.translation?.steps[this.step]?.weights[position] ?? 0), 1);
     };
-    typed.addEventListener("input", () => (this.writing = typed));
-    typed.addEventListener("blur", () => this.writing === typed && discardEdit());
-    typed.addEventListener("change", () => {
-      const text = typed.value.trim().replace(",", ".").replace(/^%|%$/g, "");
+    percentField.addEventListener("input", () => (this.writing = percentField));
+    percentField.addEventListener("blur", () => this.writing === percentField && discardEdit());
+    percentField.addEventListener("change", () => {
+      const text = percentField.value.trim().replace(",", ".").replace(/^%|%$/g, "");
       const weight = text === "" ? NaN : Number(text) / 100;
       this.writing = null;
       if (weight >= 0 && weight <= 1) return this.pin(position, weight);
@@ -177,14 +177,14 @@ export class StepPanel {
       "div",
       { class: "weight-row", "data-place": position, pointerenter: () => listeners.hover(position), pointerleave: () => listeners.hover(null) },
       h("span", { class: "term", dir: "auto", title: short === word ? null : word }, short), score, slider,
-      h("span", { class: "typed" }, typed, free),
+      h("span", { class: "typed" }, percentField, unpinButton),
     );
-    return { element, score, slider, typed, free };
+    return { element, score, slider, percentField, unpinButton };
   }
 
   private showChoices({ likely, token, gain, slots }: Opened): void {
-    const possible = likely.filter((candidate) => this.translator.target.slot(candidate.token) < slots.length);
-    const candidates = possible.some((candidate) => candidate.token === token) ? possible : [...possible, { token, gain }];
+    const writable = likely.filter((candidate) => this.translator.target.slot(candidate.token) < slots.length);
+    const candidates = writable.some((candidate) => candidate.token === token) ? writable : [...writable, { token, gain }];
     const focused = [this.choices, this.unlikely].some((list) => list.contains(activeIn(list)));
     const items = candidates.map((candidate) => {
       const share = Math.exp(candidate.gain);
@@ -195,7 +195,7 @@ export class StepPanel {
           this.changedPosition = null;
           if (!isTaken) this.listeners.pick(this.step, candidate.token);
         } },
-        h("span", { class: "term", dir: "auto" }, this.label(candidate.token, slots)),
+        h("span", { class: "term", dir: "auto" }, this.labelOf(candidate.token, slots)),
         h("span", { class: "share" }, share < 0.0005 ? `< ${percent(0.001, 1)}` : percent(share, share < 0.0995 ? 1 : 0)),
       );
       button.style.setProperty("--share", String(share));
@@ -208,25 +208,25 @@ export class StepPanel {
     if (focused) this.choices.querySelector<HTMLButtonElement>("[aria-pressed=true]")?.focus();
   }
 
-  private label(token: number, slots: readonly string[]): string {
+  private labelOf(token: number, slots: readonly string[]): string {
     if (token === END) return `⏎ ${t("end")}`;
     const previousIds = this.translation?.ids.slice(0, this.step) ?? [];
     const label = this.translator.target.labels([...previousIds.slice(previousIds.lastIndexOf(END) + 1), token]).at(-1)!;
-    return visible(token === UNKNOWN ? this.translation!.targetTokens[this.step]! : restored(label, slots));
+    return makeVisible(token === UNKNOWN ? this.translation!.targetTokens[this.step]! : restored(label, slots));
   }
 
   /** The largest direct contributions of source words to the score of the step's word. */
-  private votes({ weights, token, slots }: Opened): HTMLElement[] {
+  private createContributions({ weights, token, slots }: Opened): HTMLElement[] {
     const { network } = this.translator;
     if (!network.lexical || !this.translation) return [];
     const { sourceIds, sourceTokens } = this.translation;
     const votes = network.votes(sourceIds, weights, token);
     const largest = [...votes.keys()].sort((a, b) => Math.abs(votes[b]!) - Math.abs(votes[a]!)).slice(0, MAX_VOTES);
-    const words = numbered(sourceTokens);
-    return [h("figure", {}, h("figcaption", {}, t("contributions", this.label(token, slots))),
-      createTable(t("contributions", this.label(token, slots)), [t("word"), t("weight"), t("contribution")],
+    const words = numberWords(sourceTokens);
+    return [h("figure", {}, h("figcaption", {}, t("contributions", this.labelOf(token, slots))),
+      createTable(t("contributions", this.labelOf(token, slots)), [t("word"), t("weight"), t("contribution")],
         // "+ 0" makes 0 of -0
-        largest.map((position) => [visible(words[position]!), percent(weights[position]!, 1), number(Math.round(votes[position]! * 100) / 100 + 0)])))];
+        largest.map((position) => [makeVisible(words[position]!), percent(weights[position]!, 1), number(Math.round(votes[position]! * 100) / 100 + 0)])))];
   }
 
   private drawVectors(): void {
@@ -241,7 +241,7 @@ export class StepPanel {
     this.vectors.replaceChildren(
       ...vectors.map(([name, vector]) =>
         h("figure", {}, h("figcaption", {}, h("span", {}, t(name)), h("span", { class: "quiet" }, t("mean", number(mean(vector))))), drawStrip(vector, t(name)))),
-      ...this.votes(decodingStep),
+      ...this.createContributions(decodingStep),
       h("details", { class: "twin" }, h("summary", {}, t("table")),
         createTable(t("step-vectors"), [t("vector"), t("minimum"), t("mean-value"), t("maximum")],
           vectors.map(([name, vector]) => [t(name), ...[Math.min(...vector), mean(vector), Math.max(...vector)].map((value) => number(value, 3))]))),

@@ -9,7 +9,7 @@ import { drawLinks } from "../pictures/links";
 import { drawHeatmap, spotText } from "../pictures/map";
 import type { TileMap } from "../pictures/tiles/tilemap";
 import { BEAMS, BESTS, type PageState } from "./address";
-import { activeIn, h, isolated, markChanges, numbered, markTags, unescaped, visible } from "./dom";
+import { activeIn, h, isolateDirection, markChanges, numberWords, markTags, decodeReference, makeVisible } from "./dom";
 import { MAX_SVG_CELLS, framePicture, createTileMap } from "./frame";
 import { joinWords, wordIndexOf, type JoinedWords } from "./subwords";
 import { PairEditor } from "./pair_editor";
@@ -34,7 +34,7 @@ interface TranslatorListeners {
   /** True if the page's address contains the state, so the reader can copy a link. */
   readonly hasAddress: boolean;
   /** Called with the current translation, or null. */
-  readonly translated?: (translation: Translation | null) => void;
+  readonly translationChanged?: (translation: Translation | null) => void;
 }
 
 /** A tile map with its alignment and card. */
@@ -100,7 +100,7 @@ export class TranslatorTab {
       pin: (step, position, weight, live) => this.steer(pin(this.history.current, this.best.ids, step, position, weight), step, live),
       pick: (step, token) => this.steer(pick(this.history.current, this.best.ids, step, token), step),
       hover: (position) => this.highlight(position === null ? NOWHERE
-        : { target: wordIndexOf(this.words("target"), this.state.step), source: wordIndexOf(this.words("source"), position) }),
+        : { target: wordIndexOf(this.joinedWords("target"), this.state.step), source: wordIndexOf(this.joinedWords("source"), position) }),
     });
     const selectMenu = (label: Phrase, values: readonly number[], name: "beam" | "best", labelOf: (value: number) => string): HTMLElement =>
       h("label", {}, h("span", {}, t(label)), h("select", {
@@ -118,7 +118,7 @@ export class TranslatorTab {
       h("div", { class: "half" },
         h("label", { for: "text", class: "title" }, t("source")), this.text,
         examples.length ? h("p", { class: "examples" }, h("span", { class: "quiet" }, t("examples")), ...examples.map((example) =>
-          h("button", { type: "button", class: "chip", dir: "auto", click: () => this.setText(example) }, visible(example)))) : null),
+          h("button", { type: "button", class: "chip", dir: "auto", click: () => this.setText(example) }, makeVisible(example)))) : null),
       h("div", { class: "half" }, h("h2", { class: "title" }, t("target")), this.result, this.alternatives, this.error, this.flags, this.editor.status, this.editor.form,
         h("div", { class: "tools below" }, this.confidenceText, this.editor.button)),
       h("details", { class: "more" }, h("summary", {}, t("more-options")),
@@ -147,7 +147,7 @@ export class TranslatorTab {
     new IntersectionObserver((entries) => {
       const { isIntersecting, boundingClientRect } = entries.at(-1)!;
       this.isInputHidden = !isIntersecting && boundingClientRect.top < 0; // scrolled past
-      this.showOverhead();
+      this.showStickyTexts();
     }).observe(inputCard.querySelector(".half + .half")!);
     new ResizeObserver(() => {
       const width = this.pictures.clientWidth;
@@ -213,7 +213,7 @@ export class TranslatorTab {
     const options = { beam: this.state.beam, best: Math.min(this.state.best, this.state.beam), chosen: steering, terms: this.pairs.lists.terms };
     const started = performance.now();
     try {
-      const translations = await runWithPauses(this.translator.translating(this.state.text, options, this.state.html ? unescaped : null), () => searchNumber !== this.searchCount, (text) => {
+      const translations = await runWithPauses(this.translator.translating(this.state.text, options, this.state.html ? decodeReference : null), () => searchNumber !== this.searchCount, (text) => {
         this.result.textContent = text();
         this.result.classList.add("forming");
         this.confidenceText.textContent = ""; // for the previous translation
@@ -272,8 +272,8 @@ export class TranslatorTab {
     if (translations.length) this.state = { ...this.state, step: Math.min(this.state.step, Math.max(0, this.best.steps.length - 1)) };
     this.pictures.hidden = !translations.length;
     this.introduction.hidden = !!translations.length || !this.error.hidden;
-    this.showOverhead();
-    this.listeners.translated?.(translations.length ? this.best : null);
+    this.showStickyTexts();
+    this.listeners.translationChanged?.(translations.length ? this.best : null);
     this.draw();
     // The new pictures may have moved the focused element out of the window.
     this.pictures.querySelector(":focus-visible")?.scrollIntoView({ block: "nearest" });
@@ -289,7 +289,7 @@ export class TranslatorTab {
     const flags = this.translations.length ? [...flagsOf(this.best)].filter(([, words]) => words.length) : [];
     this.flags.hidden = !flags.length;
     this.flags.replaceChildren(...flags.map(([flag, words]) => h("li", {}, t(flag),
-      ...[...new Set(words)].flatMap((word) => [" ", h("u", { title: flag === "unknown words" ? t("untrained-word") : null, dir: "auto" }, visible(shortened(word)))]))));
+      ...[...new Set(words)].flatMap((word) => [" ", h("u", { title: flag === "unknown words" ? t("untrained-word") : null, dir: "auto" }, makeVisible(shortenWord(word)))]))));
   }
 
   /** The text of a translation, with the effects of the reader's changes in <mark>. */
@@ -298,7 +298,7 @@ export class TranslatorTab {
     return this.state.html ? markTags(target) : [target];
   }
 
-  private showOverhead(): void {
+  private showStickyTexts(): void {
     this.stickyTexts.hidden = !this.isInputHidden || !this.translations.length;
     if (this.stickyTexts.hidden) return;
     this.stickyTexts.replaceChildren(h("div", { class: "card" }, h("p", { dir: "auto", class: "quiet" }, this.state.text), h("p", { dir: "auto" }, ...this.targetElements(this.best))));
@@ -325,14 +325,14 @@ export class TranslatorTab {
     const keptWords: string[] = [];
     if (this.translations.length) {
       const { sourceTokens, targetTokens } = this.best;
-      const sourceWords = numbered(sourceTokens);
-      keptWords.push(...current.tokens.flatMap((_, step) => (current.pickedSteps.has(step) ? [] : [visible(targetTokens[step] || t("end"))])));
+      const sourceWords = numberWords(sourceTokens);
+      keptWords.push(...current.tokens.flatMap((_, step) => (current.pickedSteps.has(step) ? [] : [makeVisible(targetTokens[step] || t("end"))])));
       const steps = [...new Set([...current.pins.keys(), ...current.pickedSteps])].sort((a, b) => a - b);
       for (const step of steps) {
         for (const [position, weight] of current.pins.get(step) ?? []) {
           list.push(t("change-pin", step + 1, sourceWords[position] ?? "?", percent(weight, weight * 1000 % 10 ? 1 : 0)));
         }
-        if (current.pickedSteps.has(step)) list.push(t("change-word", step + 1, visible(targetTokens[step] || t("end"))));
+        if (current.pickedSteps.has(step)) list.push(t("change-word", step + 1, makeVisible(targetTokens[step] || t("end"))));
       }
     }
     const focusedLabel = this.changes.contains(activeIn(this.changes)) ? activeIn(this.changes)!.textContent : null;
@@ -354,13 +354,13 @@ export class TranslatorTab {
     }
   }
 
-  private words(side: "source" | "target"): JoinedWords {
+  private joinedWords(side: "source" | "target"): JoinedWords {
     return joinWords(this.best[`${side}Tokens`], this.translator[side].cuts && !this.showsSubwords);
   }
 
   /** The alignment of joined words: means over the subwords of a target word, sums over the subwords of a source word. */
   private joinedAlignment(): Alignment {
-    const [source, target] = [this.words("source"), this.words("target")];
+    const [source, target] = [this.joinedWords("source"), this.joinedWords("target")];
     const { steps } = this.best;
     const { current } = this.history;
     const weightsOf = (targetTokens: readonly number[]): Float64Array => {
@@ -384,7 +384,7 @@ export class TranslatorTab {
     this.width = this.pictures.clientWidth;
     const listeners = { hover: (spot: Spot) => this.highlight(spot), open: (spot: Spot) => this.openSpot(spot) };
     const cells = alignment.source.length * alignment.target.length;
-    const pictureWidth = Math.max(220, this.width - 2 * padding(this.element));
+    const pictureWidth = Math.max(220, this.width - 2 * cardPadding(this.element));
     let cards: HTMLElement[] = [];
     if (!this.translator.network.attends) cards = [h("section", { class: "card" }, h("p", { class: "help" }, t("no-attention")))];
     else if (cells > MAX_SVG_CELLS) {
@@ -395,7 +395,7 @@ export class TranslatorTab {
     } else if (cells) {
       const [linksPicture, mapPicture] = [drawLinks(alignment, pictureWidth, listeners), drawHeatmap(alignment, pictureWidth, listeners)];
       this.drawnPictures = [linksPicture, mapPicture];
-      cards = [this.card("links", linksPicture, alignment), this.card("map", mapPicture, alignment)];
+      cards = [this.createCard("links", linksPicture, alignment), this.createCard("map", mapPicture, alignment)];
     }
     const { steps } = this.best;
     if (steps.length) this.panel.show(this.best, this.state.step, this.history.current.pins.get(this.state.step) ?? new Map());
@@ -422,10 +422,10 @@ export class TranslatorTab {
 
   private restoreFocus(selector: string): void {
     if (selector === "svg.map") this.pictures.querySelector<SVGElement>(selector)?.focus();
-    else [...this.pictures.querySelectorAll<SVGElement>(".links .written")][wordIndexOf(this.words("target"), this.state.step) ?? 0]?.focus();
+    else [...this.pictures.querySelectorAll<SVGElement>(".links .written")][wordIndexOf(this.joinedWords("target"), this.state.step) ?? 0]?.focus();
   }
 
-  private card(phrase: "links" | "map", picture: Picture, alignment: Alignment): HTMLElement {
+  private createCard(phrase: "links" | "map", picture: Picture, alignment: Alignment): HTMLElement {
     const { tools, body } = framePicture(picture, alignment, `dikkat-${phrase}`);
     return h("section", { class: `card ${phrase}-card` },
       h("header", {}, h("h2", {}, t(phrase)), tools), h("p", { class: "help" }, t(`${phrase}-help`)), body);
@@ -440,7 +440,7 @@ export class TranslatorTab {
   }
 
   private highlight(spot: Spot): void {
-    const openedWord = this.translations.length ? wordIndexOf(this.words("target"), this.state.step) : null;
+    const openedWord = this.translations.length ? wordIndexOf(this.joinedWords("target"), this.state.step) : null;
     for (const picture of this.drawnPictures) picture.highlight(spot, openedWord);
     this.readout.textContent = this.translations.length ? [spotText(this.alignment, spot), this.sourcesText(spot)].filter(Boolean).join(" · ") : "";
     const activeElement = this.pictures.querySelector(".weight-row:hover, .weight-row:focus-within, .word:hover, .word:focus, .ring[visibility=visible]");
@@ -451,13 +451,13 @@ export class TranslatorTab {
 
   /** A sentence about the stored pairs with the largest shares of a word's probability. */
   private sourcesText({ target, source }: Spot): string {
-    const [step] = target === null || source !== null ? [] : this.words("target").tokenIndices[target]!;
+    const [step] = target === null || source !== null ? [] : this.joinedWords("target").tokenIndices[target]!;
     const sources = step === undefined ? [] : this.best.steps[step]!.sources.filter(({ weight }) => weight >= MIN_PAIR_SHARE).slice(0, 2);
-    return sources.length ? t("correction-used", sources.map((source) => `“${isolated(shortened(source.source))}” → “${isolated(shortened(source.target))}” ${percent(source.weight)}`).join(", ")) : "";
+    return sources.length ? t("correction-used", sources.map((source) => `“${isolateDirection(shortenWord(source.source))}” → “${isolateDirection(shortenWord(source.target))}” ${percent(source.weight)}`).join(", ")) : "";
   }
 
   private openSpot(spot: Spot): void {
-    const [step, position] = [this.words("target").tokenIndices[spot.target ?? -1]?.[0], this.words("source").tokenIndices[spot.source ?? -1]?.[0]];
+    const [step, position] = [this.joinedWords("target").tokenIndices[spot.target ?? -1]?.[0], this.joinedWords("source").tokenIndices[spot.source ?? -1]?.[0]];
     if (step !== undefined) this.openStep(step);
     if (step !== undefined && position !== undefined) {
       this.panel.element.querySelector<HTMLInputElement>(`[data-place="${position}"] input[type=range]`)?.focus();
@@ -468,7 +468,7 @@ export class TranslatorTab {
     this.state = { ...this.state, step };
     this.listeners.stateChanged(this.state);
     this.panel.show(this.best, step, this.history.current.pins.get(step) ?? new Map());
-    this.showOverhead();
+    this.showStickyTexts();
     this.highlight(NOWHERE);
   }
 
@@ -512,10 +512,10 @@ const flagOf = ({ repeated, finished }: Translation): string | null => (repeated
 /** The confidence per word, e^(log-probability ÷ (5 + words)). */
 const confidencePerWord = ({ score, ids, finished }: Translation): number => Math.exp(normalised(score, ids.length + Number(finished), 1) / 6);
 
-const shortened = (word: string): string => (word.length > 40 ? `${[...word.slice(0, 80)].slice(0, 40).join("")}…` : word);
+const shortenWord = (word: string): string => (word.length > 40 ? `${[...word.slice(0, 80)].slice(0, 40).join("")}…` : word);
 
 /** The horizontal padding of a card, in pixels. */
-function padding(tab: HTMLElement): number {
+function cardPadding(tab: HTMLElement): number {
   const card = tab.querySelector(".card");
   return (card && Number.parseFloat(getComputedStyle(card).paddingLeft)) || 20; // no style before the tab is in a page
 }

@@ -29,13 +29,13 @@ export class UserPairs {
   /** Called when translations may have changed. */
   translationsChanged = (): void => undefined;
   private applyCount = 0; // calls of `apply`: a new call stops earlier ones
-  private applied: Promise<void>;
+  private lastApply: Promise<void>;
 
   /** @param name key in the browser's storage, or null */
   constructor(private readonly translator: Translator, private readonly name: string | null) {
     this.isStored = name !== null;
     this.lists = this.readLists();
-    this.applied = this.apply();
+    this.lastApply = this.apply();
     if (name !== null) addEventListener("storage", ({ key }) => (key === name || key === null) && this.useLists(this.readLists())); // changed by another page
   }
 
@@ -52,11 +52,11 @@ export class UserPairs {
 
   /** Appends terms to the list, and removes terms with the same sources. */
   addTerms(terms: readonly Term[]): void {
-    this.changeLists((lists) => ({ ...lists, terms: terms.reduce((list, term) => [...without(list, [term[0]]), term], lists.terms) }));
+    this.changeLists((lists) => ({ ...lists, terms: terms.reduce((list, term) => [...withoutSources(list, [term[0]]), term], lists.terms) }));
   }
 
   remove(kind: Kind, source: string): void {
-    this.changeLists((lists) => ({ ...lists, [kind]: without<Correction | Term>(lists[kind], [source]) }));
+    this.changeLists((lists) => ({ ...lists, [kind]: withoutSources<Correction | Term>(lists[kind], [source]) }));
   }
 
   /** Edits the stored lists, which include changes by other pages. */
@@ -74,7 +74,7 @@ export class UserPairs {
   private useLists(lists: Lists): void {
     this.lists = lists;
     this.listsChanged();
-    this.applied = this.apply();
+    this.lastApply = this.apply();
   }
 
   /**
@@ -82,13 +82,13 @@ export class UserPairs {
    * @param stored called before translations change
    */
   async correct(source: string, target: string, stored: () => void): Promise<readonly StoredPair[]> {
-    await this.applied;
+    await this.lastApply;
     const { memory } = this.translator;
     const storedPair = (await runWithPauses(this.translator.correcting(source, target), () => false))!;
     const replaced = memory.add(storedPair);
     stored();
     const correction: Correction = [source, target, memory.inFile(storedPair)?.target ?? null];
-    this.changeLists((lists) => ({ ...lists, corrections: [...without(lists.corrections, [source, ...replaced.map((old) => old.source)]), correction] }));
+    this.changeLists((lists) => ({ ...lists, corrections: [...withoutSources(lists.corrections, [source, ...replaced.map((old) => old.source)]), correction] }));
     return replaced;
   }
 
@@ -132,4 +132,4 @@ export class UserPairs {
   }
 }
 
-const without = <T extends Correction | Term>(pairs: readonly T[], sources: readonly string[]): T[] => pairs.filter(([source]) => !sources.includes(source));
+const withoutSources = <T extends Correction | Term>(pairs: readonly T[], sources: readonly string[]): T[] => pairs.filter(([source]) => !sources.includes(source));

@@ -1,8 +1,8 @@
 /** Views of a model's attention over its tokens: heads of a layer, all layers and heads, one query and key. */
 import type { ModelImage } from "../pictures/patches";
-import { css, TINTS } from "../pictures/scale";
+import { cssColour, TINTS } from "../pictures/scale";
 import { Columns, ROW, tokenText } from "./columns";
-import { h, isolated, menu, s, whenNear } from "./dom";
+import { bytesOfBase64, createMenu, h, isolateDirection, s, whenNear } from "./dom";
 import { PositionView } from "./position_view";
 import { PATTERNS, mainPattern, isClear, SIGNS, type Pattern, type Layer, type Lead, type Side, type Spot, type Token, type View } from "./view_data";
 import { printDrawing, savePng, saveSvg, saveText } from "./save";
@@ -18,29 +18,29 @@ type Edge = readonly [key: number, weight: number];
 
 const SHADES = 6; // opacities of lines; lines of one opacity are drawn at once
 
-const uint16Of = (text: string): Uint16Array => new Uint16Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
+const uint16Of = (text: string): Uint16Array => new Uint16Array(bytesOfBase64(text).buffer);
 const decodeLayer = (layer: Layer) => ({ ...layer, keys: uint16Of(layer.keys), weights: uint16Of(layer.weights), map: uint16Of(layer.map) });
 const NONE = 65535; // the code of 0
 const MINUS = 32768; // added to the codes of negative weights
 const valuesOf = (signed: boolean): Float32Array => Float32Array.from({ length: NONE + 1 }, (_, code) =>
   code === NONE ? 0 : signed && code >= MINUS ? -(2 ** ((MINUS - code) / STEPS)) : 2 ** (-code / STEPS));
-const tint = (value: number): string => css([...TINTS[value < 0 ? 1 : 0], 1]);
+const signColour = (value: number): string => cssColour([...TINTS[value < 0 ? 1 : 0], 1]);
 const byMagnitude = ([, a]: Edge, [, b]: Edge): number => Math.abs(b) - Math.abs(a);
 /** The colour of a head, which differs from the colour of controls. */
-const colour = (head: number, count: number): string => `hsl(${(215 + (head * 290) / Math.max(count, 3)) % 360} 62% 47%)`;
-const button = (label: string, click: () => void): HTMLButtonElement => h("button", { type: "button", click }, label);
-const press = (pressed: HTMLElement, isPressed: boolean): void => pressed.setAttribute("aria-pressed", String(isPressed));
+const headColour = (head: number, count: number): string => `hsl(${(215 + (head * 290) / Math.max(count, 3)) % 360} 62% 47%)`;
+const createButton = (label: string, click: () => void): HTMLButtonElement => h("button", { type: "button", click }, label);
+const setPressed = (pressed: HTMLElement, isPressed: boolean): void => pressed.setAttribute("aria-pressed", String(isPressed));
 
 /** The views of one run, with a button for each kind of attention. */
-export function viewsOf(views: readonly View[], images: readonly ModelImage[]): HTMLElement {
+export function createViews(views: readonly View[], images: readonly ModelImage[]): HTMLElement {
   const container = h("div", { class: "views" });
   const cache: Views[] = [];
   const choices = views.map(({ kind, element, title }, k) => {
     const names = [kind && t(`view-${kind}`), element === null ? "" : t("view-element", element), title];
-    return button(names.filter(Boolean).join(" · "), () => draw(k));
+    return createButton(names.filter(Boolean).join(" · "), () => draw(k));
   });
   const draw = (index: number): void => {
-    choices.forEach((choice, k) => press(choice, k === index));
+    choices.forEach((choice, k) => setPressed(choice, k === index));
     container.replaceChildren(...(cache[index] ??= new Views(views[index]!, images)).elements);
   };
   draw(Math.max(0, views.findIndex((view) => view.kind === "self")));
@@ -63,12 +63,12 @@ class Views {
   private readonly layerSelect: HTMLSelectElement;
   private readonly chips: HTMLButtonElement[][] = [];
   private readonly chipGroup = h("div", { class: "choices", role: "group", "aria-label": t("heads") });
-  private readonly severalHeads = button(t("view-several-heads"), () => {
+  private readonly severalHeads = createButton(t("view-several-heads"), () => {
     this.selectsSeveral = !this.selectsSeveral;
     if (!this.selectsSeveral) for (const k of [...this.selectedHeads].slice(1)) this.selectedHeads.delete(k);
     this.drawHeads();
   });
-  private readonly allHeads = button(t("all-heads"), () => {
+  private readonly allHeads = createButton(t("all-heads"), () => {
     this.selectsSeveral = true;
     for (const k of this.view.layers[this.layer]!.heads.keys()) this.selectedHeads.add(k);
     this.drawHeads();
@@ -99,7 +99,7 @@ class Views {
     this.columns = new Columns(view.parts ? [[], []] : [queries, keys], (spot) => this.drawLines(spot), ([side, token]) => this.select(side, this.selectedTokens[side] === token ? null : token));
     this.positionView = view.parts ? new PositionView(view, images, {
       hover: (spot) => this.drawLines(spot), update: () => this.drawLines(), redraw: () => void this.drawMaps(),
-      select: (spot) => (spot ? this.select(spot[0], spot[1]) : this.chooseNone()),
+      select: (spot) => (spot ? this.select(spot[0], spot[1]) : this.deselect()),
     }) : null;
     const candidates = this.everyHead().filter(([layer]) => !this.positionView?.startsAtClass || layer === layers.length - 1);
     const best = candidates.reduce((best, head) => (this.rankValue(...head) > this.rankValue(...best) ? head : best));
@@ -110,21 +110,21 @@ class Views {
       ...layers.map(({ name }, k) => h("option", { value: k }, [t("view-layer", this.numberOf(k)), name].filter(Boolean).join(" · "))));
     this.orderSelect = h("select", { "aria-label": t("view-order"), change: () => this.drawAll() }, h("option", { value: "" }, t("view-by-layer")),
       lead && h("option", { value: lead, selected: true }, t(`looks-${lead}`)),
-      ...(["information", ...PATTERNS] as const).filter((measure) => this.everyHead().some((head) => this.measure(...head, measure) >= 0))
+      ...(["information", ...PATTERNS] as const).filter((measure) => this.everyHead().some((head) => this.measureOf(...head, measure) >= 0))
         .map((measure) => h("option", { value: measure }, t(`looks-${measure}`))));
     this.thumbnails = layers.map(({ heads }, l) => heads.map((_, k) => this.createThumbnail(l, k)));
     const clear = new Set(this.everyHead().map(([l, k]) => mainPattern(layers[l]!, k)).filter(([pattern, share]) => isClear(pattern, share)).map(([pattern]) => pattern));
     this.legend.append(...PATTERNS.filter((pattern) => clear.has(pattern)).map((pattern) => h("span", {}, h("b", {}, SIGNS[pattern]), ` ${t(`looks-${pattern}`)}`)));
     this.hasNoPatterns = ![...clear].some((pattern) => pattern !== "evenly");
-    this.pickers = ([0, 1] as const).map((side) => this.picker(side));
-    const saving = (["svg", "png", "pdf", "csv"] as const).map((kind) => button(kind === "csv" ? t("save-table") : kind.toUpperCase(), () => this.save(kind)));
+    this.pickers = ([0, 1] as const).map((side) => this.createPicker(side));
+    const saving = (["svg", "png", "pdf", "csv"] as const).map((kind) => createButton(kind === "csv" ? t("save-table") : kind.toUpperCase(), () => this.save(kind)));
     this.headsCard = h("article", { class: "card" },
-      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, lead && this.swatches(), h("p", { class: "help" }, t(this.positionView ? (this.positionView.hasImages ? "position-help" : "position-times-help") : "view-heads-help")),
+      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), createMenu(t("save"), ...saving)), this.headline, lead && this.createSwatches(), h("p", { class: "help" }, t(this.positionView ? (this.positionView.hasImages ? "position-help" : "position-times-help") : "view-heads-help")),
       h("div", { class: "choices" }, this.layerSelect, !this.positionView && [...queries, ...keys].some(([, special]) => special) && h("label", {}, this.specialBox, " ", t("view-special")),
         !this.positionView && view.kind !== "cross" && queries.length === keys.length && h("label", {}, this.meanBox, " ", t("view-mean"))),
       this.chipGroup, this.readout, (this.positionView ?? this.columns).element);
     const modelCard = h("article", { class: "card" }, h("h2", {}, t("view-model")), h("p", { class: "help" }, t(this.positionView ? "position-model-help" : lead ? "view-lead-help" : "view-model-help")),
-      h("div", { class: "choices" }, h("label", {}, `${t("view-order")} `, this.orderSelect)), lead && this.swatches(), this.legend, h("div", { class: "wide", tabindex: 0 }, this.grid));
+      h("div", { class: "choices" }, h("label", {}, `${t("view-order")} `, this.orderSelect)), lead && this.createSwatches(), this.legend, h("div", { class: "wide", tabindex: 0 }, this.grid));
     const pairCard = h("article", { class: "card" }, h("h2", {}, t("view-pair")), h("p", { class: "help" }, t(this.positionView ? "position-pair-help" : "view-pair-help")),
       h("div", { class: "choices" }, ...this.pickers.map((input, side) => h("label", {}, t(side ? "view-key" : "view-query"), " ", input, " ", h("b", { dir: "auto" })))), this.pairs);
     this.elements = [this.headsCard, modelCard, pairCard];
@@ -143,10 +143,10 @@ class Views {
   }
 
   /** A legend of the colours of positive and negative values. */
-  private swatches(): HTMLElement {
+  private createSwatches(): HTMLElement {
     return h("p", { class: "legend" }, ...([1, -1] as const).map((sign) => {
       const swatch = h("b", { class: "swatch" });
-      swatch.style.backgroundColor = tint(sign);
+      swatch.style.backgroundColor = signColour(sign);
       return h("span", {}, swatch, ` ${t(this.signed ? (sign > 0 ? "view-increase" : "view-decrease") : sign > 0 ? "view-positive-effect" : "view-negative-effect")}`);
     }));
   }
@@ -161,7 +161,7 @@ class Views {
     return value === null ? "–" : this.signed ? number(value) : signed(value);
   }
 
-  private measure(layer: number, k: number, name: Pattern | "information"): number {
+  private measureOf(layer: number, k: number, name: Pattern | "information"): number {
     return this.view.layers[layer]!.shares[name]?.[k] ?? -1;
   }
 
@@ -169,7 +169,7 @@ class Views {
   private rankValue(layer: number, k: number): number {
     if (this.view.lead) return Math.abs(this.leadValue(layer, k) ?? 0);
     const [pattern, share] = mainPattern(this.view.layers[layer]!, k);
-    const information = this.measure(layer, k, "information") * share;
+    const information = this.measureOf(layer, k, "information") * share;
     return pattern === "evenly" ? information / 2 : isClear(pattern, share) && (pattern === "same" || pattern === "induction") ? 1 + information : information;
   }
 
@@ -179,7 +179,7 @@ class Views {
   }
 
   /** The known weights of each query, the largest first. */
-  private edges(k: number): Edge[][] {
+  private edgesOf(k: number): Edge[][] {
     const name = `${this.layer} ${k} ${this.meanBox.checked}`;
     const cached = this.edgeCache.get(name);
     if (cached) return cached;
@@ -212,33 +212,33 @@ class Views {
     this.drawHeads();
   }
 
-  private chip(head: number, k: number, count: number): HTMLButtonElement {
+  private createChip(head: number, k: number, count: number): HTMLButtonElement {
     const [pattern, share] = mainPattern(this.view.layers[this.layer]!, k);
     const leadValue = this.leadValue(this.layer, k);
-    const chip = button(leadValue !== null ? `${head} · ${this.leadText(leadValue)}` : isClear(pattern, share) ? `${head} · ${t(`looks-${pattern}`)} ${number(share)}` : String(head), () => {
+    const chip = createButton(leadValue !== null ? `${head} · ${this.leadText(leadValue)}` : isClear(pattern, share) ? `${head} · ${t(`looks-${pattern}`)} ${number(share)}` : String(head), () => {
       if (!this.selectsSeveral) this.selectedHeads.clear();
       if (!this.selectedHeads.delete(k)) this.selectedHeads.add(k);
       this.drawHeads();
     });
     chip.className = "chip";
-    chip.style.setProperty("--chip", this.signed ? "var(--accent)" : leadValue !== null ? tint(leadValue) : colour(k, count));
+    chip.style.setProperty("--chip", this.signed ? "var(--accent)" : leadValue !== null ? signColour(leadValue) : headColour(k, count));
     return chip;
   }
 
   private drawHeads(): void {
     const { heads } = this.view.layers[this.layer]!;
-    const chips = (this.chips[this.layer] ??= heads.map((head, k) => this.chip(head, k, heads.length)));
-    chips.forEach((chip, k) => press(chip, this.selectedHeads.has(k)));
-    press(this.severalHeads, this.selectsSeveral);
-    press(this.allHeads, this.selectedHeads.size === heads.length && heads.length > 1);
+    const chips = (this.chips[this.layer] ??= heads.map((head, k) => this.createChip(head, k, heads.length)));
+    chips.forEach((chip, k) => setPressed(chip, this.selectedHeads.has(k)));
+    setPressed(this.severalHeads, this.selectsSeveral);
+    setPressed(this.allHeads, this.selectedHeads.size === heads.length && heads.length > 1);
     if (chips[0] !== this.chipGroup.firstChild) this.chipGroup.replaceChildren(...chips, ...(heads.length > 1 ? [this.severalHeads, this.allHeads] : []));
     this.layerSelect.value = String(this.layer);
-    this.headline.textContent = this.sentence();
+    this.headline.textContent = this.patternSentence();
     this.drawLines();
   }
 
   /** A sentence about the only selected head; "" for several heads. */
-  private sentence(): string {
+  private patternSentence(): string {
     if (this.selectedHeads.size !== 1) return "";
     const layer = this.view.layers[this.layer]!;
     const [k] = this.selectedHeads;
@@ -252,11 +252,11 @@ class Views {
   /** The largest weights of a token in the selected heads: the keys of a query, or the queries of a key. */
   private spotText([side, token]: Spot): string {
     const weights = new Map<number, number>();
-    for (const k of this.selectedHeads) this.edges(k).forEach((row, i) => row.forEach(([j, weight]) => {
+    for (const k of this.selectedHeads) this.edgesOf(k).forEach((row, i) => row.forEach(([j, weight]) => {
       const [end, otherEnd] = side ? [j, i] : [i, j];
       if (end === token && Math.abs(weight) > Math.abs(weights.get(otherEnd) ?? 0)) weights.set(otherEnd, weight);
     }));
-    const name = (axis: Side, token: number): string => `${isolated(tokenText((axis ? this.view.keys : this.view.queries)[token]!))} (${this.position(axis, token)})`;
+    const name = (axis: Side, token: number): string => `${isolateDirection(tokenText((axis ? this.view.keys : this.view.queries)[token]!))} (${this.position(axis, token)})`;
     const largest = [...weights].sort(byMagnitude).slice(0, 5).map(([token, weight]) => `${name(side ? 0 : 1, token)} ${this.percent(weight)}`);
     return t(side ? "attended-by" : "attends-most-to", name(side, token), largest.join(", ") || "—");
   }
@@ -273,9 +273,9 @@ class Views {
   }
 
   /** The lines of a head, or of one of its tokens: the rows of both ends, and the weight. */
-  private *lines(k: number, spot: Spot | null): Generator<readonly [queryRow: number, keyRow: number, weight: number]> {
+  private *linesOf(k: number, spot: Spot | null): Generator<readonly [queryRow: number, keyRow: number, weight: number]> {
     const [rows, columns] = this.columns.rowOf;
-    for (const [i, row] of this.edges(k).entries()) {
+    for (const [i, row] of this.edgesOf(k).entries()) {
       if (rows[i]! < 0 || (spot?.[0] === 0 && spot[1] !== i)) continue;
       for (const [j, weight] of row) {
         if (Math.abs(weight) < (spot ? MIN_SPOT_WEIGHT : MIN_LINE_WEIGHT)) break;
@@ -285,13 +285,13 @@ class Views {
   }
 
   /** The colour of a line, by the weight's sign, the head's effect, or the head. */
-  private ink(k: number, weight: number): string {
+  private lineColour(k: number, weight: number): string {
     const leadValue = this.leadValue(this.layer, k);
-    return this.signed ? tint(weight) : leadValue !== null ? tint(leadValue) : colour(k, this.view.layers[this.layer]!.heads.length);
+    return this.signed ? signColour(weight) : leadValue !== null ? signColour(leadValue) : headColour(k, this.view.layers[this.layer]!.heads.length);
   }
 
   /** The opacity of a line. Changes of weights are small, so their opacity is higher. */
-  private opacity(weight: number): number {
+  private lineOpacity(weight: number): number {
     return this.signed ? Math.sqrt(Math.abs(weight)) : weight;
   }
 
@@ -312,20 +312,20 @@ class Views {
     brush.scale(ratio, ratio);
     brush.lineWidth = 1.6;
     const y = (row: number): number => row * ROW - scrollTop + ROW / 2;
-    const inks = new Map<string, Path2D[]>();
+    const pathsByColour = new Map<string, Path2D[]>();
     for (const k of this.selectedHeads) {
-      for (const [row, column, weight] of this.lines(k, spot)) {
+      for (const [row, column, weight] of this.linesOf(k, spot)) {
         const [queryY, keyY] = [y(row), y(column)];
         if (Math.max(queryY, keyY) < 0 || Math.min(queryY, keyY) > height || (!spot && (queryY < 0 || queryY > height))) continue;
-        const ink = this.ink(k, weight);
-        if (!inks.has(ink)) inks.set(ink, Array.from({ length: SHADES }, () => new Path2D()));
-        const path = inks.get(ink)![Math.min(SHADES - 1, Math.floor(this.opacity(weight) * SHADES))]!;
+        const colour = this.lineColour(k, weight);
+        if (!pathsByColour.has(colour)) pathsByColour.set(colour, Array.from({ length: SHADES }, () => new Path2D()));
+        const path = pathsByColour.get(colour)![Math.min(SHADES - 1, Math.floor(this.lineOpacity(weight) * SHADES))]!;
         path.moveTo(0, queryY);
         path.lineTo(width, keyY);
       }
     }
-    for (const [ink, shades] of inks) {
-      brush.strokeStyle = ink;
+    for (const [colour, shades] of pathsByColour) {
+      brush.strokeStyle = colour;
       shades.forEach((path, shade) => {
         brush.globalAlpha = (shade + 0.6) / SHADES;
         brush.stroke(path);
@@ -339,14 +339,14 @@ class Views {
     const layer = layers[this.layer]!;
     const name = `layer-${this.numberOf(this.layer)}-head-${[...this.selectedHeads].map((k) => layer.heads[k]).join("-")}${this.positionView?.isWithoutSinks ? "-without-sinks" : ""}`;
     if (kind === "csv") {
-      const quoted = (text: string): string => `"${text.replaceAll('"', '""')}"`;
-      const weights = this.positionView ? [...this.positionView.table()] : [...this.selectedHeads].flatMap((k) => this.edges(k).flatMap((row, i) => row.map(([j, weight]) => [k, i, j, weight] as const)));
+      const quote = (text: string): string => `"${text.replaceAll('"', '""')}"`;
+      const weights = this.positionView ? [...this.positionView.table()] : [...this.selectedHeads].flatMap((k) => this.edgesOf(k).flatMap((row, i) => row.map(([j, weight]) => [k, i, j, weight] as const)));
       const rows = weights.map(([k, i, j, weight]) =>
-        [this.numberOf(this.layer), layer.heads[k], i === null ? "" : this.position(0, i), this.position(1, j), weight.toPrecision(3), quoted(i === null ? "mean" : queries[i]![0]), quoted(keys[j]![0])].join(","));
+        [this.numberOf(this.layer), layer.heads[k], i === null ? "" : this.position(0, i), this.position(1, j), weight.toPrecision(3), quote(i === null ? "mean" : queries[i]![0]), quote(keys[j]![0])].join(","));
       saveText(["layer,head,query,key,weight,query_token,key_token", ...rows].join("\n"), `${name}.csv`, "text/csv");
       return;
     }
-    const drawing = this.positionView?.drawing(t("view-head", this.numberOf(this.layer), [...this.selectedHeads].map((k) => layer.heads[k]).join(", "))) ?? this.drawing();
+    const drawing = this.positionView?.createDrawing(t("view-head", this.numberOf(this.layer), [...this.selectedHeads].map((k) => layer.heads[k]).join(", "))) ?? this.createDrawing();
     drawing.classList.add("unseen");
     this.headsCard.append(drawing);
     if (kind === "svg") saveSvg(drawing, name);
@@ -356,20 +356,20 @@ class Views {
   }
 
   /** The picture to save: all tokens with their lines. */
-  private drawing(): SVGSVGElement {
+  private createDrawing(): SVGSVGElement {
     const { queries, keys } = this.view;
     const [queryRows, keyRows] = this.columns.rows;
     const height = Math.max(queryRows.length, keyRows.length) * ROW + 8;
-    const word = (token: Token, row: number, x: number, anchor: string): SVGElement =>
+    const createLabel = (token: Token, row: number, x: number, anchor: string): SVGElement =>
       s("text", { x, y: row * ROW + ROW * 0.7, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, tokenText(token));
     return s("svg", { viewBox: `0 0 ${DRAWING_WIDTH} ${height}` },
-      ...[...this.selectedHeads].flatMap((k) => [...this.lines(k, this.selectedSpot)].map(([row, column, weight]) => s("line", {
-        x1: DRAWING_WIDTH * 0.36, x2: DRAWING_WIDTH * 0.64, y1: row * ROW + ROW / 2, y2: column * ROW + ROW / 2, stroke: this.ink(k, weight), "stroke-width": 1.6, "stroke-opacity": this.opacity(weight).toFixed(3),
+      ...[...this.selectedHeads].flatMap((k) => [...this.linesOf(k, this.selectedSpot)].map(([row, column, weight]) => s("line", {
+        x1: DRAWING_WIDTH * 0.36, x2: DRAWING_WIDTH * 0.64, y1: row * ROW + ROW / 2, y2: column * ROW + ROW / 2, stroke: this.lineColour(k, weight), "stroke-width": 1.6, "stroke-opacity": this.lineOpacity(weight).toFixed(3),
       }))),
-      ...queryRows.map((i, row) => word(queries[i]!, row, DRAWING_WIDTH * 0.35, "end")), ...keyRows.map((j, row) => word(keys[j]!, row, DRAWING_WIDTH * 0.65, "start")));
+      ...queryRows.map((i, row) => createLabel(queries[i]!, row, DRAWING_WIDTH * 0.35, "end")), ...keyRows.map((j, row) => createLabel(keys[j]!, row, DRAWING_WIDTH * 0.65, "start")));
   }
 
-  private chooseNone(): void {
+  private deselect(): void {
     this.selectedTokens.fill(null);
     this.drawTokens();
     void this.drawPair();
@@ -424,7 +424,7 @@ class Views {
     const { layers, lead } = this.view;
     const order = this.orderSelect.value as Pattern | "information" | Lead | "";
     const heads = this.everyHead();
-    const sizeOf = (l: number, k: number): number => (order === lead ? this.rankValue(l, k) : this.measure(l, k, order as Pattern));
+    const sizeOf = (l: number, k: number): number => (order === lead ? this.rankValue(l, k) : this.measureOf(l, k, order as Pattern));
     if (order) heads.sort((a, b) => sizeOf(...b) - sizeOf(...a));
     const maxRankValue = Math.max(...heads.map((head) => this.rankValue(...head))) || 1;
     for (const [l, k] of heads) {
@@ -437,7 +437,7 @@ class Views {
       thumbnail.lastElementChild!.textContent = caption;
       thumbnail.setAttribute("aria-label", order ? `${thumbnail.title} · ${caption}` : thumbnail.title);
       thumbnail.style.setProperty("--share", String(Math.max(0, lead ? this.rankValue(l, k) / maxRankValue : strength)));
-      if (lead && !this.signed) thumbnail.style.setProperty("--bar", tint(leadValue ?? 0));
+      if (lead && !this.signed) thumbnail.style.setProperty("--bar", signColour(leadValue ?? 0));
     }
     this.grid.classList.toggle("tinted", lead !== "" && !this.signed);
     const columnCount = Math.max(...this.thumbnails.map(({ length }) => length));
@@ -466,7 +466,7 @@ class Views {
     return this.view.positions?.[side][token] ?? token;
   }
 
-  private picker(side: Side): HTMLInputElement {
+  private createPicker(side: Side): HTMLInputElement {
     const positions = Array.from((side ? this.view.keys : this.view.queries), (_, token) => this.position(side, token));
     const [minimum, maximum] = [Math.min(...positions), Math.max(...positions)];
     const input = h("input", { type: "number", min: minimum, max: maximum, placeholder: `${minimum}–${maximum}`, change: () => {
@@ -494,10 +494,10 @@ class Views {
     this.pairs.replaceChildren(h("table", { class: "pairs" },
       h("thead", {}, h("tr", {}, h("th"), ...widest.map((head) => h("th", { scope: "col" }, String(head))))),
       h("tbody", {}, ...layers.map(({ name, heads }, l) => h("tr", {}, h("th", { scope: "row", title: name }, String(this.numberOf(l))), ...heads.map((_, k) => {
-        const [weight, below] = this.weight(l, k, query, key);
-        const cell = h("td", {}, below ? `< ${percent(weight, 1)}` : this.percent(weight));
-        if (!below) cell.style.setProperty("--weight", Math.abs(weight).toFixed(3));
-        if (this.signed) cell.style.setProperty("--glow", `color-mix(in srgb, ${tint(weight)} 60%, transparent)`);
+        const [weight, isBound] = this.weight(l, k, query, key);
+        const cell = h("td", {}, isBound ? `< ${percent(weight, 1)}` : this.percent(weight));
+        if (!isBound) cell.style.setProperty("--weight", Math.abs(weight).toFixed(3));
+        if (this.signed) cell.style.setProperty("--glow", `color-mix(in srgb, ${signColour(weight)} 60%, transparent)`);
         return cell;
       }))))));
   }

@@ -47,6 +47,8 @@ const VALUES = [false, true].map((signed) => Float32Array.from({ length: 256 }, 
   return signed ? (code & SIGN ? -1 : 1) * 2 ** ((magnitude - SIGN + 1) / 6) : 2 ** ((magnitude - 255) / 12);
 }));
 
+export const isGrid = (layout: Layout): layout is Grid => layout.kind === "grid";
+
 export const countOf = (layout: Layout): number => (layout.kind === "grid" ? layout.rows * layout.columns : layout.values.length);
 
 /** The positions of queries or keys in groups: one group for each word, and for each block of a layout. */

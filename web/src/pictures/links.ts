@@ -1,7 +1,7 @@
 /** A picture of source words above target words, with a curve for each weight. */
-import { isRightToLeft, s, shorten, visible, widthOf } from "../page/dom";
+import { isRightToLeft, s, shorten, makeVisible, widthOf } from "../page/dom";
 import { percent, t } from "../page/strings";
-import { argmax, ceiling, type Alignment, type Listeners, type Picture, type Spot } from "./alignment";
+import { argmax, ceiling, isNowhere, NOWHERE, type Alignment, type Listeners, type Picture, type Spot } from "./alignment";
 
 /** Sizes in pixels: font, height of a box, gap between boxes, padding of a box, distance between the texts. */
 const SIZES = [[16, 34, 10, 10, 104], [14, 28, 7, 7, 80], [12, 24, 3, 4, 64]] as const;
@@ -19,7 +19,7 @@ interface Box {
 /** @param width available pixels */
 export function drawLinks(alignment: Alignment, width: number, listeners: Listeners): Picture {
   const { source, target, weights, changedWords, languages } = alignment;
-  const texts = [source.map(visible), target.map(visible)] as const;
+  const texts = [source.map(makeVisible), target.map(makeVisible)] as const;
   const layouts = SIZES.map((size) => ({ size, blocks: texts.map((words) => wrapWords(words, size, width)) }));
   const heightOf = ({ size, blocks }: (typeof layouts)[number]): number => blocks[0]!.height + size[4] + blocks[1]!.height;
   const layout = layouts.find((candidate) => heightOf(candidate) <= MAX_HEIGHT * innerHeight) ?? layouts.at(-1)!;
@@ -37,7 +37,7 @@ export function drawLinks(alignment: Alignment, width: number, listeners: Listen
       const path = linkPath(sourceBox.x + sourceBox.width / 2, sourceBox.y + boxHeight, targetBox.x + targetBox.width / 2, targetBox.y);
       return { i, j, weight, element: s("path", { d: path, class: "link", "stroke-width": (0.75 + (5 * weight) / strongest).toFixed(2) }) };
     }));
-  const words = [sourceBoxes, targetBoxes].map((boxes, side) => boxes.map((box, k) => word(box, side === 1, k)));
+  const words = [sourceBoxes, targetBoxes].map((boxes, side) => boxes.map((box, k) => createWord(box, side === 1, k)));
   const drawing = s(
     "svg",
     { viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(height)}`, width: Math.ceil(width), height: Math.ceil(height), class: "links", role: "group", "aria-label": t("links") },
@@ -50,9 +50,9 @@ export function drawLinks(alignment: Alignment, width: number, listeners: Listen
     return { x, y, width, height: boxHeight, rx: boxHeight / 4 };
   }
 
-  function word(box: Box, isTarget: boolean, k: number): SVGGElement {
+  function createWord(box: Box, isTarget: boolean, k: number): SVGGElement {
     const spot: Spot = isTarget ? { target: k, source: null } : { target: null, source: k };
-    const short = shorten(box.text, box.width - 6, fontSize);
+    const shortText = shorten(box.text, box.width - 6, fontSize);
     const bestSource = isTarget ? argmax(weights[k]!) : 0;
     const label = isTarget
       ? t("token-label", box.text, texts[0][bestSource] ?? "", percent(weights[k]![bestSource] ?? 0))
@@ -71,9 +71,9 @@ export function drawLinks(alignment: Alignment, width: number, listeners: Listen
       s(
         "text",
         { x: box.x + box.width / 2, y: box.y + boxHeight / 2, "text-anchor": "middle", "dominant-baseline": "central", "font-size": fontSize, lang: languages?.[isTarget ? 1 : 0] },
-        short,
+        shortText,
       ),
-      short === box.text ? null : s("title", {}, box.text),
+      shortText === box.text ? null : s("title", {}, box.text),
     );
   }
 
@@ -86,34 +86,34 @@ export function drawLinks(alignment: Alignment, width: number, listeners: Listen
       listeners.open(isTarget ? { target: k, source: null } : { target: null, source: k });
     } else if (event.key === (isTarget ? "ArrowUp" : "ArrowDown")) {
       const row = isTarget ? weights[k]! : weights.map((row) => row[k]!);
-      focus(words[isTarget ? 0 : 1]![argmax(row)]);
-    } else if (neighbour !== null && side[neighbour]) focus(side[neighbour]);
+      focusWord(words[isTarget ? 0 : 1]![argmax(row)]);
+    } else if (neighbour !== null && side[neighbour]) focusWord(side[neighbour]);
     else return;
     event.preventDefault();
   }
 
-  function focus(element: SVGGElement | undefined): void {
+  function focusWord(element: SVGGElement | undefined): void {
     if (!element) return;
     for (const word of words.flat()) word.setAttribute("tabindex", "-1");
     element.setAttribute("tabindex", "0");
     element.focus();
   }
 
-  drawing.addEventListener("pointerleave", () => listeners.hover({ target: null, source: null }));
+  drawing.addEventListener("pointerleave", () => listeners.hover(NOWHERE));
 
   function highlight(spot: Spot, openedWord: number | null): void {
-    const isIdle = spot.target === null && spot.source === null;
+    const isIdle = isNowhere(spot);
     const target = spot.target ?? (isIdle ? openedWord : null);
     // If curves would cross lines of words, only the highlighted word has curves.
     const drawsFaint = lineCount <= 2 || (lineCount <= MAX_LINES && isIdle && openedWord === null);
     for (const { i, j, weight, element } of lines) {
       const isHighlighted = (target === null || i === target) && (spot.source === null || j === spot.source);
-      const strong = isHighlighted && weight >= 0.005 && !(isIdle && openedWord === null);
-      element.setAttribute("visibility", strong || (weight >= MIN_WEIGHT && drawsFaint) ? "visible" : "hidden");
-      element.setAttribute("stroke-opacity", (strong || isIdle ? 0.12 + (0.88 * weight) / strongest : 0.07).toFixed(3));
-      element.classList.toggle("strong", strong);
+      const isStrong = isHighlighted && weight >= 0.005 && !(isIdle && openedWord === null);
+      element.setAttribute("visibility", isStrong || (weight >= MIN_WEIGHT && drawsFaint) ? "visible" : "hidden");
+      element.setAttribute("stroke-opacity", (isStrong || isIdle ? 0.12 + (0.88 * weight) / strongest : 0.07).toFixed(3));
+      element.classList.toggle("strong", isStrong);
     }
-    const heat = (side: number, k: number): number => {
+    const heatOf = (side: number, k: number): number => {
       if (side === 0) return target === null ? 0 : (weights[target]?.[k] ?? 0) / strongest;
       return spot.source === null ? 0 : (weights[k]?.[spot.source] ?? 0) / strongest;
     };
@@ -121,12 +121,12 @@ export function drawLinks(alignment: Alignment, width: number, listeners: Listen
       const isActive = sideIndex === 1 ? k === target : k === spot.source;
       element.classList.toggle("here", isActive);
       element.classList.toggle("opened", sideIndex === 1 && k === openedWord);
-      element.querySelector("rect")!.setAttribute("fill-opacity", isActive ? "1" : heat(sideIndex, k).toFixed(3));
+      element.querySelector("rect")!.setAttribute("fill-opacity", isActive ? "1" : heatOf(sideIndex, k).toFixed(3));
       if (sideIndex === 1) element.setAttribute("aria-pressed", String(k === openedWord));
     }));
   }
 
-  highlight({ target: null, source: null }, null);
+  highlight(NOWHERE, null);
   return { element: drawing, highlight };
 }
 

@@ -1,5 +1,5 @@
 /** A heat map of all weights, with a row for each target word and a column for each source word. */
-import { isolated, isRightToLeft, numbered, s, shorten, widthOf } from "../page/dom";
+import { isolateDirection, isRightToLeft, numberWords, s, shorten, widthOf } from "../page/dom";
 import { percent, t } from "../page/strings";
 import { ceiling, isNowhere, NOWHERE, type Alignment, type Listeners, type Picture, type Spot } from "./alignment";
 
@@ -20,42 +20,42 @@ const MIN_LISTED = 0.005; // smallest weight with a number
 /** @param availableWidth in pixels; the map of a very long sentence is wider and scrolls */
 export function drawHeatmap(alignment: Alignment, availableWidth: number, listeners: Listeners): Picture {
   const { weights, changedWords, languages } = alignment;
-  const [source, target] = [alignment.source, alignment.target].map((words) => numbered(words).map((word) => shorten(word, MAX_LABEL_WIDTH, SIZE)));
+  const [source, target] = [alignment.source, alignment.target].map((words) => numberWords(words).map((word) => shorten(word, MAX_LABEL_WIDTH, SIZE)));
   const left = Math.max(...target!.map((word) => widthOf(word, SIZE, STRONG)), 20) + 14;
   const widths = source!.map((word) => widthOf(word, SIZE));
   const longest = Math.max(...widths, 10);
-  const mirrored = isRightToLeft(source!.join(" "));
+  const isMirrored = isRightToLeft(source!.join(" "));
   // Slanted labels extend beyond the last column.
-  const slanted = Math.max(8, Math.max(...(mirrored ? widths.slice(0, SLANTED_LABELS) : widths.slice(-SLANTED_LABELS))) * 0.71 - 10);
+  const slantedWidth = Math.max(8, Math.max(...(isMirrored ? widths.slice(0, SLANTED_LABELS) : widths.slice(-SLANTED_LABELS))) * 0.71 - 10);
   const fitCell = (space: number, count: number, minimum: number): number => Math.max(minimum, Math.min(MAX_CELL_SIDE, space / Math.max(1, count)));
-  const [widest, tallest] = [fitCell(availableWidth - left - slanted, source!.length, MIN_CELL_WIDTH), fitCell(MAX_HEIGHT * innerHeight, target!.length, MIN_CELL_HEIGHT)];
-  const square = Math.min(widest, tallest);
-  const [cellWidth, cellHeight] = square >= 22 ? [square, square] : [widest, Math.min(tallest, 28)];
-  const upright = longest <= cellWidth - 4;
-  const column = (j: number): number => left + (mirrored ? source!.length - 1 - j : j) * cellWidth;
-  const top = upright ? SIZE + 14 : longest * 0.71 + 22;
-  const width = Math.max(left + cellWidth * source!.length + (upright ? 4 : slanted), left + 190);
-  const foot = top + cellHeight * target!.length + 14;
-  const height = foot + 30;
+  const [widest, tallest] = [fitCell(availableWidth - left - slantedWidth, source!.length, MIN_CELL_WIDTH), fitCell(MAX_HEIGHT * innerHeight, target!.length, MIN_CELL_HEIGHT)];
+  const cellSide = Math.min(widest, tallest);
+  const [cellWidth, cellHeight] = cellSide >= 22 ? [cellSide, cellSide] : [widest, Math.min(tallest, 28)];
+  const hasUprightLabels = longest <= cellWidth - 4;
+  const columnX = (j: number): number => left + (isMirrored ? source!.length - 1 - j : j) * cellWidth;
+  const top = hasUprightLabels ? SIZE + 14 : longest * 0.71 + 22;
+  const width = Math.max(left + cellWidth * source!.length + (hasUprightLabels ? 4 : slantedWidth), left + 190);
+  const legendTop = top + cellHeight * target!.length + 14;
+  const height = legendTop + 30;
   const gap = Math.min(1, cellWidth / 10);
   const strongest = ceiling(weights);
   const corner = Math.min(3, cellWidth / 6);
   const cells = weights.map((row, i) =>
     [...row].map((weight, j) =>
       s("rect", {
-        x: column(j) + gap, y: top + i * cellHeight + 1, width: cellWidth - 2 * gap, height: cellHeight - 2, rx: corner, class: "cell",
+        x: columnX(j) + gap, y: top + i * cellHeight + 1, width: cellWidth - 2 * gap, height: cellHeight - 2, rx: corner, class: "cell",
         "fill-opacity": (weight / strongest).toFixed(3), "data-at": `${i} ${j}`,
       })));
-  const numbers = square < MIN_NUMBERED_CELL ? [] : weights.flatMap((row, i) => [...row].flatMap((weight, j) => (weight < MIN_LISTED ? [] : [
-    s("text", { x: column(j) + cellWidth / 2, y: top + (i + 0.5) * cellHeight, "text-anchor": "middle", "dominant-baseline": "central", "font-size": 12, class: weight / strongest > OVER ? "number over" : "number" },
+  const numbers = cellSide < MIN_NUMBERED_CELL ? [] : weights.flatMap((row, i) => [...row].flatMap((weight, j) => (weight < MIN_LISTED ? [] : [
+    s("text", { x: columnX(j) + cellWidth / 2, y: top + (i + 0.5) * cellHeight, "text-anchor": "middle", "dominant-baseline": "central", "font-size": 12, class: weight / strongest > OVER ? "number over" : "number" },
       String(Math.round(100 * weight)))])));
   const ring = s("rect", { width: Math.max(4, cellWidth - 1), height: cellHeight - 1, rx: Math.min(4, cellWidth / 4), class: "ring", visibility: "hidden" });
   const band = s("rect", { x: 1, width: width - 2, height: cellHeight, rx: 5, class: "band", visibility: "hidden" });
   const rows = target!.map((word, i) =>
     s("text", { x: left - 8, y: top + (i + 0.5) * cellHeight, "text-anchor": "end", "dominant-baseline": "central", "font-size": SIZE, class: changedWords.has(i) ? "label changed" : "label", lang: languages?.[1] }, word));
   const columns = source!.map((word, j) => {
-    const x = column(j) + 0.5 * cellWidth;
-    return upright
+    const x = columnX(j) + 0.5 * cellWidth;
+    return hasUprightLabels
       ? s("text", { x, y: top - 8, "text-anchor": "middle", "font-size": SIZE, class: "label", lang: languages?.[0] }, word)
       : s("text", { x, y: top - 8, transform: `rotate(-45 ${x} ${top - 8})`, "font-size": SIZE, class: "label", lang: languages?.[0] }, word);
   });
@@ -74,8 +74,8 @@ export function drawHeatmap(alignment: Alignment, availableWidth: number, listen
     })),
     s("g", { class: "cells" }, ...cells.flat(), ...numbers),
     s("g", { class: "key" }, ...SCALE.flatMap((share, k) => [false, true].map((isShade) =>
-      s("rect", { x: left + k * 34, y: foot, width: 34, height: 9, class: isShade ? "shade" : "ground", "fill-opacity": isShade ? share : 1 }))),
-      ...SCALE.map((share, k) => s("text", { x: left + (k + 0.5) * 34, y: foot + 23, "text-anchor": "middle", "font-size": 12, class: "label" }, percent(share * strongest)))),
+      s("rect", { x: left + k * 34, y: legendTop, width: 34, height: 9, class: isShade ? "shade" : "ground", "fill-opacity": isShade ? share : 1 }))),
+      ...SCALE.map((share, k) => s("text", { x: left + (k + 0.5) * 34, y: legendTop + 23, "text-anchor": "middle", "font-size": 12, class: "label" }, percent(share * strongest)))),
     ...rows, ...columns, ring,
   );
 
@@ -96,7 +96,7 @@ export function drawHeatmap(alignment: Alignment, availableWidth: number, listen
   });
   drawing.addEventListener("blur", () => listeners.hover(NOWHERE));
   drawing.addEventListener("keydown", (event) => {
-    const [rowStep, columnStep] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, mirrored ? -1 : 1], ArrowLeft: [0, mirrored ? 1 : -1] }[event.key] ?? [0, 0];
+    const [rowStep, columnStep] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, isMirrored ? -1 : 1], ArrowLeft: [0, isMirrored ? 1 : -1] }[event.key] ?? [0, 0];
     activeCell ??= { i: 0, j: 0 };
     if (event.key === "Enter" || event.key === " ") listeners.open({ target: activeCell.i, source: activeCell.j });
     else if (rowStep || columnStep) {
@@ -124,7 +124,7 @@ export function drawHeatmap(alignment: Alignment, availableWidth: number, listen
     ring.setAttribute("visibility", isPair ? "visible" : "hidden");
     if (isPair) {
       activeCell = { i: spot.target!, j: spot.source! };
-      ring.setAttribute("x", String(column(spot.source!) + 0.5));
+      ring.setAttribute("x", String(columnX(spot.source!) + 0.5));
       ring.setAttribute("y", String(top + spot.target! * cellHeight + 0.5));
     }
     const row = spot.target ?? openedWord;
@@ -143,15 +143,15 @@ export function drawHeatmap(alignment: Alignment, availableWidth: number, listen
 export function spotText(alignment: Alignment, spot: Spot): string {
   if (isNowhere(spot)) return "";
   const { weights } = alignment;
-  const [source, target] = [numbered(alignment.source), numbered(alignment.target)];
-  const word = (words: readonly string[], k: number): string => isolated(words[k] ?? "");
+  const [source, target] = [numberWords(alignment.source), numberWords(alignment.target)];
+  const wordAt = (words: readonly string[], k: number): string => isolateDirection(words[k] ?? "");
   if (spot.target !== null && spot.source !== null) {
-    return t("attends-to", word(target, spot.target), word(source, spot.source), percent(weights[spot.target]?.[spot.source] ?? 0, 1));
+    return t("attends-to", wordAt(target, spot.target), wordAt(source, spot.source), percent(weights[spot.target]?.[spot.source] ?? 0, 1));
   }
   const isTarget = spot.target !== null;
   const [words, otherWords, k] = isTarget ? [target, source, spot.target!] : [source, target, spot.source!];
   const list = otherWords.map((_, otherIndex) => [(isTarget ? weights[k]?.[otherIndex] : weights[otherIndex]?.[k]) ?? 0, otherIndex] as const)
     .filter(([weight]) => weight >= MIN_LISTED).sort(([a], [b]) => b - a).slice(0, MAX_LISTED)
-    .map(([weight, otherIndex]) => `${word(otherWords, otherIndex)} ${percent(weight, 1)}`);
-  return t(isTarget ? "attends-most-to" : "attended-by", word(words, k), list.join(", ") || "—");
+    .map(([weight, otherIndex]) => `${wordAt(otherWords, otherIndex)} ${percent(weight, 1)}`);
+  return t(isTarget ? "attends-most-to" : "attended-by", wordAt(words, k), list.join(", ") || "—");
 }

@@ -53,23 +53,23 @@ export class Patches extends PositionPicture<HTMLCanvasElement> {
     super.show(style);
   }
 
-  protected has(position: number): boolean {
+  protected hasPosition(position: number): boolean {
     return this.grids.some(({ start, rows, columns }) => position >= start && position < start + rows * columns);
   }
 
   protected positionAt({ offsetX, offsetY }: MouseEvent): number | null {
-    return this.hit(offsetX / this.box.clientWidth, offsetY / this.box.clientHeight);
+    return this.positionAtPoint(offsetX / this.box.clientWidth, offsetY / this.box.clientHeight);
   }
 
   /** The neighbour in the direction of an arrow key, also in another grid. */
-  protected step(key: string, position: number): number | null {
+  protected neighbour(key: string, position: number): number | null {
     const [rowStep, columnStep] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[key] ?? [0, 0];
-    const { x, y, width, height } = this.cell(position, 1, 1);
-    return rowStep || columnStep ? this.hit(x + width * (0.5 + columnStep!), y + height * (0.5 + rowStep!)) ?? position : null;
+    const { x, y, width, height } = this.cellOf(position, 1, 1);
+    return rowStep || columnStep ? this.positionAtPoint(x + width * (0.5 + columnStep!), y + height * (0.5 + rowStep!)) ?? position : null;
   }
 
   /** The position at a point, given as shares of the width and height, or null. */
-  private hit(x: number, y: number): number | null {
+  private positionAtPoint(x: number, y: number): number | null {
     for (const { start, rows, columns, box: [left, top, right, bottom] } of this.grids) {
       const row = Math.floor(((y * this.size[1] - top) / (bottom - top)) * rows);
       const column = Math.floor(((x * this.size[0] - left) / (right - left)) * columns);
@@ -79,7 +79,7 @@ export class Patches extends PositionPicture<HTMLCanvasElement> {
   }
 
   /** The rectangle of a position in a picture of this width and height. */
-  private cell(position: number, width: number, height: number): Cell {
+  private cellOf(position: number, width: number, height: number): Cell {
     const { start, rows, columns, box: [left, top, right, bottom] } = this.grids.find((grid) => position >= grid.start && position < grid.start + grid.rows * grid.columns)!;
     const [row, column] = [Math.floor((position - start) / columns), (position - start) % columns];
     const [cellWidth, cellHeight] = [((right - left) / columns / this.size[0]) * width, ((bottom - top) / rows / this.size[1]) * height];
@@ -87,7 +87,7 @@ export class Patches extends PositionPicture<HTMLCanvasElement> {
   }
 
   private *cells(width: number, height: number): Generator<Cell> {
-    for (const { start, rows, columns } of this.grids) for (let k = 0; k < rows * columns; k++) yield this.cell(start + k, width, height);
+    for (const { start, rows, columns } of this.grids) for (let k = 0; k < rows * columns; k++) yield this.cellOf(start + k, width, height);
   }
 
   protected draw(): void {
@@ -99,8 +99,8 @@ export class Patches extends PositionPicture<HTMLCanvasElement> {
     const brush = canvas.getContext("2d")!;
     brush.clearRect(0, 0, width, height);
     brush.drawImage((this.dimmed ??= this.dimmedImage(width, height, style.opacity)), 0, 0);
-    if (style.values) this.paint(brush, width, height, style);
-    this.mark(brush, width, height, style, ratio);
+    if (style.values) this.drawWeights(brush, width, height, style);
+    this.drawMarks(brush, width, height, style, ratio);
   }
 
   /** The image, dimmed and without colour in proportion to the opacity of the weights. */
@@ -121,7 +121,7 @@ export class Patches extends PositionPicture<HTMLCanvasElement> {
     return canvas;
   }
 
-  private paint(brush: CanvasRenderingContext2D, width: number, height: number, style: WeightStyle): void {
+  private drawWeights(brush: CanvasRenderingContext2D, width: number, height: number, style: WeightStyle): void {
     brush.imageSmoothingEnabled = false;
     brush.globalAlpha = style.opacity;
     for (const grid of this.grids) {
@@ -131,8 +131,8 @@ export class Patches extends PositionPicture<HTMLCanvasElement> {
     brush.globalAlpha = 1;
   }
 
-  private mark(brush: CanvasRenderingContext2D, width: number, height: number, style: WeightStyle, ratio: number): void {
-    const [outline, crosses] = [new Path2D(this.outline(width, height, style)), new Path2D()];
+  private drawMarks(brush: CanvasRenderingContext2D, width: number, height: number, style: WeightStyle, ratio: number): void {
+    const [outline, crosses] = [new Path2D(this.outlinePath(width, height, style)), new Path2D()];
     for (const { position, x, y, width: cellWidth, height: cellHeight } of style.sinks?.some(Boolean) ? this.cells(width, height) : []) {
       if (!style.sinks![position]) continue;
       crosses.moveTo(x + cellWidth * 0.25, y + cellHeight * 0.25);
@@ -140,53 +140,53 @@ export class Patches extends PositionPicture<HTMLCanvasElement> {
       crosses.moveTo(x + cellWidth * 0.75, y + cellHeight * 0.25);
       crosses.lineTo(x + cellWidth * 0.25, y + cellHeight * 0.75);
     }
-    const twice = (path: Path2D, colour: string, thick: number): void => {
+    const strokeTwice = (path: Path2D, colour: string, thick: number): void => {
       for (const [ink, line] of [["#000c", thick + 2], [colour, thick]] as const) {
         [brush.strokeStyle, brush.lineWidth] = [ink, line * ratio];
         brush.stroke(path);
       }
     };
-    twice(outline, "#fff", 1.5);
-    twice(crosses, "#fff", 1);
+    strokeTwice(outline, "#fff", 1.5);
+    strokeTwice(crosses, "#fff", 1);
     if (this.marked === null) return;
-    const { x, y, width: cellWidth, height: cellHeight } = this.cell(this.marked, width, height);
+    const { x, y, width: cellWidth, height: cellHeight } = this.cellOf(this.marked, width, height);
     const ring = new Path2D();
     ring.rect(x, y, cellWidth, cellHeight);
     ring.ellipse(x + cellWidth / 2, y + cellHeight / 2, cellWidth / 8, cellHeight / 8, 0, 0, 7);
-    twice(ring, MARK, 2.5);
+    strokeTwice(ring, MARK, 2.5);
   }
 
   /** The outline of the cells with the largest weights, as the path of an SVG. */
-  private outline(width: number, height: number, { values, minOutlined: outlined }: WeightStyle): string {
+  private outlinePath(width: number, height: number, { values, minOutlined: outlined }: WeightStyle): string {
     if (!values || !Number.isFinite(outlined)) return "";
-    const isIn = (position: number): boolean => Math.abs(values[position]!) >= outlined;
+    const isOutlined = (position: number): boolean => Math.abs(values[position]!) >= outlined;
     const lines: string[] = [];
     for (const { start, rows, columns } of this.grids) {
       for (let k = 0; k < rows * columns; k++) {
-        if (!isIn(start + k)) continue;
-        const { x, y, width: cellWidth, height: cellHeight } = this.cell(start + k, width, height);
+        if (!isOutlined(start + k)) continue;
+        const { x, y, width: cellWidth, height: cellHeight } = this.cellOf(start + k, width, height);
         const [row, column] = [Math.floor(k / columns), k % columns];
         const [right, bottom] = [x + cellWidth, y + cellHeight];
-        if (row === 0 || !isIn(start + k - columns)) lines.push(`M${x} ${y}H${right}`);
-        if (row === rows - 1 || !isIn(start + k + columns)) lines.push(`M${x} ${bottom}H${right}`);
-        if (column === 0 || !isIn(start + k - 1)) lines.push(`M${x} ${y}V${bottom}`);
-        if (column === columns - 1 || !isIn(start + k + 1)) lines.push(`M${right} ${y}V${bottom}`);
+        if (row === 0 || !isOutlined(start + k - columns)) lines.push(`M${x} ${y}H${right}`);
+        if (row === rows - 1 || !isOutlined(start + k + columns)) lines.push(`M${x} ${bottom}H${right}`);
+        if (column === 0 || !isOutlined(start + k - 1)) lines.push(`M${x} ${y}V${bottom}`);
+        if (column === columns - 1 || !isOutlined(start + k + 1)) lines.push(`M${right} ${y}V${bottom}`);
       }
     }
     return lines.join("");
   }
 
   /** The picture as SVG within a square of `maxSize`, and its height. */
-  svg(maxSize: number): readonly [SVGElement, number] {
+  createSvg(maxSize: number): readonly [SVGElement, number] {
     const [width, height] = [maxSize * Math.min(1, this.ratio), maxSize * Math.min(1, 1 / this.ratio)];
     const style = this.style!;
     const coloured = [...(style.values ? this.cells(width, height) : [])].filter(({ position }) => !(style.hidesSinks && style.sinks?.[position]));
-    const markedCell = this.marked === null ? null : this.cell(this.marked, width, height);
+    const markedCell = this.marked === null ? null : this.cellOf(this.marked, width, height);
     return [s("g", {},
       s("image", { href: this.dimmedImage(Math.round(2 * width), Math.round(2 * height), style.opacity).toDataURL(), width, height }),
       s("g", { opacity: style.opacity, "shape-rendering": "crispEdges" }, ...coloured.map(({ position, x, y, width: cellWidth, height: cellHeight }) =>
         s("rect", { x, y, width: cellWidth, height: cellHeight, ...fillOf(colourOf(style.values![position]!, style.scale)) }))),
-      ...[["#000", 3.5], ["#fff", 1.5]].map(([ink, line]) => s("path", { d: this.outline(width, height, style), fill: "none", stroke: ink!, "stroke-width": line! })),
+      ...[["#000", 3.5], ["#fff", 1.5]].map(([ink, line]) => s("path", { d: this.outlinePath(width, height, style), fill: "none", stroke: ink!, "stroke-width": line! })),
       ...[...(style.sinks?.some(Boolean) ? this.cells(width, height) : [])].filter(({ position }) => style.sinks![position]).map(({ x, y, width: cellWidth, height: cellHeight }) =>
         s("path", { d: `M${x + cellWidth / 4} ${y + cellHeight / 4}l${cellWidth / 2} ${cellHeight / 2}m0 ${-cellHeight / 2}l${-cellWidth / 2} ${cellHeight / 2}`, stroke: "#fff", "stroke-width": 1.5, fill: "none" })),
       markedCell && s("rect", { x: markedCell.x, y: markedCell.y, width: markedCell.width, height: markedCell.height, fill: "none", stroke: MARK, "stroke-width": 2.5 })), height];

@@ -42,7 +42,7 @@ export abstract class PositionPicture<E extends HTMLElement> {
       if (position !== null) select(position);
     });
     box.addEventListener("keydown", (event) => {
-      const target = this.step(event.key, this.current);
+      const target = this.neighbour(event.key, this.current);
       if (event.key === "Enter" || event.key === " ") select(this.current);
       else if (event.key === "Escape") activate(null);
       else if (target === null) return;
@@ -58,16 +58,16 @@ export abstract class PositionPicture<E extends HTMLElement> {
   }
 
   /** The picture as SVG, and its height. */
-  abstract svg(width: number): readonly [SVGElement, number];
-  protected abstract has(position: number): boolean;
+  abstract createSvg(width: number): readonly [SVGElement, number];
+  protected abstract hasPosition(position: number): boolean;
   protected abstract positionAt(event: MouseEvent): number | null;
   /** The position to which a key moves, or null. */
-  protected abstract step(key: string, position: number): number | null;
+  protected abstract neighbour(key: string, position: number): number | null;
   protected abstract draw(): void;
 
   protected get marked(): number | null {
     const mark = this.style?.markedPosition ?? null;
-    return mark !== null && this.has(mark) ? mark : null;
+    return mark !== null && this.hasPosition(mark) ? mark : null;
   }
 
   private get current(): number {

@@ -21,8 +21,8 @@ const COLOURS = Array.from({ length: STEPS + 1 }, (_, step): Colour => {
   const share = step / STEPS;
   const stop = share * (STOPS.length - 1);
   const [lower, upper] = [STOPS[Math.floor(stop)]!, STOPS[Math.ceil(stop)]!];
-  const mixed = (k: 0 | 1 | 2): number => Math.round(lower[k] + (upper[k] - lower[k]) * (stop % 1));
-  return [mixed(0), mixed(1), mixed(2), FAINT + (1 - FAINT) * share];
+  const mix = (k: 0 | 1 | 2): number => Math.round(lower[k] + (upper[k] - lower[k]) * (stop % 1));
+  return [mix(0), mix(1), mix(2), FAINT + (1 - FAINT) * share];
 });
 
 /** The colour of a weight: by size, or for signed weights by sign, with the size as opacity. */
@@ -31,13 +31,13 @@ export function colourOf(weight: number, { max, gamma, signed }: Scale): Colour 
   return signed ? [...TINTS[weight < 0 ? 1 : 0], share] : COLOURS[Math.round(share * STEPS)]!;
 }
 
-export const css = ([red, green, blue, opacity]: Colour): string => `rgb(${red} ${green} ${blue} / ${+opacity.toFixed(3)})`;
+export const cssColour = ([red, green, blue, opacity]: Colour): string => `rgb(${red} ${green} ${blue} / ${+opacity.toFixed(3)})`;
 
 /** A colour as attributes of an SVG element. */
 export const fillOf = ([red, green, blue, opacity]: Colour) => ({ fill: `rgb(${red}, ${green}, ${blue})`, "fill-opacity": +opacity.toFixed(3) });
 
 /** A CSS gradient of a scale's colours, from its smallest weight to its largest. */
-export function band(scale: Scale): string {
+export function colourGradient(scale: Scale): string {
   const minimum = scale.signed ? -scale.max : 0;
-  return `linear-gradient(to right, ${Array.from({ length: 17 }, (_, k) => css(colourOf(minimum + ((scale.max - minimum) * k) / 16, scale))).join(", ")})`;
+  return `linear-gradient(to right, ${Array.from({ length: 17 }, (_, k) => cssColour(colourOf(minimum + ((scale.max - minimum) * k) / 16, scale))).join(", ")})`;
 }

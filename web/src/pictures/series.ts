@@ -15,11 +15,11 @@ export class Series extends PositionPicture<HTMLElement> {
     this.element = h("figure", { class: "image" }, this.box);
   }
 
-  protected has(position: number): boolean {
+  protected hasPosition(position: number): boolean {
     return position >= this.axis.start && position < this.axis.start + this.axis.values.length;
   }
 
-  protected step(key: string, position: number): number | null {
+  protected neighbour(key: string, position: number): number | null {
     const [firstPosition, lastPosition] = [this.axis.start, this.axis.start + this.axis.values.length - 1];
     const target = { ArrowRight: position + 1, ArrowLeft: position - 1, Home: firstPosition, End: lastPosition }[key];
     return target === undefined ? null : Math.max(firstPosition, Math.min(target, lastPosition));
@@ -50,42 +50,42 @@ export class Series extends PositionPicture<HTMLElement> {
   protected draw(): void {
     const width = this.box.clientWidth;
     if (!this.style || !width) return;
-    const [picture, height] = this.svg(width);
+    const [picture, height] = this.createSvg(width);
     this.box.replaceChildren(s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" }, picture));
   }
 
   /** The picture as SVG, and its height. */
-  svg(width: number): readonly [SVGElement, number] {
+  createSvg(width: number): readonly [SVGElement, number] {
     const { values, series, start } = this.axis;
     const { values: weights, scale, sinks, hidesSinks } = this.style!;
     const edges = this.edges().map((share) => LEFT + share * (width - LEFT));
-    const middle = (k: number): number => (edges[k]! + edges[k + 1]!) / 2;
+    const middleOf = (k: number): number => (edges[k]! + edges[k + 1]!) / 2;
     const finite = (series ?? []).filter(Number.isFinite);
     const [minimum, maximum] = [Math.min(...finite), Math.max(...finite)];
-    const y = (value: number): number => TOP + LINE * (1 - (value - minimum) / (maximum - minimum || 1));
-    const foot = TOP + (series ? LINE + GAP : 0) + BARS;
+    const toY = (value: number): number => TOP + LINE * (1 - (value - minimum) / (maximum - minimum || 1));
+    const bottom = TOP + (series ? LINE + GAP : 0) + BARS;
     const bars = !weights ? [] : values.flatMap((_, k) => {
       const weight = weights[start + k]!;
       const height = Math.min(1, Math.abs(weight) / (scale.max || 1)) * BARS;
       return hidesSinks && sinks?.[start + k] ? [] : [
-        s("rect", { x: edges[k]!, y: foot - height, width: Math.max(1, edges[k + 1]! - edges[k]! - 1), height, class: weight < 0 ? "warm" : "bar" }),
+        s("rect", { x: edges[k]!, y: bottom - height, width: Math.max(1, edges[k + 1]! - edges[k]! - 1), height, class: weight < 0 ? "warm" : "bar" }),
         series && s("rect", { x: edges[k]!, y: TOP, width: edges[k + 1]! - edges[k]! + 0.3, height: LINE, class: "shade", "fill-opacity": (0.75 * Math.min(1, Math.abs(weight) / (scale.max || 1)) ** scale.gamma).toFixed(3) }),
       ].filter((element) => element !== null);
     });
-    const text = (x: number, y: number, anchor: string, label: string): SVGElement => s("text", { x, y, "text-anchor": anchor, "font-size": 11, class: "label" }, label);
+    const createLabel = (x: number, y: number, anchor: string, label: string): SVGElement => s("text", { x, y, "text-anchor": anchor, "font-size": 11, class: "label" }, label);
     const ticks = [...new Set(Array.from({ length: TICKS }, (_, k) => Math.round((k * (values.length - 1)) / (TICKS - 1))))];
     // A series has one value for each time, or values at equal distances from the first to the last time.
     const [firstTime, lastTime] = [values[0]!, values.at(-1)!];
     const timeOf = (k: number): number => (series!.length === values.length ? values[k]! : firstTime + (k * (lastTime - firstTime)) / Math.max(1, series!.length - 1));
-    const x = (k: number): number => LEFT + this.shareOf(timeOf(k)) * (width - LEFT);
-    const line = (series ?? []).map((value, k) => (Number.isFinite(value) ? `${k && Number.isFinite(series![k - 1]) ? "L" : "M"}${x(k).toFixed(1)} ${y(value).toFixed(1)}` : "")).join("");
-    const markedX = this.marked === null ? null : middle(this.marked - start);
+    const toX = (k: number): number => LEFT + this.shareOf(timeOf(k)) * (width - LEFT);
+    const line = (series ?? []).map((value, k) => (Number.isFinite(value) ? `${k && Number.isFinite(series![k - 1]) ? "L" : "M"}${toX(k).toFixed(1)} ${toY(value).toFixed(1)}` : "")).join("");
+    const markedX = this.marked === null ? null : middleOf(this.marked - start);
     return [s("g", { class: "series" }, ...bars,
       series && s("path", { d: line, class: "curve", fill: "none" }),
-      series && text(LEFT - 6, y(maximum) + 8, "end", brief(maximum)), series && text(LEFT - 6, y(minimum), "end", brief(minimum)),
-      text(LEFT - 6, foot - BARS + 8, "end", `${+(100 * scale.max).toPrecision(2)} %`), text(LEFT - 6, foot, "end", "0"),
-      s("line", { x1: LEFT, x2: width, y1: foot, y2: foot, class: "axis" }),
-      ...ticks.map((k) => text(middle(k), foot + 16, k === 0 ? "start" : k === values.length - 1 ? "end" : "middle", String(+values[k]!.toPrecision(6)))),
-      markedX !== null && s("line", { x1: markedX, x2: markedX, y1: TOP, y2: foot, class: "here" })), foot + FOOT];
+      series && createLabel(LEFT - 6, toY(maximum) + 8, "end", brief(maximum)), series && createLabel(LEFT - 6, toY(minimum), "end", brief(minimum)),
+      createLabel(LEFT - 6, bottom - BARS + 8, "end", `${+(100 * scale.max).toPrecision(2)} %`), createLabel(LEFT - 6, bottom, "end", "0"),
+      s("line", { x1: LEFT, x2: width, y1: bottom, y2: bottom, class: "axis" }),
+      ...ticks.map((k) => createLabel(middleOf(k), bottom + 16, k === 0 ? "start" : k === values.length - 1 ? "end" : "middle", String(+values[k]!.toPrecision(6)))),
+      markedX !== null && s("line", { x1: markedX, x2: markedX, y1: TOP, y2: bottom, class: "here" })), bottom + FOOT];
   }
 }

@@ -3,7 +3,7 @@ import { Refusal } from "../decoder/refusal";
 import { readBundle } from "../decoder/tensors";
 import { Translator } from "../decoder/translator";
 import { parseAddress, formatAddress } from "../page/address";
-import { backgroundOf, h, writeAs } from "../page/dom";
+import { backgroundOf, h, useFontOf } from "../page/dom";
 import { TranslatorTab } from "../page/translator_tab";
 import { preferredLanguage, setLanguage, t } from "../page/strings";
 import { UserPairs } from "../page/user_pairs";
@@ -44,19 +44,19 @@ export function render({ model, el }: { model: Model; el: HTMLElement }): Cleanu
   const container = h("div", { class: "notebook" });
   root.append(container);
   el.append(host);
-  const forget = followTheme(el, host);
-  writeAs(container);
+  const stopFollowing = followTheme(el, host);
+  useFontOf(container);
   setLanguage(preferredLanguage(navigator.languages ?? [navigator.language]));
   try {
-    const leave = model.get("kind") === "maps" ? drawMaps(model, container) : translate(model, container);
+    const cleanUp = model.get("kind") === "maps" ? drawMaps(model, container) : translate(model, container);
     return () => {
-      forget();
-      leave();
+      stopFollowing();
+      cleanUp();
     };
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
     container.replaceChildren(h("p", { class: "card trouble", role: "alert" }, t(error.reason, error.detail)));
-    return forget;
+    return stopFollowing;
   }
 }
 
@@ -73,7 +73,7 @@ function translate(model: Model, container: HTMLElement): Cleanup {
       model.set("address", formatAddress({ ...state, tab: "translate", highlight: null, language: null, theme: "auto" }));
       model.save_changes();
     },
-    translated: (translation) => {
+    translationChanged: (translation) => {
       model.set("translation", translation?.target ?? "");
       model.save_changes();
     },

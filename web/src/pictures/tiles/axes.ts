@@ -1,5 +1,5 @@
 /** Names of a map's rows and columns. */
-import { visible } from "../../page/dom";
+import { makeVisible } from "../../page/dom";
 
 export interface Axis {
   /** Title, such as "Queries". */
@@ -14,7 +14,7 @@ export interface Axis {
 /** The name of a cell, or of a range that excludes its end. */
 export function nameOf({ tokens, count, extent }: Axis, start: number, end = start + 1): string {
   if (tokens) {
-    const [firstName, lastName] = [visible(tokens[start]!), visible(tokens[end - 1]!)];
+    const [firstName, lastName] = [makeVisible(tokens[start]!), makeVisible(tokens[end - 1]!)];
     return end - start === 1 ? firstName : `${firstName} … ${lastName}`;
   }
   const [firstNumber, lastNumber] = [Math.floor((start * extent) / count), Math.ceil((end * extent) / count) - 1];

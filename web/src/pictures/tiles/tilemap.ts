@@ -1,6 +1,6 @@
 /** Heat map of any size on a canvas, with zoom and scrolling by pointer, fingers, wheel and keyboard. */
 import { OVER } from "../map";
-import { h, isolated, shorten, widthOf } from "../../page/dom";
+import { h, isolateDirection, shorten, widthOf } from "../../page/dom";
 import { saveCanvas } from "../../page/save";
 import { brief, number, precise, t } from "../../page/strings";
 import { createTable } from "../table";
@@ -69,14 +69,14 @@ export class TileMap {
     this.view = new View(matrix.rows, matrix.columns);
     this.pyramid = new Pyramid(matrix);
     this.painter = new Painter(this.pyramid, options.range);
-    const button = (symbol: string, phrase: "zoom-in" | "zoom-out" | "show-all", action: () => void): HTMLButtonElement =>
+    const createButton = (symbol: string, phrase: "zoom-in" | "zoom-out" | "show-all", action: () => void): HTMLButtonElement =>
       h("button", { type: "button", class: "icon", "aria-label": t(phrase), title: t(phrase), click: () => {
         action();
         this.requestDraw();
       } }, symbol);
     const zoomAtCentre = (factor: number) => () => this.view.zoom(factor, this.innerSize.width / 2, this.innerSize.height / 2);
     this.buttons = {
-      out: button("−", "zoom-out", zoomAtCentre(1 / STEP)), in: button("+", "zoom-in", zoomAtCentre(STEP)), all: button("⤢", "show-all", () => this.view.home()),
+      out: createButton("−", "zoom-out", zoomAtCentre(1 / STEP)), in: createButton("+", "zoom-in", zoomAtCentre(STEP)), all: createButton("⤢", "show-all", () => this.view.home()),
     };
     const png = h("button", { type: "button", class: "plain", "aria-label": t("save-view"), title: t("save-view"), click: () => this.save() }, "PNG");
     this.window = h("div", { class: "window", tabindex: 0, role: "application", "aria-busy": "true", "aria-label": `${label}. ${t("tiles-help")}` }, this.canvas);
@@ -221,7 +221,7 @@ export class TileMap {
     const value = this.pyramid.block(row, column, height, width);
     const isCell = height === 1 && width === 1;
     const valueText = Number.isNaN(value) ? t("no-number") : isCell ? precise(value) : t("upper-bound", precise(value));
-    return `${isolated(nameOf(rows, row, row + height))} × ${isolated(nameOf(columns, column, column + width))}: ${valueText}`;
+    return `${isolateDirection(nameOf(rows, row, row + height))} × ${isolateDirection(nameOf(columns, column, column + width))}: ${valueText}`;
   }
 
   // --- drawing
@@ -235,7 +235,7 @@ export class TileMap {
     if (!width) return;
     const { rows, columns, maxHeight = 560 } = this.options;
     const maxLabelWidth = (axis: Axis): number =>
-      axis.tokens ? Math.min(MAX_LABEL_WIDTH, Math.max(...sample(axis.tokens).map((token) => widthOf(token, FONT_SIZE)))) : widest(axis);
+      axis.tokens ? Math.min(MAX_LABEL_WIDTH, Math.max(...sample(axis.tokens).map((token) => widthOf(token, FONT_SIZE)))) : lastLabelWidth(axis);
     this.left = Math.ceil(Math.min(maxLabelWidth(rows), width * 0.3)) + 10;
     this.top = columns.tokens ? Math.ceil(maxLabelWidth(columns) * 0.71) + FONT_SIZE + 8 : FONT_SIZE + 12;
     const height = this.view.preferredHeight(width - this.left, Math.min(maxHeight, Math.max(240, innerHeight * 0.75))) + this.top;
@@ -258,8 +258,8 @@ export class TileMap {
     const context = this.canvas.getContext("2d");
     if (!context || !this.element.isConnected) return;
     if (!this.hasColours) this.readColours();
-    const unknown = !this.pyramid.complete;
-    if (unknown) {
+    const isPooling = !this.pyramid.complete;
+    if (isPooling) {
       this.pyramid.build(POOLING_TIME);
       this.painter.clear();
     }
@@ -273,9 +273,9 @@ export class TileMap {
     context.rect(left, top, width, height);
     context.clip();
     context.translate(left, top);
-    const single = Math.min(view.scaleX, view.scaleY) >= MIN_DRAWN_CELL;
-    if (single) this.drawCells(context);
-    const isComplete = single || this.painter.paint(context, view);
+    const drawsCells = Math.min(view.scaleX, view.scaleY) >= MIN_DRAWN_CELL;
+    if (drawsCells) this.drawCells(context);
+    const isComplete = drawsCells || this.painter.paint(context, view);
     if (this.activeBlock) this.drawRing(context, this.activeBlock);
     context.restore();
     this.drawLabels(context);
@@ -283,7 +283,7 @@ export class TileMap {
     this.canvas.classList.toggle("held", this.pointers.size > 0);
     this.buttons.in.disabled = view.isNearest;
     this.buttons.out.disabled = this.buttons.all.disabled = view.showsAll;
-    this.settled = !unknown && isComplete;
+    this.settled = !isPooling && isComplete;
     this.window.setAttribute("aria-busy", String(!this.settled));
     if (!this.settled) this.requestDraw();
     clearTimeout(this.tableTimer);
@@ -301,11 +301,11 @@ export class TileMap {
     getComputedStyle(this.probe).getPropertyValue("color"); // flushes styles before transitions are on again
     this.probe.style.removeProperty("transition");
     this.colour = (name) => colours.get(name)!;
-    const numbers = (name: string): [number, number, number] => {
+    const rgbOf = (name: string): [number, number, number] => {
       const [red = 0, green = 0, blue = 0] = (colours.get(name)!.match(/[\d.]+/g) ?? []).map(Number);
       return [red, green, blue];
     };
-    this.painter.reset({ lowest: numbers("well"), highest: numbers("heat") });
+    this.painter.reset({ lowest: rgbOf("well"), highest: rgbOf("heat") });
     this.hasColours = true;
   }
 
@@ -361,10 +361,10 @@ export class TileMap {
       setLabelStyle(activeBlock !== null && i >= activeBlock.row && i < activeBlock.row + activeBlock.height);
       context.fillText(shorten(nameOf(rows, i), left - 8, FONT_SIZE), left - 6, y);
     }
-    const columnInterval = labelInterval(view.scaleX, columns.tokens ? FONT_SIZE + 5 : widest(columns) + 14);
+    const columnInterval = labelInterval(view.scaleX, columns.tokens ? FONT_SIZE + 5 : lastLabelWidth(columns) + 14);
     for (let j = Math.ceil(range.left / columnInterval) * columnInterval; j < range.right; j += columnInterval) {
       const x = left + (j + 0.5 - view.x) * view.scaleX;
-      if (x < left || x + (columns.tokens ? 0 : widest(columns) / 2) > left + width + 1) continue;
+      if (x < left || x + (columns.tokens ? 0 : lastLabelWidth(columns) / 2) > left + width + 1) continue;
       setLabelStyle(activeBlock !== null && j >= activeBlock.column && j < activeBlock.column + activeBlock.width);
       context.save();
       context.translate(x, top - 8);
@@ -398,10 +398,10 @@ export class TileMap {
 }
 
 /** Width of an axis's last label, in pixels. */
-const widest = (axis: Axis): number => widthOf(nameOf(axis, axis.count - 1), FONT_SIZE);
+const lastLabelWidth = (axis: Axis): number => widthOf(nameOf(axis, axis.count - 1), FONT_SIZE);
 
 /** A sample of labels, to estimate their width. */
 const sample = (tokens: readonly string[]): string[] => {
-  const every = Math.ceil(tokens.length / 300);
-  return tokens.filter((_, k) => k % every === 0);
+  const interval = Math.ceil(tokens.length / 300);
+  return tokens.filter((_, k) => k % interval === 0);
 };

@@ -37,7 +37,7 @@ export class Columns {
 
   /**
    * @param hover called when the pointer or the focus moves to a token, and again when the lists scroll
-   * @param select called for a token that is clicked, or Enter pressed on it
+   * @param select called when a token is clicked, or activated with Enter
    */
   constructor(private readonly tokens: readonly [readonly Token[], readonly Token[]], private readonly hover: (spot: Spot | null) => void, select: (spot: Spot) => void) {
     this.rowOf = [new Int32Array(tokens[0].length), new Int32Array(tokens[1].length)];

@@ -377,7 +377,7 @@ export class TileMap {
 
   // --- table
 
-  /** Table of the visible cells, pooled to at most `TWIN` rows and columns. */
+  /** Table of the visible cells, pooled to at most `MAX_TABLE_SIZE` rows and columns. */
   private tabulate(): void {
     if (!this.details.open || !this.pyramid.complete) return;
     const { view, options: { rows, columns, label } } = this;

@@ -10,6 +10,7 @@ import { Pyramid, type Matrix } from "./pyramid";
 import { View } from "./view";
 
 const FONT_SIZE = 12; // pixels
+const MAX_HEIGHT = 560; // pixels
 const MAX_LABEL_WIDTH = 96; // pixels
 const MIN_DRAWN_CELL = 14; // pixels; larger cells are drawn one by one
 const MIN_NUMBERED_CELL = 46; // pixels; larger cells show their numbers
@@ -27,8 +28,6 @@ export interface TileMapOptions {
   readonly rows: Axis;
   readonly columns: Axis;
   readonly label: string;
-  /** In pixels. */
-  readonly maxHeight?: number;
   /** Called when a cell is clicked, or activated with Enter. */
   readonly open?: (row: number, column: number) => void;
 }
@@ -233,12 +232,12 @@ export class TileMap {
   private resize(): void {
     const width = this.window.clientWidth;
     if (!width) return;
-    const { rows, columns, maxHeight = 560 } = this.options;
+    const { rows, columns } = this.options;
     const maxLabelWidth = (axis: Axis): number =>
       axis.tokens ? Math.min(MAX_LABEL_WIDTH, Math.max(...sample(axis.tokens).map((token) => widthOf(token, FONT_SIZE)))) : lastLabelWidth(axis);
     this.left = Math.ceil(Math.min(maxLabelWidth(rows), width * 0.3)) + 10;
     this.top = columns.tokens ? Math.ceil(maxLabelWidth(columns) * 0.71) + FONT_SIZE + 8 : FONT_SIZE + 12;
-    const height = this.view.preferredHeight(width - this.left, Math.min(maxHeight, Math.max(240, innerHeight * 0.75))) + this.top;
+    const height = this.view.preferredHeight(width - this.left, Math.min(MAX_HEIGHT, Math.max(240, innerHeight * 0.75))) + this.top;
     const pixelRatio = Math.min(devicePixelRatio || 1, 2);
     [this.canvas.width, this.canvas.height] = [Math.round(width * pixelRatio), Math.round(height * pixelRatio)];
     this.canvas.style.height = `${height}px`;

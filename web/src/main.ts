@@ -1,5 +1,5 @@
-/** Entry point of the page and of the notebook widgets. The decoder uses nothing of the pictures, lessons and rooms. */
-import { begin } from "./page/app";
+/** Entry point of the page and of the notebook widgets. The decoder imports no pictures, lessons or page. */
+import { startPage } from "./page/app";
 import { render } from "./widget/widget";
 
 export { agreed, unitsOf } from "./decoder/alignment";
@@ -16,4 +16,4 @@ export { TileMap } from "./pictures/tiles/tilemap";
 
 export default { render };
 
-if (typeof document !== "undefined") begin();
+if (typeof document !== "undefined") startPage();

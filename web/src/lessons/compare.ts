@@ -1,10 +1,10 @@
-/** Dot, additive and Gaussian scores of the same queries and keys, side by side. */
+/** The lesson on scoring functions: dot, additive and Gaussian scores of the same queries and keys. */
 import { softmax } from "../decoder/network";
 import { h, s } from "../page/dom";
 import { number, t, type Phrase } from "../page/strings";
-import { table } from "../pictures/table";
-import { draggable } from "./dragging";
-import { matrix } from "./matrix";
+import { createTable } from "../pictures/table";
+import { makeDraggable } from "./dragging";
+import { drawMatrix } from "./matrix";
 
 type Point = [number, number];
 
@@ -19,55 +19,55 @@ const FORMULAS = { dot: "q·k", additive: "vᵀ tanh(q + k)", "gaussian-score": 
 const SIDE = 300;
 const REACH = 2.5;
 
-const place = (value: number): number => (value / REACH) * (SIDE / 2 - 14);
-const value = (px: number): number => +Math.min(REACH, Math.max(-REACH, (px / (SIDE / 2 - 14)) * REACH)).toFixed(2);
+const toPixels = (value: number): number => (value / REACH) * (SIDE / 2 - 14);
+const fromPixels = (px: number): number => +Math.min(REACH, Math.max(-REACH, (px / (SIDE / 2 - 14)) * REACH)).toFixed(2);
 
-export function compareLesson(): HTMLElement {
+export function createScoringLesson(): HTMLElement {
   const keys: Point[] = [[1.8, 0.4], [0.6, 1.5], [-1.2, 0.9], [-0.4, -1.4]];
   const queries: Point[] = [[1.1, 1.0], [-0.9, -0.3], [0.3, -0.6]];
   const names = { keys: keys.map((_, k) => `k${k + 1}`), queries: queries.map((_, k) => `q${k + 1}`) };
-  const matrices = (Object.keys(SCORES) as (keyof typeof SCORES)[]).map((name) => ({ name, drawn: matrix(t(name), names.queries, names.keys) }));
-  const half = SIDE / 2;
-  const plane = s("svg", { viewBox: `${-half} ${-half} ${SIDE} ${SIDE}`, class: "lesson plane", role: "group", "aria-label": t("scores-title") },
-    s("line", { class: "axis", x1: -half, x2: half, y1: 0, y2: 0 }), s("line", { class: "axis", y1: -half, y2: half, x1: 0, x2: 0 }),
-    ...[-2, -1, 1, 2].flatMap((each) => [
-      s("text", { class: "label", x: place(each), y: 14, "text-anchor": "middle", "font-size": 11 }, number(each, 0)),
-      s("text", { class: "label", x: -6, y: -place(each), "text-anchor": "end", "dominant-baseline": "central", "font-size": 11 }, number(each, 0))]));
-  const twin = h("div", {});
-  const details = h("details", { class: "twin", toggle: () => redraw() }, h("summary", {}, t("table")), twin);
+  const matrices = (Object.keys(SCORES) as (keyof typeof SCORES)[]).map((name) => ({ name, matrix: drawMatrix(t(name), names.queries, names.keys) }));
+  const halfSide = SIDE / 2;
+  const plane = s("svg", { viewBox: `${-halfSide} ${-halfSide} ${SIDE} ${SIDE}`, class: "lesson plane", role: "group", "aria-label": t("scores-title") },
+    s("line", { class: "axis", x1: -halfSide, x2: halfSide, y1: 0, y2: 0 }), s("line", { class: "axis", y1: -halfSide, y2: halfSide, x1: 0, x2: 0 }),
+    ...[-2, -1, 1, 2].flatMap((tick) => [
+      s("text", { class: "label", x: toPixels(tick), y: 14, "text-anchor": "middle", "font-size": 11 }, number(tick, 0)),
+      s("text", { class: "label", x: -6, y: -toPixels(tick), "text-anchor": "end", "dominant-baseline": "central", "font-size": 11 }, number(tick, 0))]));
+  const tableBox = h("div", {});
+  const details = h("details", { class: "twin", toggle: () => redraw() }, h("summary", {}, t("table")), tableBox);
 
   const handles = [...keys.map((point, k) => ({ point, name: names.keys[k]!, phrase: "key" as Phrase, kind: "key", k })),
-    ...queries.map((point, k) => ({ point, name: names.queries[k]!, phrase: "query-n" as Phrase, kind: "query", k }))].map((each) => {
-    const element = s("g", { class: `handle spot ${each.kind}`, tabindex: 0, role: "slider", "aria-label": t(each.phrase, each.k + 1), "aria-valuemin": -REACH, "aria-valuemax": REACH },
-      each.kind === "key" ? s("rect", { x: -13, y: -13, width: 26, height: 26, rx: 6 }) : s("circle", { r: 14 }),
-      s("text", { "text-anchor": "middle", "dominant-baseline": "central", "font-size": 12 }, each.name));
+    ...queries.map((point, k) => ({ point, name: names.queries[k]!, phrase: "query-number" as Phrase, kind: "query", k }))].map((handle) => {
+    const element = s("g", { class: `handle spot ${handle.kind}`, tabindex: 0, role: "slider", "aria-label": t(handle.phrase, handle.k + 1), "aria-valuemin": -REACH, "aria-valuemax": REACH },
+      handle.kind === "key" ? s("rect", { x: -13, y: -13, width: 26, height: 26, rx: 6 }) : s("circle", { r: 14 }),
+      s("text", { "text-anchor": "middle", "dominant-baseline": "central", "font-size": 12 }, handle.name));
     plane.append(element);
-    const move = (x: number, y: number): void => {
-      each.point[0] = value(x);
-      each.point[1] = value(-y);
+    const moveTo = (x: number, y: number): void => {
+      handle.point[0] = fromPixels(x);
+      handle.point[1] = fromPixels(-y);
       redraw();
     };
-    draggable(plane, element, ([x, y]) => move(x, y), (dx, dy) => move(place(each.point[0]) + dx * 5.5, -place(each.point[1]) + dy * 5.5));
-    return { ...each, element };
+    makeDraggable(plane, element, ([x, y]) => moveTo(x, y), (dx, dy) => moveTo(toPixels(handle.point[0]) + dx * 5.5, -toPixels(handle.point[1]) + dy * 5.5));
+    return { ...handle, element };
   });
 
   function redraw(): void {
     for (const { element, point } of handles) {
-      element.setAttribute("transform", `translate(${place(point[0]).toFixed(1)},${(-place(point[1])).toFixed(1)})`);
+      element.setAttribute("transform", `translate(${toPixels(point[0]).toFixed(1)},${(-toPixels(point[1])).toFixed(1)})`);
       element.setAttribute("aria-valuenow", String(point[0]));
       element.setAttribute("aria-valuetext", `(${number(point[0])}, ${number(point[1])})`);
     }
     const weights = matrices.map(({ name }) => queries.map((q) => [...softmax(keys.map((k) => SCORES[name](q, k)))]));
-    matrices.forEach(({ drawn }, m) => drawn.show(weights[m]!, 1));
+    matrices.forEach(({ matrix }, m) => matrix.show(weights[m]!, 1));
     if (details.open) {
-      twin.replaceChildren(...matrices.map(({ name }, m) =>
-        table(t(name), [t(name), ...names.keys], weights[m]!.map((row, i) => [names.queries[i]!, ...row.map((each) => number(each, 3))]))));
+      tableBox.replaceChildren(...matrices.map(({ name }, m) =>
+        createTable(t(name), [t(name), ...names.keys], weights[m]!.map((row, i) => [names.queries[i]!, ...row.map((weight) => number(weight, 3))]))));
     }
   }
 
   redraw();
   return h("section", { class: "card" }, h("h2", {}, t("scores-title")), h("p", { class: "help" }, t("scores-help")),
-    h("div", { class: "compared" }, plane, h("div", { class: "matrices" }, ...matrices.map(({ name, drawn }) =>
-      h("figure", {}, h("figcaption", {}, h("span", {}, t(name)), h("span", { class: "quiet formula" }, FORMULAS[name])), drawn.element)))),
+    h("div", { class: "compared" }, plane, h("div", { class: "matrices" }, ...matrices.map(({ name, matrix }) =>
+      h("figure", {}, h("figcaption", {}, h("span", {}, t(name)), h("span", { class: "quiet formula" }, FORMULAS[name])), matrix.element)))),
     details);
 }

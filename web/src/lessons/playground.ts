@@ -1,8 +1,8 @@
-/** The room of the lessons, which need no model. */
+/** The tab of the lessons, which need no model. */
 import { h } from "../page/dom";
-import { compareLesson } from "./compare";
-import { maskedLesson } from "./masked";
-import { regressionLesson } from "./regression";
+import { createScoringLesson } from "./compare";
+import { createMaskingLesson } from "./masked";
+import { createRegressionLesson } from "./regression";
 
-export const playground = (): HTMLElement =>
-  h("main", { id: "room" }, regressionLesson(), compareLesson(), maskedLesson());
+export const createPlayground = (): HTMLElement =>
+  h("main", { id: "room" }, createRegressionLesson(), createScoringLesson(), createMaskingLesson());

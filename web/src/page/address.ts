@@ -1,28 +1,25 @@
-/** The state of the page as the fragment of its address, so that a link restores it. */
+/** The state of the page as the fragment of its address, so a link restores the state. */
 import { LONGEST_TEXT } from "../decoder/lines";
 import type { Steering } from "./steering";
-import type { Kept } from "./sentences";
+import type { Highlight } from "./sentences_tab";
 import { LANGUAGES, type Language } from "./strings";
 
-export type RoomName = "sentences" | "comparison" | "calls" | "translate" | "playground";
+export type TabName = "sentences" | "comparison" | "calls" | "translate" | "playground";
 
-/** Rooms of a translator's page. */
-const LIVING: readonly RoomName[] = ["translate", "playground"];
+const TRANSLATOR_TABS: readonly TabName[] = ["translate", "playground"];
 
-export interface View {
-  readonly room: RoomName;
-  /** The highlighted word or pair in the list of sentences. */
-  readonly kept: Kept | null;
+export interface PageState {
+  readonly tab: TabName;
+  readonly highlight: Highlight | null;
   readonly text: string;
   readonly beam: number;
   readonly best: number;
   /** True if the text is HTML. */
   readonly html: boolean;
-  readonly chosen: Steering;
-  /** Index of the opened step. */
+  readonly steering: Steering;
+  /** Index of the selected step. */
   readonly step: number;
-  /** Index of the translation that is shown. */
-  readonly shown: number;
+  readonly translationIndex: number;
   readonly language: Language | null;
   readonly theme: "auto" | "light" | "dark";
 }
@@ -30,37 +27,37 @@ export interface View {
 export const BEAMS = [1, 2, 3, 4, 5, 8, 10] as const;
 export const BESTS = [1, 3, 5] as const;
 
-/** Default room: the translator if the address has a text, else the page's first. */
-const usual = (rooms: readonly RoomName[], text: boolean): RoomName => (text && rooms.includes("translate") ? "translate" : rooms[0]!);
+/** The default tab: the translator if the address has a text, else the page's first tab. */
+const defaultTab = (tabs: readonly TabName[], hasText: boolean): TabName => (hasText && tabs.includes("translate") ? "translate" : tabs[0]!);
 
-/** @param rooms the page's rooms, the default first */
-export function written(view: View, rooms = LIVING): string {
+/** @param tabs the page's tabs, the default first */
+export function formatAddress(state: PageState, tabs = TRANSLATOR_TABS): string {
   const fields = new URLSearchParams();
-  if (view.room !== usual(rooms, !!view.text)) fields.set("room", view.room);
-  if (view.kept) {
-    const { sentence, spot: { target, source } } = view.kept;
+  if (state.tab !== defaultTab(tabs, !!state.text)) fields.set("room", state.tab);
+  if (state.highlight) {
+    const { sentence, spot: { target, source } } = state.highlight;
     fields.set("s", `${sentence}${target === null ? "" : `.t${target + 1}`}${source === null ? "" : `.s${source + 1}`}`);
   }
-  if (view.text && view.text.length <= LONGEST_TEXT) fields.set("text", view.text); // longer texts are refused
-  if (view.beam !== 5) fields.set("beam", String(view.beam));
-  if (view.best !== 1) fields.set("best", String(view.best));
-  if (view.html) fields.set("html", "1");
-  if (view.chosen.tokens.length) fields.set("words", view.chosen.tokens.map((token, step) => `${token}${view.chosen.picked.has(step) ? "!" : ""}`).join("."));
-  const pins = [...view.chosen.pins].flatMap(([step, weights]) =>
+  if (state.text && state.text.length <= LONGEST_TEXT) fields.set("text", state.text); // the translator rejects longer texts
+  if (state.beam !== 5) fields.set("beam", String(state.beam));
+  if (state.best !== 1) fields.set("best", String(state.best));
+  if (state.html) fields.set("html", "1");
+  if (state.steering.tokens.length) fields.set("words", state.steering.tokens.map((token, step) => `${token}${state.steering.pickedSteps.has(step) ? "!" : ""}`).join("."));
+  const pins = [...state.steering.pins].flatMap(([step, weights]) =>
     [...weights].map(([position, weight]) => `${step}-${position}-${+weight.toFixed(4)}`));
   if (pins.length) fields.set("pins", pins.join(".."));
-  if (view.step > 0) fields.set("step", String(view.step));
-  if (view.shown) fields.set("shown", String(view.shown));
-  if (view.language) fields.set("lang", view.language);
-  if (view.theme !== "auto") fields.set("theme", view.theme);
+  if (state.step > 0) fields.set("step", String(state.step));
+  if (state.translationIndex) fields.set("shown", String(state.translationIndex));
+  if (state.language) fields.set("lang", state.language);
+  if (state.theme !== "auto") fields.set("theme", state.theme);
   return fields.toString();
 }
 
-const oneOf = <T>(value: unknown, allowed: readonly T[], otherwise: T): T =>
+const allowedOr = <T>(value: unknown, allowed: readonly T[], otherwise: T): T =>
   allowed.includes(value as T) ? (value as T) : otherwise;
 
-/** Parses a fragment; malformed values become defaults, impossible weights and words are refused by the search. */
-export function read(hash: string, rooms = LIVING): View {
+/** Parses a fragment. Malformed values become defaults; the search rejects impossible weights and words. */
+export function parseAddress(hash: string, tabs = TRANSLATOR_TABS): PageState {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const pins = new Map<number, Map<number, number>>();
   for (const text of (fields.get("pins") ?? "").split("..").filter(Boolean)) {
@@ -70,27 +67,27 @@ export function read(hash: string, rooms = LIVING): View {
   }
   const words = (fields.get("words") ?? "").split(".").filter(Boolean);
   return {
-    room: oneOf(fields.get("room"), rooms, usual(rooms, fields.has("text"))),
-    kept: keptAt(fields.get("s") ?? ""),
+    tab: allowedOr(fields.get("room"), tabs, defaultTab(tabs, fields.has("text"))),
+    highlight: parseHighlight(fields.get("s") ?? ""),
     text: fields.get("text") ?? "",
-    beam: oneOf(Number(fields.get("beam") ?? 5), BEAMS, 5),
-    best: oneOf(Number(fields.get("best") ?? 1), BESTS, 1),
+    beam: allowedOr(Number(fields.get("beam") ?? 5), BEAMS, 5),
+    best: allowedOr(Number(fields.get("best") ?? 1), BESTS, 1),
     html: fields.get("html") === "1",
-    chosen: {
+    steering: {
       tokens: words.map((word) => Number(word.replace("!", ""))),
-      picked: new Set(words.flatMap((word, step) => (word.endsWith("!") ? [step] : []))),
+      pickedSteps: new Set(words.flatMap((word, step) => (word.endsWith("!") ? [step] : []))),
       pins,
     },
     step: Math.max(0, Math.trunc(Number(fields.get("step") ?? 0)) || 0),
-    shown: Math.max(0, Math.trunc(Number(fields.get("shown") ?? 0)) || 0),
-    language: oneOf(fields.get("lang"), Object.keys(LANGUAGES) as Language[], null as never) ?? null,
-    theme: oneOf(fields.get("theme"), ["auto", "light", "dark"] as const, "auto"),
+    translationIndex: Math.max(0, Math.trunc(Number(fields.get("shown") ?? 0)) || 0),
+    language: allowedOr(fields.get("lang"), Object.keys(LANGUAGES) as Language[], null as never) ?? null,
+    theme: allowedOr(fields.get("theme"), ["auto", "light", "dark"] as const, "auto"),
   };
 }
 
 /** Parses a sentence with an optional target and source word, counted from 1: 3, 3.t2, 3.s1, 3.t2.s1. */
-function keptAt(text: string): Kept | null {
+function parseHighlight(text: string): Highlight | null {
   const match = /^([1-9]\d*)(?:\.t([1-9]\d*))?(?:\.s([1-9]\d*))?$/.exec(text);
-  const at = (number: string | undefined): number | null => (number ? Number(number) - 1 : null);
-  return match && { sentence: Number(match[1]), spot: { target: at(match[2]), source: at(match[3]) } };
+  const index = (number: string | undefined): number | null => (number ? Number(number) - 1 : null);
+  return match && { sentence: Number(match[1]), spot: { target: index(match[2]), source: index(match[3]) } };
 }

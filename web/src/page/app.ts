@@ -1,110 +1,110 @@
-/** The page: header, rooms, and the address that holds its state. */
+/** The page: header, tabs, and the address with its state. */
 import { Refusal } from "../decoder/refusal";
 import { Translator } from "../decoder/translator";
-import { playground } from "../lessons/playground";
-import { read, written, type RoomName, type View } from "./address";
-import { callsRoom, type Recorded } from "./calls";
-import { comparisonRoom, type Comparison } from "./comparison";
-import { h, writeAs } from "./dom";
-import { Room } from "./room";
-import type { Packed, Sentence } from "./sentence";
-import { Sentences, sentencesIn } from "./sentences";
-import { LANGUAGES, pair, preferred, speak, spoken, t, type Language, type Phrase } from "./strings";
+import { createPlayground } from "../lessons/playground";
+import { parseAddress, formatAddress, type TabName, type PageState } from "./address";
+import { createCallsTab, type CallsContent } from "./calls";
+import { createComparisonTab, type Comparison } from "./comparison_tab";
+import { h, useFontOf } from "./dom";
+import { TranslatorTab } from "./translator_tab";
+import type { PackedAlignment, Sentence } from "./sentence";
+import { SentencesTab, sentencesIn } from "./sentences_tab";
+import { LANGUAGES, languagePair, preferredLanguage, setLanguage, currentLanguage, t, type Language, type Phrase } from "./strings";
 import { UserPairs } from "./user_pairs";
 
 export interface Start {
-  /** The heading; empty: the languages. */
+  /** The heading; "" shows the languages. */
   readonly title: string;
-  /** Codes of the languages that are translated, such as "en" and "fr"; null: unknown. */
+  /** Codes of the translator's languages, such as "en" and "fr"; null if unknown. */
   readonly languages: readonly [string, string] | null;
   readonly examples: readonly string[];
   /** The model as base64 of a gzipped bundle, or null. */
   readonly model: string | null;
   readonly sentences: readonly Sentence[] | null;
-  readonly calls: Recorded | null;
+  readonly calls: CallsContent | null;
   readonly compared: Comparison | null;
 }
 
-const roomsOf = ({ model, sentences, calls, compared }: Start): RoomName[] =>
+const tabsOf = ({ model, sentences, calls, compared }: Start): TabName[] =>
   [...(sentences ? ["sentences" as const] : []), ...(calls ? ["calls" as const] : []), ...(compared ? ["comparison" as const] : []), ...(model === null ? [] : ["translate" as const, "playground" as const])];
 
 /** Builds the page in an element. */
-export async function mount(place: HTMLElement, start: Start): Promise<void> {
-  const rooms = roomsOf(start);
-  let view: View = read(location.hash, rooms);
-  if (!location.hash && start.examples[0]) view = { ...view, text: start.examples[0] };
-  let ours = ""; // the fragment this page wrote itself, to be ignored when it changes
+export async function mount(container: HTMLElement, start: Start): Promise<void> {
+  const tabs = tabsOf(start);
+  let state: PageState = parseAddress(location.hash, tabs);
+  if (!location.hash && start.examples[0]) state = { ...state, text: start.examples[0] };
+  let ownFragment = ""; // the fragment that this page wrote itself
   let translator: Translator | null = null;
   let pairs: UserPairs | null = null;
-  let trouble: Refusal | null = null;
-  const systems = navigator.languages ?? [navigator.language];
+  let modelError: Refusal | null = null;
+  const browserLanguages = navigator.languages ?? [navigator.language];
 
-  const note = (more: Partial<View>): void => {
-    view = { ...view, ...more };
-    ours = written(view, rooms);
-    history.replaceState(null, "", `#${ours}`);
+  const updateAddress = (changes: Partial<PageState>): void => {
+    state = { ...state, ...changes };
+    ownFragment = formatAddress(state, tabs);
+    history.replaceState(null, "", `#${ownFragment}`);
   };
 
-  const go = (more: Partial<View>): void => {
-    note(more);
+  const update = (changes: Partial<PageState>): void => {
+    updateAddress(changes);
     draw();
   };
 
   const draw = (): void => {
-    speak(view.language ?? preferred(systems));
-    document.documentElement.lang = spoken();
-    document.documentElement.dataset["theme"] = view.theme;
-    const languages = start.languages && pair(start.languages);
+    setLanguage(state.language ?? preferredLanguage(browserLanguages));
+    document.documentElement.lang = currentLanguage();
+    document.documentElement.dataset["theme"] = state.theme;
+    const languages = start.languages && languagePair(start.languages);
     const title = start.title || languages || t("translate");
     document.title = title;
     const focused = (document.activeElement as HTMLElement | null)?.id;
-    const lead = view.room === "translate" && h("p", { class: "lead quiet" }, t("lead", languages && start.title ? ` (${languages})` : ""));
-    place.replaceChildren(head(title, lead), content(), h("footer", { class: "foot" }, h("p", { class: "quiet" }, t(start.model === null ? "about-plain" : "about"))));
+    const lead = state.tab === "translate" && h("p", { class: "lead quiet" }, t("lead", languages && start.title ? ` (${languages})` : ""));
+    container.replaceChildren(createHeader(title, lead), createContent(), h("footer", { class: "foot" }, h("p", { class: "quiet" }, t(start.model === null ? "about-plain" : "about"))));
     if (focused) document.getElementById(focused)?.focus();
   };
 
-  const choose = <T extends string>(id: string, label: Phrase, values: readonly (readonly [T, string])[], now: T, act: (value: T) => void): HTMLElement =>
-    h("label", {}, h("span", { class: "unseen" }, t(label)), h("select", { id, change: (event: Event) => act((event.target as HTMLSelectElement).value as T) },
-      ...values.map(([value, name]) => h("option", { value, selected: value === now, lang: id === "language" ? value : null }, name))));
+  const selectMenu = <T extends string>(id: string, label: Phrase, values: readonly (readonly [T, string])[], selected: T, apply: (value: T) => void): HTMLElement =>
+    h("label", {}, h("span", { class: "unseen" }, t(label)), h("select", { id, change: (event: Event) => apply((event.target as HTMLSelectElement).value as T) },
+      ...values.map(([value, name]) => h("option", { value, selected: value === selected, lang: id === "language" ? value : null }, name))));
 
-  const head = (title: string, lead: HTMLElement | false): HTMLElement => {
-    const room = (name: RoomName): HTMLElement =>
-      h("button", { type: "button", id: `to-${name}`, "aria-current": view.room === name ? "page" : null, click: () => go({ room: name }) }, t(name));
+  const createHeader = (title: string, lead: HTMLElement | false): HTMLElement => {
+    const createTabButton = (name: TabName): HTMLElement =>
+      h("button", { type: "button", id: `to-${name}`, "aria-current": state.tab === name ? "page" : null, click: () => update({ tab: name }) }, t(name));
     return h("header", { class: "masthead" },
       h("h1", { dir: "auto" }, title),
-      rooms.length > 1 && h("nav", { "aria-label": title }, ...rooms.map(room)),
+      tabs.length > 1 && h("nav", { "aria-label": title }, ...tabs.map(createTabButton)),
       h("div", { class: "tools" },
-        choose("language", "language", Object.entries(LANGUAGES) as [Language, string][], spoken(), (language) => go({ language })),
-        choose("theme", "theme", (["auto", "light", "dark"] as const).map((each) => [each, t(`theme-${each}`)] as const), view.theme, (theme) => {
-          note({ theme });
+        selectMenu("language", "language", Object.entries(LANGUAGES) as [Language, string][], currentLanguage(), (language) => update({ language })),
+        selectMenu("theme", "theme", (["auto", "light", "dark"] as const).map((theme) => [theme, t(`theme-${theme}`)] as const), state.theme, (theme) => {
+          updateAddress({ theme });
           document.documentElement.dataset["theme"] = theme;
         })),
       lead
     );
   };
 
-  const content = (): HTMLElement => {
-    if (view.room === "playground") return playground();
-    if (view.room === "comparison") return comparisonRoom(start.compared!);
-    if (view.room === "calls") return callsRoom(start.calls!);
-    if (view.room === "sentences") {
+  const createContent = (): HTMLElement => {
+    if (state.tab === "playground") return createPlayground();
+    if (state.tab === "comparison") return createComparisonTab(start.compared!);
+    if (state.tab === "calls") return createCallsTab(start.calls!);
+    if (state.tab === "sentences") {
       const translate = (text: string): void => {
-        go({ ...read("", rooms), room: "translate", text, kept: view.kept, language: view.language, theme: view.theme });
+        update({ ...parseAddress("", tabs), tab: "translate", text, highlight: state.highlight, language: state.language, theme: state.theme });
         window.scrollTo(0, 0);
       };
-      return new Sentences(start.sentences!, view.kept, { kept: (kept) => note({ kept }), translate: start.model === null ? null : translate }).element;
+      return new SentencesTab(start.sentences!, state.highlight, { highlightChanged: (highlight) => updateAddress({ highlight }), translate: start.model === null ? null : translate }).element;
     }
-    if (trouble) return h("main", { id: "room" }, h("p", { class: "card trouble", role: "alert" }, t(trouble.reason, trouble.detail)));
+    if (modelError) return h("main", { id: "room" }, h("p", { class: "card trouble", role: "alert" }, t(modelError.reason, modelError.detail)));
     if (!translator || !pairs) return h("main", { id: "room" }, h("p", { class: "card quiet", role: "status" }, t("loading")));
-    return new Room(translator, pairs, view, start.examples, { changed: note, linked: true }).element;
+    return new TranslatorTab(translator, pairs, state, start.examples, { stateChanged: updateAddress, hasAddress: true }).element;
   };
 
   window.addEventListener("hashchange", () => {
-    if (location.hash.replace(/^#/, "") === ours) return;
-    view = read(location.hash, rooms);
+    if (location.hash.replace(/^#/, "") === ownFragment) return;
+    state = parseAddress(location.hash, tabs);
     draw();
   });
-  writeAs(place);
+  useFontOf(container);
   draw();
   if (start.model === null) return;
   try {
@@ -112,33 +112,33 @@ export async function mount(place: HTMLElement, start: Start): Promise<void> {
     translator = await Translator.unpack(start.model);
     pairs = new UserPairs(translator, `dikkat ${translator.checksum}`);
   } catch (error) {
-    trouble = error instanceof Refusal ? error : new Refusal("damaged", String(error));
+    modelError = error instanceof Refusal ? error : new Refusal("damaged", String(error));
   }
-  if (view.room === "translate") draw();
+  if (state.tab === "translate") draw();
 }
 
-/** JSON that Python writes into the page. */
+/** The JSON in a page, written by `dikkat.show`. */
 interface Content {
   readonly examples?: readonly string[];
   readonly languages?: readonly [string, string];
-  readonly sentences?: readonly Packed[];
-  readonly calls?: Recorded;
+  readonly sentences?: readonly PackedAlignment[];
+  readonly calls?: CallsContent;
   readonly compared?: Comparison;
 }
 
-/** Starts a page that Python wrote. */
-export function begin(): void {
-  const place = document.getElementById("dikkat");
-  if (!place) return;
-  const taken = (id: string): string | null => {
+/** Starts a page written by `dikkat.show`. */
+export function startPage(): void {
+  const container = document.getElementById("dikkat");
+  if (!container) return;
+  const removedText = (id: string): string | null => {
     const element = document.getElementById(id);
-    element?.remove(); // frees some megabytes
+    element?.remove(); // frees several megabytes
     return element && element.textContent;
   };
-  const { examples = [], languages = null, sentences, calls = null, compared = null } = JSON.parse(taken("dikkat-content") ?? "{}") as Content;
-  void mount(place, {
-    title: place.dataset["title"] ?? "dikkat", languages, examples, calls, compared,
-    sentences: sentences ? sentencesIn(place, sentences) : null,
-    model: taken("dikkat-model"),
+  const { examples = [], languages = null, sentences, calls = null, compared = null } = JSON.parse(removedText("dikkat-content") ?? "{}") as Content;
+  void mount(container, {
+    title: container.dataset["title"] ?? "dikkat", languages, examples, calls, compared,
+    sentences: sentences ? sentencesIn(container, sentences) : null,
+    model: removedText("dikkat-model"),
   });
 }

@@ -1,4 +1,4 @@
-/** Helpers for elements and text: creation, measured widths, characters that can be shown. */
+/** Helpers for elements and texts: creation, marks, measured widths and visible characters. */
 import { TAG } from "../decoder/markup";
 
 type Child = Node | string | null | false;
@@ -6,7 +6,7 @@ type Attributes = Record<string, string | number | boolean | null | undefined | 
 
 const SVG = "http://www.w3.org/2000/svg";
 
-function filled<E extends Element>(element: E, attributes: Attributes, children: Child[]): E {
+function fillElement<E extends Element>(element: E, attributes: Attributes, children: Child[]): E {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (typeof value === "function") element.addEventListener(name, value as EventListener);
@@ -16,54 +16,54 @@ function filled<E extends Element>(element: E, attributes: Attributes, children:
   return element;
 }
 
-/** Creates an HTML element; attributes that are functions become listeners. */
+/** Creates an HTML element. Functions among the attributes become listeners. */
 export function h<K extends keyof HTMLElementTagNameMap>(
   name: K, attributes: Attributes = {}, ...children: Child[]
 ): HTMLElementTagNameMap[K] {
-  return filled(document.createElement(name), attributes, children);
+  return fillElement(document.createElement(name), attributes, children);
 }
 
-/** Creates an SVG element; attributes that are functions become listeners. */
+/** Creates an SVG element. Functions among the attributes become listeners. */
 export function s<K extends keyof SVGElementTagNameMap>(
   name: K, attributes: Attributes = {}, ...children: Child[]
 ): SVGElementTagNameMap[K] {
-  return filled(document.createElementNS(SVG, name), attributes, children);
+  return fillElement(document.createElementNS(SVG, name), attributes, children);
 }
 
 const NEAR = "800px 0px"; // around the window
 
-/** Acts once, when an element comes near the window. */
-export function whenNear(element: Element, act: () => void): void {
-  const near = new IntersectionObserver((entries) => {
+/** Calls a function once, when the reader scrolls near an element. */
+export function whenNear(element: Element, callback: () => void): void {
+  const observer = new IntersectionObserver((entries) => {
     if (!entries.some(({ isIntersecting }) => isIntersecting)) return;
-    near.disconnect();
-    act();
+    observer.disconnect();
+    callback();
   }, { rootMargin: NEAR });
-  near.observe(element);
+  observer.observe(element);
 }
 
-/** Draws the cards that come near the window, and those near it again when their room has another width. Returns the cards near it. */
-export function drawNear<Card extends { readonly element: Element }>(room: HTMLElement, cards: readonly Card[], draw: (card: Card) => void): ReadonlySet<Card> {
-  const [near, byElement] = [new Set<Card>(), new Map<Element, Card>(cards.map((card) => [card.element, card]))];
+/** Draws cards near the window, and again when their container changes its width. Returns the set of cards near the window. */
+export function drawNear<Card extends { readonly element: Element }>(container: HTMLElement, cards: readonly Card[], draw: (card: Card) => void): ReadonlySet<Card> {
+  const [nearCards, byElement] = [new Set<Card>(), new Map<Element, Card>(cards.map((card) => [card.element, card]))];
   const observer = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       const card = byElement.get(target)!;
-      if (!isIntersecting) near.delete(card);
-      else if (!near.has(card)) draw((near.add(card), card));
+      if (!isIntersecting) nearCards.delete(card);
+      else if (!nearCards.has(card)) draw((nearCards.add(card), card));
     }
   }, { rootMargin: NEAR });
   let width = 0;
   new ResizeObserver(() => {
-    if (!room.clientWidth || room.clientWidth === width) return;
-    if (width) for (const card of near) draw(card);
+    if (!container.clientWidth || container.clientWidth === width) return;
+    if (width) for (const card of nearCards) draw(card);
     else for (const { element } of cards) observer.observe(element);
-    width = room.clientWidth;
-  }).observe(room);
-  return near;
+    width = container.clientWidth;
+  }).observe(container);
+  return nearCards;
 }
 
-/** A button that opens a list of others; it closes after one of them, with Escape, or when the focus leaves. */
-export function menu(label: string, ...items: HTMLElement[]): HTMLElement {
+/** A menu of buttons. It closes after a click, with Escape, or when the focus leaves it. */
+export function createMenu(label: string, ...items: HTMLElement[]): HTMLElement {
   const close = (): void => element.removeAttribute("open");
   const element: HTMLDetailsElement = h("details", {
     class: "menu",
@@ -74,8 +74,8 @@ export function menu(label: string, ...items: HTMLElement[]): HTMLElement {
       element.querySelector("summary")!.focus();
     },
   }, h("summary", { class: "icon", "aria-label": label, title: label }, "⋯"), h("div", { class: "tools" }, ...items));
-  for (const each of items) {
-    each.addEventListener("click", () => {
+  for (const item of items) {
+    item.addEventListener("click", () => {
       close();
       element.querySelector("summary")!.focus();
     });
@@ -83,120 +83,122 @@ export function menu(label: string, ...items: HTMLElement[]): HTMLElement {
   return element;
 }
 
-/** What a reference in HTML stands for; as in Python nothing where its number is of a control character. */
-export function unescaped(reference: string): string {
-  const { body } = new DOMParser().parseFromString(`<p>${reference}`, "text/html"); // in <p> also white space stays
+/** The text of an HTML character reference; "" for control characters, as in Python. */
+export function decodeReference(reference: string): string {
+  const { body } = new DOMParser().parseFromString(`<p>${reference}`, "text/html"); // <p> keeps white space
   return body.textContent.replace(/[\x01-\x08\x0b\x0e-\x1f\x7f\p{Noncharacter_Code_Point}]/gu, "");
 }
 
-/** HTML as text, with its tags set apart; <bdi>, so that they do not say in which direction the text runs. */
-export function tagged(html: string): (HTMLElement | string)[] {
-  const parts: (HTMLElement | string)[] = [];
-  let at = 0;
+/** HTML as text, with each tag in a <bdi> element so that it does not affect the text's direction. */
+export function markTags(html: string): (HTMLElement | string)[] {
+  const nodes: (HTMLElement | string)[] = [];
+  let end = 0;
   for (const { 0: tag, index } of html.matchAll(TAG)) {
-    parts.push(html.slice(at, index), h("bdi", { class: "tag" }, tag));
-    at = index + tag.length;
+    nodes.push(html.slice(end, index), h("bdi", { class: "tag" }, tag));
+    end = index + tag.length;
   }
-  return [...parts, html.slice(at)];
+  return [...nodes, html.slice(end)];
 }
 
 const TAGS_AND_WORDS = new RegExp(`${TAG.source}|[^<\\s]+\\s*|\\s+`, TAG.flags);
 
-/** The words of a text, those in <mark> that another text has not between the same beginning and end. */
-export function marked(text: string, other: string, html = false): (HTMLElement | string)[] {
-  const words = html ? TAGS_AND_WORDS : /\S+\s*/gu;
-  const shown = html ? tagged : (part: string): string[] => [part];
-  const [now, then] = [text, other].map((each) => each.match(words) ?? []) as string[][];
-  const shorter = Math.min(now.length, then.length);
+/** A text with the words between the common beginning and the common end of two texts in <mark>. */
+export function markChanges(text: string, original: string, html = false): (HTMLElement | string)[] {
+  const pattern = html ? TAGS_AND_WORDS : /\S+\s*/gu;
+  const nodesOf = html ? markTags : (html: string): string[] => [html];
+  const [words, originalWords] = [text, original].map((string) => string.match(pattern) ?? []) as string[][];
+  const shorter = Math.min(words.length, originalWords.length);
   let [start, end] = [0, 0];
-  while (start < shorter && now[start]!.trim() === then[start]!.trim()) start++;
-  while (end < shorter - start && now.at(-1 - end)!.trim() === then.at(-1 - end)!.trim()) end++;
-  const parts = [now.slice(0, start), now.slice(start, now.length - end), now.slice(now.length - end)].map((each) => each.join(""));
-  const [, changed, space] = /^([^]*?)(\s*)$/u.exec(parts[1]!)!;
-  return [...shown(parts[0]!), changed ? h("mark", {}, ...shown(changed)) : "", ...shown(space! + parts[2]!)];
+  while (start < shorter && words[start]!.trim() === originalWords[start]!.trim()) start++;
+  while (end < shorter - start && words.at(-1 - end)!.trim() === originalWords.at(-1 - end)!.trim()) end++;
+  const pieces = [words.slice(0, start), words.slice(start, words.length - end), words.slice(words.length - end)].map((piece) => piece.join(""));
+  const [, changedText, space] = /^([^]*?)(\s*)$/u.exec(pieces[1]!)!;
+  return [...nodesOf(pieces[0]!), changedText ? h("mark", {}, ...nodesOf(changedText)) : "", ...nodesOf(space! + pieces[2]!)];
 }
 
-/** The focused element of the document, or shadow root, that an element is in. */
+/** The focused element in the document or shadow root of an element. */
 export const activeIn = (element: Element): Element | null => (element.getRootNode() as Document | ShadowRoot).activeElement ?? null;
 
 /** The first opaque background colour of an element and its ancestors. */
 export function backgroundOf(element: Element): string {
-  for (let each: Element | null = element; each; each = each.parentElement ?? (each.getRootNode() as ShadowRoot).host ?? null) {
-    const colour = getComputedStyle(each).backgroundColor;
+  for (let ancestor: Element | null = element; ancestor; ancestor = ancestor.parentElement ?? (ancestor.getRootNode() as ShadowRoot).host ?? null) {
+    const colour = getComputedStyle(ancestor).backgroundColor;
     if (!/^transparent$|, 0\)$/.test(colour)) return colour;
   }
   return "rgb(255, 255, 255)";
 }
 
-let family = "sans-serif";
-let writer: Element | null = null;
+export const bytesOfBase64 = (base64: string): Uint8Array<ArrayBuffer> => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 
-/** Sets whose font texts are measured in; it is read once the element is in a page. */
-export function writeAs(element: Element): void {
-  writer = element;
+let family = "sans-serif";
+let fontElement: Element | null = null;
+
+/** Sets the element whose font measures texts. The font is read once the element is in a page. */
+export function useFontOf(element: Element): void {
+  fontElement = element;
 }
 
-function fonts(): string {
-  if (writer?.isConnected) {
-    family = getComputedStyle(writer).fontFamily;
-    writer = null;
+function readFontFamily(): string {
+  if (fontElement?.isConnected) {
+    family = getComputedStyle(fontElement).fontFamily;
+    fontElement = null;
   }
   return family;
 }
 
 let canvas: CanvasRenderingContext2D | null = null;
-const SHOWN = 200; // most letters shown of a word; measuring thousands takes seconds
+const MAX_LETTERS = 200; // visible letters of a word; measuring thousands takes seconds
 
-function measured(text: string, size: number, weight = 400): number {
+function measureWidth(text: string, size: number, weight = 400): number {
   canvas ??= document.createElement("canvas").getContext("2d");
   if (!canvas) return text.length * size * 0.6;
-  canvas.font = `${weight} ${size}px ${fonts()}`;
+  canvas.font = `${weight} ${size}px ${readFontFamily()}`;
   return canvas.measureText(text).width;
 }
 
-/** Width in CSS pixels of the first `SHOWN` letters of a text. */
-export const widthOf = (text: string, size: number, weight = 400): number => measured(text.slice(0, SHOWN), size, weight);
+/** Width in CSS pixels of the first `MAX_LETTERS` letters of a text. */
+export const widthOf = (text: string, size: number, weight = 400): number => measureWidth(text.slice(0, MAX_LETTERS), size, weight);
 
-/** A text cut to `most` pixels, ending in … if cut; at least one letter stays. */
-export function shortened(text: string, most: number, size: number): string {
-  if (text.length <= SHOWN && measured(text, size) <= most) return text;
-  const letters = [...text].slice(0, SHOWN);
-  const first = (count: number): string => `${letters.slice(0, count).join("")}…`;
-  let [fits, over] = [1, letters.length + 1];
-  while (over - fits > 1) {
-    const half = (fits + over) >> 1;
-    if (measured(first(half), size) <= most) fits = half;
-    else over = half;
+/** A text cut to `maxWidth` pixels, with … at the end if it was cut. At least one letter stays. */
+export function shorten(text: string, maxWidth: number, size: number): string {
+  if (text.length <= MAX_LETTERS && measureWidth(text, size) <= maxWidth) return text;
+  const letters = [...text].slice(0, MAX_LETTERS);
+  const prefixOf = (count: number): string => `${letters.slice(0, count).join("")}…`;
+  let [fitting, tooLong] = [1, letters.length + 1];
+  while (tooLong - fitting > 1) {
+    const middle = (fitting + tooLong) >> 1;
+    if (measureWidth(prefixOf(middle), size) <= maxWidth) fitting = middle;
+    else tooLong = middle;
   }
-  return first(fits);
+  return prefixOf(fitting);
 }
 
-/** True if the first letter is of a script written from right to left. */
+/** True if the first letter belongs to a right-to-left script. */
 export const isRightToLeft = (text: string): boolean =>
   /^[^\p{L}]*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(text);
 
 const WHITE_SPACE: Record<string, string> = { "\n": "⏎", "\t": "⇥" };
 
-/** A text with signs for white space that is all of it, for line breaks and tabs, and codes for other characters that cannot be seen: ⟨200B⟩. */
-export const visible = (text: string): string =>
+/** A text with signs for line breaks, tabs and texts of only white space, and codes such as ⟨200B⟩ for invisible characters. */
+export const makeVisible = (text: string): string =>
   text.replace(/^\p{Zs}*$/u, (spaces) => "␣".repeat(spaces.length))
     .replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (letter) => WHITE_SPACE[letter] ?? `⟨${letter.codePointAt(0)!.toString(16).toUpperCase()}⟩`);
 
-/** A word for a sentence: its direction does not change the order of what is around it. */
-export const isolated = (word: string): string => `\u2068${word}\u2069`;
+/** A word that does not affect the text direction of the sentence around it. */
+export const isolateDirection = (word: string): string => `\u2068${word}\u2069`;
 
-/** Text without accents, in lower case, for searching. */
+/** A text without accents and in lower case, for searching. */
 export const fold = (text: string): string => text.normalize("NFKD").toLowerCase().replace(/\p{M}/gu, "").replace(/ı/gu, "i");
 
-/** Visible words, equal ones numbered: I¹, am, I². */
-export function numbered(words: readonly string[]): string[] {
-  const shown = words.map(visible);
-  const [total, before] = [new Map<string, number>(), new Map<string, number>()];
-  for (const word of shown) total.set(word, (total.get(word) ?? 0) + 1);
-  return shown.map((word) => {
-    if (total.get(word) === 1) return word;
-    const count = (before.get(word) ?? 0) + 1;
-    before.set(word, count);
+/** Visible words with numbers for repeated words: I¹, am, I². */
+export function numberWords(words: readonly string[]): string[] {
+  const visibleWords = words.map(makeVisible);
+  const [totals, counts] = [new Map<string, number>(), new Map<string, number>()];
+  for (const word of visibleWords) totals.set(word, (totals.get(word) ?? 0) + 1);
+  return visibleWords.map((word) => {
+    if (totals.get(word) === 1) return word;
+    const count = (counts.get(word) ?? 0) + 1;
+    counts.set(word, count);
     return word + String(count).replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)]!);
   });
 }

@@ -1,31 +1,31 @@
-/** Long computations, with pauses so that the page stays responsive. */
+/** Long computations with pauses, so that the page stays responsive. */
 
-const SLICE = 24; // milliseconds of computing between two turns of the browser's event loop
-const SHOWN = 120; // milliseconds between two unfinished results: a long text takes as long to lay out as to compute
+const SLICE = 24; // milliseconds of computation between two pauses
+const RESULT_INTERVAL = 120; // milliseconds between unfinished results, because their layout takes time too
 
 /**
- * Returns the result of a generator, or null if it was stopped in a pause.
- * @param show called before some pauses with the last yielded value
- * @param first milliseconds before the first pause
+ * Returns the result of a generator, or null if `isStopped` returns true after a pause.
+ * @param show called with unfinished results before some pauses
+ * @param firstSlice milliseconds before the first pause
  */
-export async function paused<P, T>(generator: Generator<P, T>, stops: () => boolean, show = (_: P): void => undefined, first = SLICE): Promise<T | null> {
-  for (let end = performance.now() + first, shown = -Infinity; ; ) {
+export async function runWithPauses<P, T>(generator: Generator<P, T>, isStopped: () => boolean, show = (_: P): void => undefined, firstSlice = SLICE): Promise<T | null> {
+  for (let end = performance.now() + firstSlice, lastShown = -Infinity; ; ) {
     const { done, value } = generator.next();
     if (done) return value;
-    const now = performance.now();
-    if (now < end) continue;
-    if (now > shown + SHOWN) {
+    const time = performance.now();
+    if (time < end) continue;
+    if (time > lastShown + RESULT_INTERVAL) {
       show(value);
-      shown = now;
+      lastShown = time;
     }
-    await turn();
-    if (stops()) return null;
+    await nextTurn();
+    if (isStopped()) return null;
     end = performance.now() + SLICE;
   }
 }
 
-/** The browser's next turn. Browsers delay repeated timeouts by 4 ms. */
-const turn = (): Promise<unknown> => new Promise((resolve) => {
+/** The next turn of the event loop. A message is faster than repeated timeouts, which browsers delay by 4 ms. */
+const nextTurn = (): Promise<unknown> => new Promise((resolve) => {
   const { port1, port2 } = new MessageChannel();
   port1.onmessage = () => {
     port1.close(); // an open port stays in memory

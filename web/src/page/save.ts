@@ -1,4 +1,4 @@
-/** Downloads: SVG and PNG files of drawings, PNG files of canvases, JSON of the numbers; and paper. */
+/** Downloads of drawings, canvases and numbers as SVG, PNG and text files, and printing. */
 import { backgroundOf, h, s } from "./dom";
 
 const STYLED = [
@@ -6,12 +6,12 @@ const STYLED = [
   "font-weight", "text-anchor", "dominant-baseline", "visibility",
 ];
 
-/** SVG text of a drawing with its computed styles inside, so that it needs no style sheet. */
+/** The SVG text of a drawing with its computed styles, so it needs no style sheet. */
 function standalone(drawing: SVGSVGElement): string {
   const copy = drawing.cloneNode(true) as SVGSVGElement;
-  const own = [...drawing.querySelectorAll("*")];
+  const originals = [...drawing.querySelectorAll("*")];
   [...copy.querySelectorAll("*")].forEach((element, k) => {
-    const style = getComputedStyle(own[k]!);
+    const style = getComputedStyle(originals[k]!);
     for (const name of STYLED) element.setAttribute(name, style.getPropertyValue(name));
     for (const name of ["class", "tabindex", "role", "aria-label", "aria-pressed"]) element.removeAttribute(name);
   });
@@ -25,9 +25,9 @@ function standalone(drawing: SVGSVGElement): string {
 }
 
 function download(content: Blob, name: string): void {
-  const place = URL.createObjectURL(content);
-  h("a", { href: place, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(place), 10_000);
+  const url = URL.createObjectURL(content);
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
 export const saveText = (text: string, name: string, type: string): void => download(new Blob([text], { type }), name);
@@ -39,18 +39,18 @@ export const saveSvg = (drawing: SVGSVGElement, name: string): void =>
 export async function savePng(drawing: SVGSVGElement, name: string): Promise<void> {
   const { width, height } = drawing.viewBox.baseVal;
   const scale = Math.min(2, 8000 / Math.max(width, height));
-  const place = URL.createObjectURL(new Blob([standalone(drawing)], { type: "image/svg+xml" }));
+  const url = URL.createObjectURL(new Blob([standalone(drawing)], { type: "image/svg+xml" }));
   const image = new Image();
-  image.src = place;
+  image.src = url;
   await image.decode();
   const canvas = h("canvas", { width: Math.ceil(width * scale), height: Math.ceil(height * scale) });
   canvas.getContext("2d")!.drawImage(image, 0, 0, canvas.width, canvas.height);
-  URL.revokeObjectURL(place);
+  URL.revokeObjectURL(url);
   await saveAsPng(canvas, name);
 }
 
-/** Prints a drawing alone on a sheet, which browsers save as PDF. */
-export function printAlone(drawing: SVGSVGElement): void {
+/** Prints only a drawing, which browsers can save as PDF. */
+export function printDrawing(drawing: SVGSVGElement): void {
   const copy = new DOMParser().parseFromString(standalone(drawing), "image/svg+xml").documentElement;
   const { width, height } = drawing.viewBox.baseVal;
   copy.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -61,12 +61,12 @@ export function printAlone(drawing: SVGSVGElement): void {
 }
 
 /** Saves a canvas as PNG on the background of its card. */
-export async function saveCanvas(painted: HTMLCanvasElement, name: string): Promise<void> {
-  const canvas = h("canvas", { width: painted.width, height: painted.height });
+export async function saveCanvas(original: HTMLCanvasElement, name: string): Promise<void> {
+  const canvas = h("canvas", { width: original.width, height: original.height });
   const context = canvas.getContext("2d")!;
-  context.fillStyle = backgroundOf(painted);
+  context.fillStyle = backgroundOf(original);
   context.fillRect(0, 0, canvas.width, canvas.height);
-  context.drawImage(painted, 0, 0);
+  context.drawImage(original, 0, 0);
   await saveAsPng(canvas, name);
 }
 

@@ -3,15 +3,15 @@
 export const LANGUAGES = { en: "English", tr: "Türkçe", zh: "中文" } as const;
 export type Language = keyof typeof LANGUAGES;
 
-/** One row a phrase: English, Turkish, Chinese. `{}` is a place for a value; `{1}` for the second one. */
+/** The phrases in English, Turkish and Chinese. `{}` is a placeholder for the next value, and `{1}` for the second value. */
 const TABLE = {
   translate: ["Translator", "Çevirmen", "翻译"],
   sentences: ["Sentences", "Cümleler", "句子"],
   calls: ["Calls", "Çağrılar", "调用"],
   comparison: ["Comparison", "Karşılaştırma", "对比"],
   epoch: ["epoch {}", "{}. dönem", "第 {} 轮"],
-  differing: ["different translations: {} of {}", "farklı çeviriler: {} / {}", "不同的译文：{} / {}"],
-  "differing-help": [
+  "different-translations": ["different translations: {} of {}", "farklı çeviriler: {} / {}", "不同的译文：{} / {}"],
+  "differences-help": [
     "Words that differ are marked. Point at a word to see its attention weights.",
     "Farklı sözcükler işaretlidir. Dikkat ağırlıklarını görmek için bir sözcüğün üzerine gelin.",
     "不同的词已标出。指向一个词可查看它的注意力权重。",
@@ -35,24 +35,24 @@ const TABLE = {
   greedy: ["greedy (the likeliest word at each step)", "açgözlü (her adımda en olası sözcük)", "贪心（每步取最可能的词）"],
   beam: ["beam of {}", "ışın araması: {}", "束搜索：{}"],
   alternatives: ["Translations shown", "Gösterilen çeviriler", "显示的译文"],
-  "the-best": ["the best", "en iyisini", "最佳译文"],
-  "n-best": ["the {} best", "en iyi {} tanesini", "前 {} 个"],
+  "best-translation": ["the best", "en iyisini", "最佳译文"],
+  "best-translations": ["the {} best", "en iyi {} tanesini", "前 {} 个"],
   score: ["log-probability", "log-olasılık", "对数概率"],
-  sure: ["confidence per word: {}", "sözcük başına güven: {}", "每词置信度：{}"],
-  parts: ["parts of words", "sözcük parçaları", "词的片段"],
+  "confidence-per-word": ["confidence per word: {}", "sözcük başına güven: {}", "每词置信度：{}"],
+  subwords: ["parts of words", "sözcük parçaları", "词的片段"],
   "unknown words": ["not learnt:", "öğrenilmedi:", "没有学过："],
-  "a-guess": [
+  "untrained-word": [
     "No training sentence contains this word, so its translation is a guess",
     "Eğitim cümlelerinin hiçbirinde bu sözcük yok; çevirisi bir tahmindir",
     "训练句子中没有这个词，它的译法只是猜测",
   ],
-  ranked: ["confidence = e^(log-probability ÷ (5 + tokens))", "güven = e^(log-olasılık ÷ (5 + parça))", "置信度 = e^(对数概率 ÷ (5 + 词元数))"],
+  "confidence-formula": ["confidence = e^(log-probability ÷ (5 + tokens))", "güven = e^(log-olasılık ÷ (5 + parça))", "置信度 = e^(对数概率 ÷ (5 + 词元数))"],
   html: ["HTML tags", "HTML etiketleri", "HTML 标签"],
-  more: ["More", "Daha fazla", "更多"],
+  "more-options": ["More", "Daha fazla", "更多"],
   "more-words": ["Less likely words", "Daha az olası sözcükler", "更不可能的词"],
-  forms: ["Table, SVG, PNG, PDF", "Tablo, SVG, PNG, PDF", "表格、SVG、PNG、PDF"],
-  few: ["this search finds at most {}", "bu arama en çok {} tane bulur", "此搜索最多给出 {} 个"],
-  speed: ["{} ms", "{} ms", "{} 毫秒"],
+  "file-formats": ["Table, SVG, PNG, PDF", "Tablo, SVG, PNG, PDF", "表格、SVG、PNG、PDF"],
+  "search-limit": ["this search finds at most {}", "bu arama en çok {} tane bulur", "此搜索最多给出 {} 个"],
+  "search-time": ["{} ms", "{} ms", "{} 毫秒"],
   cut: ["incomplete: reached the length limit", "eksik: uzunluk sınırına ulaştı", "不完整：已达长度上限"],
   repeated: ["incomplete: the model repeated itself", "eksik: model kendini yineledi", "不完整：模型重复了自己的输出"],
   lead: [
@@ -60,12 +60,12 @@ const TABLE = {
     "Küçük bir sinir ağı{} tarayıcınızda çevirir. Sayfa, çevirinin her sözcüğü için kaynak sözcüklerin dikkat ağırlıklarını gösterir. Bunları değiştirebilirsiniz.",
     "一个小型神经网络{}在您的浏览器中翻译。页面为译文的每个词显示源词的注意力权重，您可以改动它们。",
   ],
-  "to-begin": [
+  introduction: [
     "Type a sentence above, or try an example. The page then shows the attention of each word of the translation.",
     "Yukarıya bir cümle yazın ya da örneklerden birini deneyin. Sayfa, çevirinin her sözcüğünün dikkatini burada gösterir.",
     "请在上方输入一个句子，或试试例句。这里会显示译文每个词的注意力。",
   ],
-  nothing: ["Nothing to translate yet.", "Henüz çevrilecek bir şey yok.", "还没有可翻译的内容。"],
+  "no-text": ["Nothing to translate yet.", "Henüz çevrilecek bir şey yok.", "还没有可翻译的内容。"],
   loading: ["Unpacking the model …", "Model açılıyor …", "正在载入模型……"],
   links: ["Where each word looks", "Her sözcük nereye bakıyor", "每个词看向哪里"],
   "links-help": [
@@ -91,36 +91,36 @@ const TABLE = {
     "Kaydırmak için sürükleyin. Yakınlaştırmak için tekerleği çevirin, iki parmakla açın ya da + ve − tuşlarına basın. Home tümünü gösterir. Ok tuşları hücreden hücreye geçer. Hücreler küçükse her nokta içindeki en büyük ağırlığın rengindedir.",
     "拖动可平移；滚轮、双指或 + − 键可缩放；Home 键显示全部；方向键在格子间移动。格子很小时，每个点取其中最大权重的颜色。",
   ],
-  read: ["Source", "Kaynak", "原文"],
+  "source-axis": ["Source", "Kaynak", "原文"],
   "zoom-in": ["Zoom in", "Yakınlaştır", "放大"],
   "zoom-out": ["Zoom out", "Uzaklaştır", "缩小"],
-  whole: ["Show all", "Tümünü göster", "显示全部"],
+  "show-all": ["Show all", "Tümünü göster", "显示全部"],
   "save-view": ["Visible part as PNG", "Görünen bölüm, PNG olarak", "当前可见部分，存为 PNG"],
-  "in-view": ["Table of the visible part", "Görünen bölümün tablosu", "当前可见部分的表格"],
-  "at-most": ["at most {}", "en çok {}", "最大 {}"],
-  blank: ["no number", "sayı yok", "无数值"],
+  "visible-table": ["Table of the visible part", "Görünen bölümün tablosu", "当前可见部分的表格"],
+  "upper-bound": ["at most {}", "en çok {}", "最大 {}"],
+  "no-number": ["no number", "sayı yok", "无数值"],
   "no-attention": [
     "This model has no attention. It reads the complete sentence as one vector.",
     "Bu modelde dikkat yok. Cümlenin tümünü tek bir vektör olarak okur.",
     "该模型没有注意力，它把整个句子读作一个向量。",
   ],
-  looked: ["“{}” looked at “{}”: {}", "“{}”, “{}” sözcüğüne baktı: {}", "“{}”看向“{}”：{}"],
-  "looked-most": ["“{}” looked at: {}", "“{}” şuralara baktı: {}", "“{}”看向：{}"],
-  "looked-by": ["“{}” was looked at by: {}", "“{}” sözcüğüne bakanlar: {}", "看向“{}”的词：{}"],
+  "attends-to": ["“{}” looked at “{}”: {}", "“{}”, “{}” sözcüğüne baktı: {}", "“{}”看向“{}”：{}"],
+  "attends-most-to": ["“{}” looked at: {}", "“{}” şuralara baktı: {}", "“{}”看向：{}"],
+  "attended-by": ["“{}” was looked at by: {}", "“{}” sözcüğüne bakanlar: {}", "看向“{}”的词：{}"],
   "token-label": ["{}, looks most at {}, {}", "{}, en çok {} sözcüğüne bakıyor, {}", "{}，最关注{}，{}"],
   "source-label": ["{}, a source word", "{}, kaynak sözcük", "{}，源词"],
   step: ["Step {} of {}", "Adım {} / {}", "第 {} 步，共 {} 步"],
   end: ["end", "son", "结束"],
-  before: ["Previous step", "Önceki adım", "上一步"],
-  after: ["Next step", "Sonraki adım", "下一步"],
-  where: ["Attention weights", "Dikkat ağırlıkları", "注意力权重"],
-  "where-help": [
+  "previous-step": ["Previous step", "Önceki adım", "上一步"],
+  "next-step": ["Next step", "Sonraki adım", "下一步"],
+  "attention-weights": ["Attention weights", "Dikkat ağırlıkları", "注意力权重"],
+  "attention-weights-help": [
     "Drag or type a weight to pin it. The other words share the rest, and the page translates the sentence again from this step.",
     "Sabitlemek için bir ağırlığı sürükleyin ya da yazın. Kalanı öteki sözcükler paylaşır; sayfa cümleyi bu adımdan başlayarak yeniden çevirir.",
     "拖动或输入一个权重即可固定它。其余词分享剩下的权重，页面从这一步起重新翻译句子。",
   ],
   word: ["word", "sözcük", "词"],
-  "score-before": ["score", "skor", "分数"],
+  "score-column": ["score", "skor", "分数"],
   weight: ["weight", "ağırlık", "权重"],
   "weight-of": ["Weight of {}", "{} ağırlığı", "“{}”的权重"],
   "percent-of": ["Weight of {}, in percent", "{} ağırlığı, yüzde", "“{}”的权重（百分比）"],
@@ -131,14 +131,14 @@ const TABLE = {
     "Başka bir sözcük seçin. Sayfa önceki sözcükleri korur, gerisini yeniden çevirir.",
     "另选一个词。页面保留前面的词，重新翻译后面的部分。",
   ],
-  inside: ["More: the numbers of this step", "Daha fazla: bu adımın sayıları", "更多：这一步的数值"],
-  "inside-help": [
+  "step-vectors": ["More: the numbers of this step", "Daha fazla: bu adımın sayıları", "更多：这一步的数值"],
+  "step-vectors-help": [
     "Each strip is a vector, from its first number to its last. Teal is above 0, orange below.",
     "Her şerit bir vektördür, ilk sayısından sonuncusuna. Camgöbeği 0’ın üstü, turuncu altıdır.",
     "每条色带是一个向量，从第一个数到最后一个数：青色大于 0，橙色小于 0。",
   ],
-  votes: ["Direct contribution of each source word to the score of “{}”", "Her kaynak sözcüğün “{}” skoruna doğrudan katkısı", "每个源词对“{}”分数的直接贡献"],
-  vote: ["contribution", "katkı", "贡献"],
+  contributions: ["Direct contribution of each source word to the score of “{}”", "Her kaynak sözcüğün “{}” skoruna doğrudan katkısı", "每个源词对“{}”分数的直接贡献"],
+  contribution: ["contribution", "katkı", "贡献"],
   query: ["Query", "Sorgu", "查询"],
   context: ["Context: the weighted mean", "Bağlam: ağırlıklı ortalama", "上下文：加权平均"],
   reset: ["Reset gate", "Sıfırlama kapısı", "重置门"],
@@ -150,20 +150,20 @@ const TABLE = {
   state: ["State after the step", "Adımdan sonraki durum", "这一步之后的状态"],
   mean: ["mean {}", "ortalama {}", "均值 {}"],
   vector: ["vector", "vektör", "向量"],
-  least: ["least", "en küçük", "最小"],
-  average: ["mean", "ortalama", "均值"],
-  most: ["most", "en büyük", "最大"],
+  minimum: ["least", "en küçük", "最小"],
+  "mean-value": ["mean", "ortalama", "均值"],
+  maximum: ["most", "en büyük", "最大"],
   changes: ["Changed by you", "Sizin değiştirdikleriniz", "您的改动"],
   "change-pin": ["step {}: {} at {}", "adım {}: {} = {}", "第 {} 步：{} = {}"],
   "change-word": ["step {}: “{}” chosen", "adım {}: “{}” seçildi", "第 {} 步：选了“{}”"],
-  held: ["held: {}", "sabit tutulan: {}", "保持不变：{}"],
-  was: ["without them: {}", "bunlar olmadan: {}", "未改动时：{}"],
+  "kept-words": ["held: {}", "sabit tutulan: {}", "保持不变：{}"],
+  "original-translation": ["without them: {}", "bunlar olmadan: {}", "未改动时：{}"],
   undo: ["Undo", "Geri al", "撤销"],
   redo: ["Redo", "Yinele", "重做"],
   clear: ["Undo all", "Tümünü geri al", "全部还原"],
   "save-json": ["Everything as JSON", "Hepsi JSON olarak", "全部导出为 JSON"],
   link: ["Copy a link", "Bağlantıyı kopyala", "复制链接"],
-  "link-here": ["Copy this address", "Bu adresi kopyalayın", "请复制此地址"],
+  "copy-address": ["Copy this address", "Bu adresi kopyalayın", "请复制此地址"],
   copied: ["Copied", "Kopyalandı", "已复制"],
   about: [
     "This page contains the whole model and makes no network requests. Your text stays in this browser.",
@@ -182,14 +182,14 @@ const TABLE = {
     "指向一个词，或用方向键移动，即可看到它的注意力权重；单击或按回车键将其固定，按 Esc 取消。",
   ],
   find: ["Find sentences", "Cümlelerde ara", "查找句子"],
-  count: ["Sentences: {}", "Cümle sayısı: {}", "句子数：{}"],
-  "count-found": ["Sentences: {} of {}", "Cümle sayısı: {} / {}", "句子数：{} / {}"],
-  "none-found": ["No sentence contains these words.", "Bu sözcükleri içeren cümle yok.", "没有包含这些词的句子。"],
+  "sentence-count": ["Sentences: {}", "Cümle sayısı: {}", "句子数：{}"],
+  "matching-sentence-count": ["Sentences: {} of {}", "Cümle sayısı: {} / {}", "句子数：{} / {}"],
+  "no-matching-sentence": ["No sentence contains these words.", "Bu sözcükleri içeren cümle yok.", "没有包含这些词的句子。"],
   reference: ["Reference", "Referans", "参考译文"],
-  open: ["Open in the translator", "Çevirmende aç", "在翻译中打开"],
+  "open-in-translator": ["Open in the translator", "Çevirmende aç", "在翻译中打开"],
   // Calls of a model's attention
   "calls-count": ["Attention calls: {}", "Dikkat çağrısı: {}", "注意力调用：{}"],
-  "calls-first": ["Attention calls: {} (the page shows the first {})", "Dikkat çağrısı: {} (sayfa ilk {} tanesini gösterir)", "注意力调用：{}（显示前 {} 个）"],
+  "first-calls": ["Attention calls: {} (the page shows the first {})", "Dikkat çağrısı: {} (sayfa ilk {} tanesini gösterir)", "注意力调用：{}（显示前 {} 个）"],
   "all-calls": ["All calls", "Bütün çağrılar", "全部调用"],
   recorded: ["Recorded: {}", "Kaydedilen: {}", "已记录：{}"],
   "call-overview": ["Pooled map", "Havuzlanmış harita", "汇聚后的热图"],
@@ -212,11 +212,11 @@ const TABLE = {
   ],
   "view-find": ["Find a token", "Parça ara", "查找词元"],
   "view-range": ["{}–{} of {}", "{}–{} / {}", "{}–{}，共 {}"],
-  "view-found": ["Found: {}", "Bulunan: {}", "找到：{}"],
+  "view-match-count": ["Found: {}", "Bulunan: {}", "找到：{}"],
   "view-element": ["batch element {}", "yığının {}. öğesi", "批次元素 {}"],
-  "view-several": ["Several heads", "Birkaç kafa", "多个头"],
+  "view-several-heads": ["Several heads", "Birkaç kafa", "多个头"],
   "view-mean": ["Mean of both directions", "İki yönün ortalaması", "双向平均"],
-  "view-says": ["Layer {}, head {} looks {} (score {}).", "Katman {}, kafa {} bakıyor: {} (skor {}).", "第 {} 层头 {}看{}（分数 {}）。"],
+  "view-pattern": ["Layer {}, head {} looks {} (score {}).", "Katman {}, kafa {} bakıyor: {} (skor {}).", "第 {} 层头 {}看{}（分数 {}）。"],
   "view-unclear": [
     "Layer {}, head {} has no clear pattern. The best match: it looks {} (score {}).",
     "Katman {}, kafa {} belirgin bir örüntü göstermiyor. En yakını: bakıyor {} (skor {}).",
@@ -229,11 +229,11 @@ const TABLE = {
     "Katman {}, kafa {} kesilirse sonuç yaklaşık {} değişir (tahmin).",
     "若切除第 {} 层头 {}，结果约变化 {}（估计值）。",
   ],
-  "view-more": ["more weight in the first run", "ilk çalıştırmada daha çok ağırlık", "第一次运行中权重更大"],
-  "view-less": ["less weight in the first run", "ilk çalıştırmada daha az ağırlık", "第一次运行中权重更小"],
-  "view-rises": ["the result rises if the head is cut", "kafa kesilirse sonuç artar", "切除该头后结果上升"],
-  "view-falls": ["the result falls if the head is cut", "kafa kesilirse sonuç azalır", "切除该头后结果下降"],
-  "view-nothing": ["No head has a clear pattern.", "Hiçbir kafada belirgin bir örüntü yok.", "没有哪个头有明显的模式。"],
+  "view-increase": ["more weight in the first run", "ilk çalıştırmada daha çok ağırlık", "第一次运行中权重更大"],
+  "view-decrease": ["less weight in the first run", "ilk çalıştırmada daha az ağırlık", "第一次运行中权重更小"],
+  "view-positive-effect": ["the result rises if the head is cut", "kafa kesilirse sonuç artar", "切除该头后结果上升"],
+  "view-negative-effect": ["the result falls if the head is cut", "kafa kesilirse sonuç azalır", "切除该头后结果下降"],
+  "view-no-patterns": ["No head has a clear pattern.", "Hiçbir kafada belirgin bir örüntü yok.", "没有哪个头有明显的模式。"],
   "view-layer": ["Layer {}", "Katman {}", "第 {} 层"],
   "view-order": ["Order", "Sıra", "排序"],
   "view-by-layer": ["by layer", "katmana göre", "按层"],
@@ -256,7 +256,7 @@ const TABLE = {
   "looks-estimate": ["by their estimated effect on the result", "sonuca tahmini etkilerine göre", "按对结果的估计影响"],
   save: ["Save", "Kaydet", "保存"],
   "save-table": ["Table (CSV)", "Tablo (CSV)", "表格 (CSV)"],
-  "view-all": ["All heads", "Bütün kafalar", "全部头"],
+  "all-heads": ["All heads", "Bütün kafalar", "全部头"],
   "view-special": ["Special tokens", "Özel parçalar", "特殊词元"],
   "view-model": ["All layers and heads", "Bütün katmanlar ve kafalar", "全部层与头"],
   "view-model-help": [
@@ -269,64 +269,64 @@ const TABLE = {
     "Her haritada sorgular yukarıdan aşağıya, anahtarlar soldan sağadır. Altında katman, kafa ve kafaların sıralandığı sayı vardır. Çizgilerini görmek için bir haritaya tıklayın.",
     "每幅图自上而下为查询，自左而右为键；图下是层、头以及各头排序所依据的数。单击一幅图可看它的线。",
   ],
-  // Attention on images and along times
-  "place-help": [
+  // Attention between positions of images and time series
+  "position-help": [
     "The brightest patches have the largest weights. White lines outline the largest 5%. Point at a patch or a word, or move with the arrow keys, to see its weights. Click, or press Enter, to keep it.",
     "En parlak yamaların ağırlığı en büyüktür. Beyaz çizgiler en büyük %5’i çevreler. Ağırlıklarını görmek için bir yamanın ya da sözcüğün üzerine gelin veya ok tuşlarıyla gezinin. Sabitlemek için tıklayın ya da Enter’a basın.",
     "最亮的图块权重最大，白线圈出最大的 5%。指向一个图块或词，或用方向键移动，可看它的权重；单击或按回车键可固定它。",
   ],
-  "place-times-help": [
+  "position-times-help": [
     "A stronger colour and a higher bar are a larger weight. Point at a time, or move with the arrow keys, to see its weights. Click, or press Enter, to keep it.",
     "Daha koyu renk ve daha yüksek çubuk, daha büyük ağırlıktır. Ağırlıklarını görmek için bir zamanın üzerine gelin ya da ok tuşlarıyla gezinin. Sabitlemek için tıklayın ya da Enter’a basın.",
     "颜色越深、条越高，权重越大。指向一个时刻，或用方向键移动，可看它的权重；单击或按回车键可固定它。",
   ],
-  "place-model-help": [
+  "position-model-help": [
     "Each map shows the weights of the selected query in one head, on its scale. The sign below a map is the head’s pattern, and the bar is its score. Click a map to see it on the image.",
     "Her harita, seçili sorgunun bir kafadaki ağırlıklarını kendi ölçeğinde gösterir. Haritanın altındaki işaret kafanın örüntüsü, çubuk skorudur. Görüntü üzerinde görmek için bir haritaya tıklayın.",
     "每幅图按各自的尺度显示所选查询在一个头中的权重。图下的符号是该头的模式，色条是其分数。单击一幅图可在图像上看它。",
   ],
-  "place-pair-help": [
+  "position-pair-help": [
     "Choose a query and a key by number here, or by a click above, to see the weight of the pair in every head. On large images it is the mean weight of two blocks of patches.",
     "Çiftin her kafadaki ağırlığını görmek için burada numarayla ya da yukarıda tıklayarak bir sorgu ve bir anahtar seçin. Büyük görüntülerde bu, iki yama öbeğinin ortalama ağırlığıdır.",
     "在此按编号或在上方单击，选择一个查询与一个键，查看该对在每个头中的权重。大图像上为两个图块组的平均权重。",
   ],
-  "place-tokens": ["Tokens", "Parçalar", "词元"],
-  "place-mean": ["mean of all queries", "bütün sorguların ortalaması", "全部查询的平均"],
-  "place-both": ["Show", "Göster", "显示"],
-  "place-patches": ["Patches", "Yamalar", "图块"],
-  "place-words": ["Words", "Sözcükler", "词"],
-  "place-at": ["what it looks at", "nereye baktığı", "它看向哪里"],
-  "place-by": ["what looks at it", "kimin ona baktığı", "谁看向它"],
-  "place-opacity": ["Opacity of the map", "Haritanın opaklığı", "热图不透明度"],
-  "place-contrast": ["Contrast", "Karşıtlık", "对比度"],
-  "place-outline": ["Outline the largest 5%", "En büyük %5’i çevrele", "圈出最大的 5%"],
-  "place-hide": ["Hide sinks and rescale the rest", "Kuyuları gizle, kalanı yeniden ölçekle", "隐藏汇并重新缩放其余权重"],
-  "place-sinks": [
+  "position-tokens": ["Tokens", "Parçalar", "词元"],
+  "position-mean": ["mean of all queries", "bütün sorguların ortalaması", "全部查询的平均"],
+  "position-direction": ["Show", "Göster", "显示"],
+  "position-patches": ["Patches", "Yamalar", "图块"],
+  "position-words": ["Words", "Sözcükler", "词"],
+  "position-attends": ["what it looks at", "nereye baktığı", "它看向哪里"],
+  "position-attended": ["what looks at it", "kimin ona baktığı", "谁看向它"],
+  "position-opacity": ["Opacity of the map", "Haritanın opaklığı", "热图不透明度"],
+  "position-contrast": ["Contrast", "Karşıtlık", "对比度"],
+  "position-outline": ["Outline the largest 5%", "En büyük %5’i çevrele", "圈出最大的 5%"],
+  "position-hide-sinks": ["Hide sinks and rescale the rest", "Kuyuları gizle, kalanı yeniden ölçekle", "隐藏汇并重新缩放其余权重"],
+  "position-sinks": [
     "× marks sinks: keys with more than ten times the uniform weight from most queries.",
     "× kuyuları gösterir: çoğu sorgudan eşit ağırlığın on katından fazlasını alan anahtarlar.",
     "× 标记汇：从多数查询得到超过均匀权重十倍的键。",
   ],
-  "place-hidden": [
+  "position-hidden-sinks": [
     "Sinks are hidden ({}), and the other weights are rescaled to 100%.",
     "Kuyular gizli ({}); öteki ağırlıklar %100’e ölçeklendi.",
     "汇已隐藏（{} 个），其余权重已缩放到 100%。",
   ],
-  "place-share": ["On the image: {}. On other tokens: {}.", "Görüntüde: {}. Öteki parçalarda: {}.", "图像上：{}。其他词元上：{}。"],
-  "place-largest": ["Only the largest weights of each query are known.", "Her sorgunun yalnız en büyük ağırlıkları biliniyor.", "只知道每个查询最大的几个权重。"],
-  "place-pooled": ["Each weight is the mean of a block of {} × {0} patches.", "Her ağırlık {} × {0} yamalık bir öbeğin ortalamasıdır.", "每个权重是 {} × {0} 个图块的平均。"],
-  "place-legend": ["Colours from {} (dark) to {} (bright)", "Renkler: {} (koyu) – {} (parlak)", "颜色：{}（暗）到 {}（亮）"],
-  "place-uniform": ["Uniform weight: {}", "Eşit ağırlık: {}", "均匀权重：{}"],
-  "place-even": ["{} positions with nearly the same weight ({})", "neredeyse eşit ağırlıklı {} konum ({})", "{} 个位置的权重几乎相同（{}）"],
-  "place-said": ["{} looks at: {}", "{} şuralara bakıyor: {}", "{}看向：{}"],
-  "place-said-by": ["Looking at {}: {}", "{} için bakanlar: {}", "看向{}的：{}"],
-  "place-said-mean": ["The queries look, on average, at: {}", "Sorguların ortalamada baktığı yerler: {}", "各查询平均看向：{}"],
-  "place-cell": ["row {}, column {}", "satır {}, sütun {}", "第 {} 行第 {} 列"],
-  "place-time": ["time {}", "zaman {}", "时刻 {}"],
-  "place-number": ["image {}", "görüntü {}", "图像 {}"],
-  "place-image": ["Image with weights", "Ağırlıklı görüntü", "带权重的图像"],
-  "place-series": ["Series with weights", "Ağırlıklı dizi", "带权重的序列"],
-  "place-original": ["Original, with the part that the model saw", "Özgün görüntü ve modelin gördüğü bölüm", "原图及模型看到的部分"],
-  "place-plain": ["The image that the model saw", "Modelin gördüğü görüntü", "模型看到的图像"],
+  "position-share": ["On the image: {}. On other tokens: {}.", "Görüntüde: {}. Öteki parçalarda: {}.", "图像上：{}。其他词元上：{}。"],
+  "position-largest": ["Only the largest weights of each query are known.", "Her sorgunun yalnız en büyük ağırlıkları biliniyor.", "只知道每个查询最大的几个权重。"],
+  "position-pooled": ["Each weight is the mean of a block of {} × {0} patches.", "Her ağırlık {} × {0} yamalık bir öbeğin ortalamasıdır.", "每个权重是 {} × {0} 个图块的平均。"],
+  "position-legend": ["Colours from {} (dark) to {} (bright)", "Renkler: {} (koyu) – {} (parlak)", "颜色：{}（暗）到 {}（亮）"],
+  "position-uniform": ["Uniform weight: {}", "Eşit ağırlık: {}", "均匀权重：{}"],
+  "position-equal-weights": ["{} positions with nearly the same weight ({})", "neredeyse eşit ağırlıklı {} konum ({})", "{} 个位置的权重几乎相同（{}）"],
+  "position-query-readout": ["{} looks at: {}", "{} şuralara bakıyor: {}", "{}看向：{}"],
+  "position-key-readout": ["Looking at {}: {}", "{} için bakanlar: {}", "看向{}的：{}"],
+  "position-mean-readout": ["The queries look, on average, at: {}", "Sorguların ortalamada baktığı yerler: {}", "各查询平均看向：{}"],
+  "position-cell": ["row {}, column {}", "satır {}, sütun {}", "第 {} 行第 {} 列"],
+  "position-time": ["time {}", "zaman {}", "时刻 {}"],
+  "position-image-number": ["image {}", "görüntü {}", "图像 {}"],
+  "position-image": ["Image with weights", "Ağırlıklı görüntü", "带权重的图像"],
+  "position-series": ["Series with weights", "Ağırlıklı dizi", "带权重的序列"],
+  "position-original": ["Original, with the part that the model saw", "Özgün görüntü ve modelin gördüğü bölüm", "原图及模型看到的部分"],
+  "position-uncropped": ["The image that the model saw", "Modelin gördüğü görüntü", "模型看到的图像"],
   "patches-keys": ["Arrow keys move, Enter keeps", "Ok tuşları gezdirir, Enter sabitler", "方向键移动，回车键固定"],
   "loading-weights": ["Unpacking the weights …", "Ağırlıklar açılıyor …", "正在载入权重……"],
   "view-head": ["Layer {}, head {}", "Katman {}, kafa {}", "第 {} 层，头 {}"],
@@ -338,9 +338,9 @@ const TABLE = {
   ],
   "view-query": ["Query", "Sorgu", "查询"],
   "view-key": ["Key", "Anahtar", "键"],
-  "heads-first": ["the first {} of {} heads", "{1} kafanın ilk {0} tanesi", "共 {1} 个头中的前 {0} 个"],
-  "batch-first": ["the first item of a batch of {}", "{} öğeli yığının ilki", "批次共 {} 个，此为第一个"],
-  pooled: [
+  "first-heads": ["the first {} of {} heads", "{1} kafanın ilk {0} tanesi", "共 {1} 个头中的前 {0} 个"],
+  "first-item": ["the first item of a batch of {}", "{} öğeli yığının ilki", "批次共 {} 个，此为第一个"],
+  "pooled-keys": [
     "{} cells for {} keys (each cell shows its largest weight)",
     "{1} anahtar için {0} hücre (her hücre en büyük ağırlığını gösterir)",
     "{1} 个键合为 {0} 格（每格显示其中最大的权重）",
@@ -350,24 +350,24 @@ const TABLE = {
   layers: ["Layers", "Katmanlar", "层"],
   queries: ["Queries", "Sorgular", "查询"],
   keys: ["Keys", "Anahtarlar", "键"],
-  // The passages of a prompt that an answer read
-  "read-title": ["Prompt and answer", "İstem ve yanıt", "提示与回答"],
-  "read-help": [
+  // The attention of an answer to passages
+  "passages-title": ["Prompt and answer", "İstem ve yanıt", "提示与回答"],
+  "passages-help": [
     "A stronger colour means that the answer read more of a passage. Choose a token of the answer to see what it read. A weight shows what the model read, not why it wrote a token.",
     "Daha koyu renk, yanıtın o bölümü daha çok okuduğu anlamına gelir. Neyi okuduğunu görmek için yanıttan bir parça seçin. Ağırlık modelin neyi okuduğunu gösterir, bir parçayı neden yazdığını göstermez.",
     "颜色越深，回答读该段落越多。选择回答中的一个词元，可看它读了什么。权重表示模型读了什么，并不说明它为何写出某个词元。",
   ],
-  "read-alone": ["Only passages, scaled to 100%", "Yalnız bölümler, %100’e ölçeklenmiş", "只看段落，缩放到 100%"],
-  "read-all": ["The answer read most", "Yanıtın en çok okuduğu", "回答读得最多的是"],
-  "read-one": ["“{}” read most", "“{}” parçasının en çok okuduğu", "“{}”读得最多的是"],
-  "read-even": ["even share", "eşit pay", "均匀份额"],
-  "read-bars": ["Shares of each token", "Her parçanın payları", "每个词元的份额"],
-  "read-bars-help": [
+  "passages-only": ["Only passages, scaled to 100%", "Yalnız bölümler, %100’e ölçeklenmiş", "只看段落，缩放到 100%"],
+  "answer-read-most": ["The answer read most", "Yanıtın en çok okuduğu", "回答读得最多的是"],
+  "token-read-most": ["“{}” read most", "“{}” parçasının en çok okuduğu", "“{}”读得最多的是"],
+  "even-share": ["even share", "eşit pay", "均匀份额"],
+  "passage-shares": ["Shares of each token", "Her parçanın payları", "每个词元的份额"],
+  "passage-shares-help": [
     "Each bar divides the attention weight of a written token between the passages, in the colours above. Grey is the rest: other text, the first token and the answer itself. The largest passage is named. The first bar is the even share, each passage’s share of the prompt’s tokens.",
     "Her çubuk, yazılan bir parçanın dikkat ağırlığını yukarıdaki renklerle bölümlere ayırır. Gri kalandır: öteki metin, ilk parça ve yanıtın kendisi. En büyük bölümün adı yazılıdır. İlk çubuk eşit paydır, her bölümün istemdeki parçaların içindeki payı.",
     "每条色带按上面的颜色把一个写出词元的注意力权重分给各段落。灰色是其余部分：其他文本、第一个词元和回答本身。右侧为份额最大的段落。第一条是均匀份额，即各段落在提示词元中所占的比例。",
   ],
-  "read-table": ["Weight of each passage", "Her bölümün ağırlığı", "每个段落的权重"],
+  "passage-weights": ["Weight of each passage", "Her bölümün ağırlığı", "每个段落的权重"],
   "all-layers": ["All layers", "Bütün katmanlar", "全部层"],
   "span-rest": ["rest of the prompt", "istemin kalanı", "提示的其余部分"],
   "span-first": ["first token", "ilk parça", "第一个词元"],
@@ -386,9 +386,9 @@ const TABLE = {
   triangular: ["triangular", "üçgen", "三角"],
   boxcar: ["boxcar", "kutu", "矩形"],
   bandwidth: ["Bandwidth σ", "Bant genişliği σ", "带宽 σ"],
-  "query-at": ["Query x", "Sorgu x", "查询 x"],
+  "query-x": ["Query x", "Sorgu x", "查询 x"],
   prediction: ["Prediction", "Tahmin", "预测"],
-  "out-of-reach": ["no point within reach", "menzilde nokta yok", "范围内没有点"],
+  "no-point-in-range": ["no point within reach", "menzilde nokta yok", "范围内没有点"],
   point: ["Point {}", "Nokta {}", "点 {}"],
   "scores-title": ["Three scoring functions", "Üç skor fonksiyonu", "三种评分函数"],
   "scores-help": [
@@ -400,7 +400,7 @@ const TABLE = {
   additive: ["Additive", "Toplamsal", "加性"],
   "gaussian-score": ["Gaussian", "Gauss", "高斯"],
   key: ["Key {}", "Anahtar {}", "键 {}"],
-  "query-n": ["Query {}", "Sorgu {}", "查询 {}"],
+  "query-number": ["Query {}", "Sorgu {}", "查询 {}"],
   "softmax-title": ["Masked softmax", "Maskeli softmax", "带掩码的 softmax"],
   "softmax-help": [
     "Each row is a sentence. Positions beyond its length are padding, and get no weight. Drag the lengths. With length 0, all weights are 0.",
@@ -409,11 +409,11 @@ const TABLE = {
   ],
   "length-of": ["Length of sentence {}", "{}. cümlenin uzunluğu", "第 {} 句的长度"],
   sentence: ["Sentence {}", "Cümle {}", "第 {} 句"],
-  "scores-before": ["Scores", "Skorlar", "分数"],
-  "weights-after": ["Weights", "Ağırlıklar", "权重"],
+  scores: ["Scores", "Skorlar", "分数"],
+  weights: ["Weights", "Ağırlıklar", "权重"],
   padding: ["padding", "dolgu", "填充"],
   shuffle: ["New random numbers", "Yeni rastgele sayılar", "换一组随机数"],
-  // Refusals
+  // Errors
   "too-long": [
     "The text has {} characters. The limit is 10,000. Split it.",
     "Metin {} karakter. Sınır 10.000’dir. Bölün.",
@@ -488,14 +488,14 @@ const TABLE = {
     "该模型没有注意力，无法放置标签。请去掉标签。",
   ],
   correct: ["Correct this translation", "Bu çeviriyi düzelt", "更正这个译文"],
-  right: ["Right translation", "Doğru çeviri", "正确的译文"],
+  "right-translation": ["Right translation", "Doğru çeviri", "正确的译文"],
   "save-correction": ["Save", "Kaydet", "保存"],
   cancel: ["Cancel", "Vazgeç", "取消"],
   remove: ["Remove: {}", "Kaldır: {}", "删除：{}"],
   add: ["Add", "Ekle", "添加"],
-  corrected: ["Corrected. Similar sentences follow the correction.", "Düzeltildi. Benzer cümleler düzeltmeyi izler.", "已更正。相似的句子会参照这个更正。"],
-  replaces: ["It replaces this correction: “{}” → “{}”", "Şu düzeltmenin yerine geçti: “{}” → “{}”", "它取代了这个更正：“{}” → “{}”"],
-  outdated: [
+  "correction-saved": ["Corrected. Similar sentences follow the correction.", "Düzeltildi. Benzer cümleler düzeltmeyi izler.", "已更正。相似的句子会参照这个更正。"],
+  "correction-replaced": ["It replaces this correction: “{}” → “{}”", "Şu düzeltmenin yerine geçti: “{}” → “{}”", "它取代了这个更正：“{}” → “{}”"],
+  "correction-outdated": [
     "This page's file has another correction of this sentence. It is used instead of yours, “{}”: “{}” → “{}”",
     "Bu sayfanın dosyasında bu cümlenin başka bir düzeltmesi var. Sizinkinin (“{}”) yerine o kullanılıyor: “{}” → “{}”",
     "本页面的文件对这个句子另有更正，因此不采用您的“{}”：“{}” → “{}”",
@@ -525,7 +525,7 @@ const TABLE = {
   ],
   "term-replaced": ["“{}” is now translated as “{}” instead of “{}”.", "“{}” teriminin çevirisi artık “{}” (önceki: “{}”).", "“{}”现译为“{}”，不再译为“{}”。"],
   confidence: ["confidence: {}", "güven: {}", "置信度：{}"],
-  "confidence-is": [
+  "confidence-definition": [
     "confidence = estimated probability that the translation is right (chrF of at least 80 with a human translation)",
     "güven = çevirinin doğru olma olasılığı tahmini (bir insan çevirisiyle chrF en az 80)",
     "置信度 = 译文正确的估计概率（与人工译文的 chrF 至少为 80）",
@@ -534,7 +534,7 @@ const TABLE = {
   "lost placeholders": ["lost placeholders:", "kayıp yer tutucular:", "丢失的占位符："],
   "invented numbers": ["invented numbers:", "uydurulmuş sayılar:", "凭空出现的数字："],
   "unused terms": ["unused terms:", "kullanılmayan terimler:", "未用的术语："],
-  "follows": ["from a correction: {}", "bir düzeltmeden: {}", "来自更正：{}"],
+  "correction-used": ["from a correction: {}", "bir düzeltmeden: {}", "来自更正：{}"],
   "correction-empty": ["Write the right translation.", "Doğru çeviriyi yazın.", "请写出正确的译文。"],
   "correction-letters": [
     "A text without letters is always copied, so you cannot correct it.",
@@ -549,23 +549,23 @@ const COLUMNS: Record<Language, number> = { en: 0, tr: 1, zh: 2 };
 
 let language: Language = "en";
 
-export function speak(wanted: Language): void {
-  language = wanted;
+export function setLanguage(code: Language): void {
+  language = code;
 }
 
-export const spoken = (): Language => language;
+export const currentLanguage = (): Language => language;
 
-/** Two languages: codes such as "en" in the reader's words (English → French), names as they are. */
-export function pair([source, target]: readonly [string, string]): string {
+/** Two languages, such as English → French. Codes such as "en" become names in the reader's language. */
+export function languagePair([source, target]: readonly [string, string]): string {
   const names = new Intl.DisplayNames([language], { type: "language" });
-  const name = (given: string): string | undefined => (/^[a-z]{2,3}(-[A-Za-z]{2,4})?$/.test(given) ? names.of(given) : given);
+  const name = (language: string): string | undefined => (/^[a-z]{2,3}(-[A-Za-z]{2,4})?$/.test(language) ? names.of(language) : language);
   return `${name(source)} → ${name(target)}`;
 }
 
-/** A phrase in the reader's language with its placeholders filled. */
+/** A phrase in the reader's language, with values instead of its placeholders. */
 export function t(phrase: Phrase, ...values: (string | number)[]): string {
-  let at = 0;
-  return TABLE[phrase][COLUMNS[language]]!.replace(/\{(\d?)\}/g, (_, place: string) => String(values[place ? Number(place) : at++] ?? ""));
+  let next = 0;
+  return TABLE[phrase][COLUMNS[language]]!.replace(/\{(\d?)\}/g, (_, index: string) => String(values[index ? Number(index) : next++] ?? ""));
 }
 
 /** A number with fixed decimals, in the reader's language. */
@@ -581,7 +581,7 @@ export const precise = (value: number): string =>
     ? value.toLocaleString(language, { notation: "scientific", maximumSignificantDigits: 4 })
     : value.toLocaleString(language, { maximumSignificantDigits: 4 });
 
-/** A number short enough for a map's cell. */
+/** A number that fits into a cell of a map. */
 export const brief = (value: number): string =>
   value === 0 || (Math.abs(value) >= 0.001 && Math.abs(value) < 100)
     ? value.toLocaleString(language, { maximumFractionDigits: Math.abs(value) < 1 ? 3 : 1 })
@@ -590,11 +590,11 @@ export const brief = (value: number): string =>
 /** A short number with its sign. */
 export const signed = (value: number): string => (value > 0 ? "+" : "") + brief(value);
 
-/** The first of the browser's languages that the page has, or English. */
-export function preferred(languages: readonly string[]): Language {
-  for (const each of languages) {
-    const own = each.slice(0, 2).toLowerCase();
-    if (own in LANGUAGES) return own as Language;
+/** The browser's first language with phrases, or English. */
+export function preferredLanguage(languages: readonly string[]): Language {
+  for (const language of languages) {
+    const code = language.slice(0, 2).toLowerCase();
+    if (code in LANGUAGES) return code as Language;
   }
   return "en";
 }

@@ -1,4 +1,4 @@
-/** Tables of sentence pairs or terms: the text that the page saves, and the text that spreadsheets copy. */
+/** Tables of sentence pairs or terms, as saved by the page or copied from a spreadsheet. */
 import { oneSpaced } from "../decoder/tokenizer";
 
 /** Python's `COLUMN_NAME`. */
@@ -15,7 +15,7 @@ function isHeader([source, target]: readonly string[]): boolean {
   return names[0] !== names[1] && names.every((name) => COLUMN_NAME.test(name));
 }
 
-/** A table of sentence pairs, as Python's `TsvCorpus` reads it. Its cells are quoted if one has a quotation mark. */
+/** A table of sentence pairs for Python's `TsvCorpus`. All cells are quoted if one contains a quotation mark. */
 export function tsvOf(pairs: readonly (readonly string[])[]): string {
   const rows = pairs.map((row) => row.map(oneSpaced));
   const areQuoted = rows.some((row) => row.some((text) => text.includes('"')));
@@ -24,7 +24,7 @@ export function tsvOf(pairs: readonly (readonly string[])[]): string {
   return [...(rows[0] && isHeader(rows[0]) ? ["source\ttarget"] : []), ...lines].map((line) => `${line}\n`).join("");
 }
 
-/** The first two cells of a table's rows, without column names before other rows; none if the text has no tabs. */
+/** The first two cells of a table's rows, without column names; empty if the text has no tabs. */
 export function rowsOf(table: string): [string, string][] {
   const rows: string[][] = [[]];
   for (const [, quoted, plain, end] of table.matchAll(/(?:"([^"]*(?:""[^"]*)*)"|([^\t\r\n]*))(\t|[\r\n]+|$)/g)) {

@@ -1,10 +1,10 @@
-/** A reader's corrections and terms. The browser stores them if it can, and other open pages of the model share them. */
+/** A reader's corrections and terms. The browser stores them if possible, and all open pages of a model share them. */
 import { withPair, type StoredPair } from "../decoder/memory";
 import { Refusal } from "../decoder/refusal";
 import type { Translator } from "../decoder/translator";
-import { paused } from "./pausing";
+import { runWithPauses } from "./pausing";
 
-/** `inFile`: the target of the pair in the page's file that the correction replaced; null: none. */
+/** `inFile`: the target of the replaced pair in the page's file, or null. */
 type Correction = readonly [source: string, target: string, inFile: string | null];
 type Term = readonly [source: string, target: string];
 export type Kind = "corrections" | "terms";
@@ -21,107 +21,110 @@ const isLists = ({ corrections, terms }: Record<Kind, unknown>): boolean =>
 
 export class UserPairs {
   lists: Lists = { corrections: [], terms: [] };
-  /** Corrections that are not used, since the page's file has another one that they did not replace. */
+  /** Unused corrections, because the page's file has a different, newer correction. */
   outdated: readonly (readonly [Correction, StoredPair])[] = [];
   isStored: boolean;
   /** Called when the lists change. */
-  listed = (): void => undefined;
+  listsChanged = (): void => undefined;
   /** Called when translations may have changed. */
-  changed = (): void => undefined;
-  private run = 0; // of `apply`: a newer run stops an older one
-  private applied: Promise<void>;
+  translationsChanged = (): void => undefined;
+  private applyCount = 0; // calls of `apply`: a new call stops earlier ones
+  private lastApply: Promise<void>;
 
-  /** @param name of the browser's storage; null: none */
+  /** @param name key in the browser's storage, or null */
   constructor(private readonly translator: Translator, private readonly name: string | null) {
     this.isStored = name !== null;
-    this.lists = this.read();
-    this.applied = this.apply();
-    if (name !== null) addEventListener("storage", ({ key }) => (key === name || key === null) && this.follow(this.read())); // of another page
+    this.lists = this.readLists();
+    this.lastApply = this.apply();
+    if (name !== null) addEventListener("storage", ({ key }) => (key === name || key === null) && this.useLists(this.readLists())); // changed by another page
   }
 
-  private read(): Lists {
+  private readLists(): Lists {
     if (!this.isStored) return this.lists;
     try {
       const lists = JSON.parse(localStorage.getItem(this.name!)!) as Lists;
-      if (isLists(lists)) return { corrections: lists.corrections.map(([source, target, inFile = null]) => [source, target, inFile]), terms: lists.terms }; // pairs in the former format
+      if (isLists(lists)) return { corrections: lists.corrections.map(([source, target, inFile = null]) => [source, target, inFile]), terms: lists.terms }; // an earlier format had pairs
     } catch {
-      // No storage, or nothing in it.
+      // The storage is unavailable or empty.
     }
     return { corrections: [], terms: [] };
   }
 
-  /** Adds terms at the end of the list, in place of terms with the same sources. */
+  /** Appends terms to the list, and removes terms with the same sources. */
   addTerms(terms: readonly Term[]): void {
-    this.change((lists) => ({ ...lists, terms: terms.reduce((list, term) => [...without(list, [term[0]]), term], lists.terms) }));
+    this.changeLists((lists) => ({ ...lists, terms: terms.reduce((list, term) => [...withoutSources(list, [term[0]]), term], lists.terms) }));
   }
 
   remove(kind: Kind, source: string): void {
-    this.change((lists) => ({ ...lists, [kind]: without<Correction | Term>(lists[kind], [source]) }));
+    this.changeLists((lists) => ({ ...lists, [kind]: withoutSources<Correction | Term>(lists[kind], [source]) }));
   }
 
-  /** Changes the lists; the changes of other pages stay. */
-  private change(changed: (lists: Lists) => Lists): void {
-    const lists = changed(this.read());
+  /** Edits the stored lists, which include changes by other pages. */
+  private changeLists(edit: (lists: Lists) => Lists): void {
+    const lists = edit(this.readLists());
     try {
       if (this.name !== null) localStorage.setItem(this.name, JSON.stringify(lists));
       this.isStored = this.name !== null;
     } catch {
-      this.isStored = false; // full, or forbidden
+      this.isStored = false; // the storage is full or forbidden
     }
-    this.follow(lists);
+    this.useLists(lists);
   }
 
-  private follow(lists: Lists): void {
+  private useLists(lists: Lists): void {
     this.lists = lists;
-    this.listed();
-    this.applied = this.apply();
+    this.listsChanged();
+    this.lastApply = this.apply();
   }
 
   /**
-   * Stores a correction in the translator's memory and at the end of the list; returns the pairs that it replaces.
+   * Stores a correction in the translator's memory and appends it to the list; returns the replaced pairs.
    * @param stored called before translations change
    */
   async correct(source: string, target: string, stored: () => void): Promise<readonly StoredPair[]> {
-    await this.applied;
+    await this.lastApply;
     const { memory } = this.translator;
-    const pair = (await paused(this.translator.correcting(source, target), () => false))!;
-    const replaced = memory.add(pair);
+    const storedPair = (await runWithPauses(this.translator.correcting(source, target), () => false))!;
+    const replaced = memory.add(storedPair);
     stored();
-    const correction: Correction = [source, target, memory.inFile(pair)?.target ?? null];
-    this.change((lists) => ({ ...lists, corrections: [...without(lists.corrections, [source, ...replaced.map((old) => old.source)]), correction] }));
+    const correction: Correction = [source, target, memory.inFile(storedPair)?.target ?? null];
+    this.changeLists((lists) => ({ ...lists, corrections: [...withoutSources(lists.corrections, [source, ...replaced.map((old) => old.source)]), correction] }));
     return replaced;
   }
 
-  /** Makes the memory follow the list, and then the list the memory: a correction may replace another one. A correction in the file wins unless the list's one replaced it. */
+  /**
+   * Updates the memory from the list, and removes replaced corrections from the list.
+   * A correction in the page's file has priority unless the listed one replaced it.
+   */
   private async apply(): Promise<void> {
-    const run = ++this.run, { memory } = this.translator;
+    const run = ++this.applyCount, { memory } = this.translator;
     let pairs = memory.stored;
-    const used = new Map<StoredPair, Correction>(), outdated = new Map<Correction, StoredPair>();
+    const correctionOf = new Map<StoredPair, Correction>(), outdated = new Map<Correction, StoredPair>();
     for (const correction of this.lists.corrections) {
-      const [source, target, before] = correction;
-      const known = memory.pairs.find((pair) => pair.source === source && pair.target === target);
-      const pair = known ?? await this.compute(source, target, pairs, () => run !== this.run);
-      if (run !== this.run) return;
-      if (!pair || memory.stored.includes(pair)) continue;
-      const inFile = memory.inFile(pair);
-      if (inFile && inFile.target !== before) outdated.set(correction, inFile);
+      const [source, target, replacedTarget] = correction;
+      const knownPair = memory.pairs.find((stored) => stored.source === source && stored.target === target);
+      const storedPair = knownPair ?? await this.compute(source, target, pairs, () => run !== this.applyCount);
+      if (run !== this.applyCount) return;
+      if (!storedPair || memory.stored.includes(storedPair)) continue;
+      const inFile = memory.inFile(storedPair);
+      if (inFile && inFile.target !== replacedTarget) outdated.set(correction, inFile);
       else {
-        pairs = withPair(pairs, pair);
-        used.set(pair, correction);
+        pairs = withPair(pairs, storedPair);
+        correctionOf.set(storedPair, correction);
       }
     }
     memory.hold(pairs);
     this.outdated = [...outdated];
-    const followed = new Set(pairs.map((pair) => used.get(pair)));
-    this.lists = { ...this.lists, corrections: this.lists.corrections.filter((correction) => followed.has(correction) || outdated.has(correction)) };
-    this.listed();
-    this.changed();
+    const usedCorrections = new Set(pairs.map((pair) => correctionOf.get(pair)));
+    this.lists = { ...this.lists, corrections: this.lists.corrections.filter((correction) => usedCorrections.has(correction) || outdated.has(correction)) };
+    this.listsChanged();
+    this.translationsChanged();
   }
 
-  /** The stored pair of a correction; null if there can be none. */
-  private async compute(source: string, target: string, earlier: readonly StoredPair[], stops: () => boolean): Promise<StoredPair | null> {
+  /** The stored pair of a correction; null if the translator rejects it. */
+  private async compute(source: string, target: string, earlier: readonly StoredPair[], isStopped: () => boolean): Promise<StoredPair | null> {
     try {
-      return (await paused(this.translator.correcting(source, target, earlier), stops)) ?? null;
+      return (await runWithPauses(this.translator.correcting(source, target, earlier), isStopped)) ?? null;
     } catch (error) {
       if (error instanceof Refusal) return null;
       throw error;
@@ -129,4 +132,4 @@ export class UserPairs {
   }
 }
 
-const without = <T extends Correction | Term>(pairs: readonly T[], sources: readonly string[]): T[] => pairs.filter(([source]) => !sources.includes(source));
+const withoutSources = <T extends Correction | Term>(pairs: readonly T[], sources: readonly string[]): T[] => pairs.filter(([source]) => !sources.includes(source));

@@ -1,139 +1,139 @@
 /** Views of a model's attention over its tokens: heads of a layer, all layers and heads, one query and key. */
-import type { Shown } from "../pictures/patches";
-import { css, TINTS } from "../pictures/scale";
-import { Columns, ROW, written, type Side, type Spot, type Token } from "./columns";
-import { h, isolated, menu, s, whenNear } from "./dom";
-import { Places } from "./places";
-import { DOING, doingOf, isClear, SIGNS, type Doing, type Layer, type Lead, type View } from "./recorded";
-import { printAlone, savePng, saveSvg, saveText } from "./save";
+import type { ModelImage } from "../pictures/patches";
+import { cssColour, TINTS } from "../pictures/scale";
+import { Columns, ROW, tokenText } from "./columns";
+import { bytesOfBase64, createMenu, h, isolateDirection, s, whenNear } from "./dom";
+import { PositionView } from "./position_view";
+import { PATTERNS, mainPattern, isClear, SIGNS, type Pattern, type Layer, type Lead, type Side, type Spot, type Token, type View } from "./view_data";
+import { printDrawing, savePng, saveSvg, saveText } from "./save";
 import { number, percent, signed, t } from "./strings";
 
-const THUMB = 96; // most side of a small map
-const WIDE = 720; // of a drawing that is saved
-const STEPS = 2048; // of a base-2 logarithm; `dikkat.show.views` writes them
-const FAINT = 0.02; // least weight that is drawn as a line of one token
-const LEAST = 0.06; // … where the lines of all tokens are drawn
+const MAX_THUMBNAIL_SIZE = 96; // pixels of a side
+const DRAWING_WIDTH = 720; // of a saved drawing
+const STEPS = 2048; // of a base-2 logarithm, as in `dikkat.show.views`
+const MIN_SPOT_WEIGHT = 0.02; // smallest weight with a line, for the lines of one token
+const MIN_LINE_WEIGHT = 0.06; // the same for the lines of all tokens
 
 type Edge = readonly [key: number, weight: number];
 
-const SHADES = 6; // of lines: those of one shade are drawn at once
+const SHADES = 6; // opacities of lines; lines of one opacity are drawn at once
 
-const unpacked = (text: string): Uint16Array => new Uint16Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
-const decoded = (layer: Layer) => ({ ...layer, keys: unpacked(layer.keys), weights: unpacked(layer.weights), map: unpacked(layer.map) });
+const uint16Of = (text: string): Uint16Array => new Uint16Array(bytesOfBase64(text).buffer);
+const decodeLayer = (layer: Layer) => ({ ...layer, keys: uint16Of(layer.keys), weights: uint16Of(layer.weights), map: uint16Of(layer.map) });
 const NONE = 65535; // the code of 0
-const MINUS = 32768; // added to the code of a weight below 0
+const MINUS = 32768; // added to the codes of negative weights
 const valuesOf = (signed: boolean): Float32Array => Float32Array.from({ length: NONE + 1 }, (_, code) =>
   code === NONE ? 0 : signed && code >= MINUS ? -(2 ** ((MINUS - code) / STEPS)) : 2 ** (-code / STEPS));
-const tint = (value: number): string => css([...TINTS[value < 0 ? 1 : 0], 1]);
-const largest = ([, one]: Edge, [, other]: Edge): number => Math.abs(other) - Math.abs(one);
-/** The colour of a head: none near that of controls. */
-const colour = (head: number, of: number): string => `hsl(${(215 + (head * 290) / Math.max(of, 3)) % 360} 62% 47%)`;
-const button = (label: string, click: () => void): HTMLButtonElement => h("button", { type: "button", click }, label);
-const press = (pressed: HTMLElement, is: boolean): void => pressed.setAttribute("aria-pressed", String(is));
+const signColour = (value: number): string => cssColour([...TINTS[value < 0 ? 1 : 0], 1]);
+const byMagnitude = ([, a]: Edge, [, b]: Edge): number => Math.abs(b) - Math.abs(a);
+/** The colour of a head, which differs from the colour of controls. */
+const headColour = (head: number, count: number): string => `hsl(${(215 + (head * 290) / Math.max(count, 3)) % 360} 62% 47%)`;
+const createButton = (label: string, click: () => void): HTMLButtonElement => h("button", { type: "button", click }, label);
+const setPressed = (pressed: HTMLElement, isPressed: boolean): void => pressed.setAttribute("aria-pressed", String(isPressed));
 
-/** The views of all kinds of attention of one run. */
-export function viewsOf(views: readonly View[], images: readonly Shown[]): HTMLElement {
-  const shown = h("div", { class: "views" });
-  const drawn: Views[] = [];
+/** The views of one run, with a button for each kind of attention. */
+export function createViews(views: readonly View[], images: readonly ModelImage[]): HTMLElement {
+  const container = h("div", { class: "views" });
+  const cache: Views[] = [];
   const choices = views.map(({ kind, element, title }, k) => {
     const names = [kind && t(`view-${kind}`), element === null ? "" : t("view-element", element), title];
-    return button(names.filter(Boolean).join(" · "), () => draw(k));
+    return createButton(names.filter(Boolean).join(" · "), () => draw(k));
   });
-  const draw = (chosen: number): void => {
-    choices.forEach((each, k) => press(each, k === chosen));
-    shown.replaceChildren(...(drawn[chosen] ??= new Views(views[chosen]!, images)).elements);
+  const draw = (index: number): void => {
+    choices.forEach((choice, k) => setPressed(choice, k === index));
+    container.replaceChildren(...(cache[index] ??= new Views(views[index]!, images)).elements);
   };
-  draw(Math.max(0, views.findIndex((each) => each.kind === "self")));
-  return h("section", { class: "views" }, views.length > 1 && h("div", { class: "choices", role: "group", "aria-label": t("view-kind") }, ...choices), shown);
+  draw(Math.max(0, views.findIndex((view) => view.kind === "self")));
+  return h("section", { class: "views" }, views.length > 1 && h("div", { class: "choices", role: "group", "aria-label": t("view-kind") }, ...choices), container);
 }
 
 class Views {
   readonly elements: HTMLElement[];
   private layer = 0;
-  private readonly shown = new Set<number>();
-  private several = false;
-  private readonly chosen: [query: number | null, key: number | null] = [null, null];
-  private last: Side = 0; // of the chosen tokens
-  private readonly data: readonly ReturnType<typeof decoded>[];
+  private readonly selectedHeads = new Set<number>();
+  private selectsSeveral = false;
+  private readonly selectedTokens: [query: number | null, key: number | null] = [null, null];
+  private lastSide: Side = 0; // of the token selected last
+  private readonly data: readonly ReturnType<typeof decodeLayer>[];
   private readonly values: Float32Array; // by code
   private readonly signed: boolean;
-  private readonly found = new Map<string, Edge[][]>();
-  // Controls are made once: one that is replaced while it is used loses the focus.
-  private readonly heads: HTMLElement;
-  private readonly layers: HTMLSelectElement;
+  private readonly edgeCache = new Map<string, Edge[][]>();
+  // Controls are created once, because replacing a focused control would lose the focus.
+  private readonly headsCard: HTMLElement;
+  private readonly layerSelect: HTMLSelectElement;
   private readonly chips: HTMLButtonElement[][] = [];
   private readonly chipGroup = h("div", { class: "choices", role: "group", "aria-label": t("heads") });
-  private readonly severalHeads = button(t("view-several"), () => {
-    this.several = !this.several;
-    if (!this.several) for (const k of [...this.shown].slice(1)) this.shown.delete(k);
+  private readonly severalHeads = createButton(t("view-several-heads"), () => {
+    this.selectsSeveral = !this.selectsSeveral;
+    if (!this.selectsSeveral) for (const k of [...this.selectedHeads].slice(1)) this.selectedHeads.delete(k);
     this.drawHeads();
   });
-  private readonly allHeads = button(t("view-all"), () => {
-    this.several = true;
-    for (const k of this.view.layers[this.layer]!.heads.keys()) this.shown.add(k);
+  private readonly allHeads = createButton(t("all-heads"), () => {
+    this.selectsSeveral = true;
+    for (const k of this.view.layers[this.layer]!.heads.keys()) this.selectedHeads.add(k);
     this.drawHeads();
   });
-  private readonly mean = h("input", { type: "checkbox", class: "mean", change: () => this.drawLines() });
-  private readonly special = h("input", { type: "checkbox", class: "special", change: () => this.drawTokens() });
+  private readonly meanBox = h("input", { type: "checkbox", class: "mean", change: () => this.drawLines() });
+  private readonly specialBox = h("input", { type: "checkbox", class: "special", change: () => this.drawTokens() });
   private readonly headline = h("p", { class: "lead" });
-  private readonly says = h("p", { class: "says", "aria-live": "polite" });
+  private readonly readout = h("p", { class: "says", "aria-live": "polite" });
   private readonly columns: Columns;
-  /** The pictures of a view with parts, in place of lines. */
-  private readonly places: Places | null;
-  private near = false; // whether the small maps are near the window
-  private turn = 0; // of drawing them
-  private readonly order: HTMLSelectElement;
-  /** Whether no head has a pattern but to look at everything. */
-  private readonly nothing: boolean;
+  /** The pictures of a view with layouts; other views have lines. */
+  private readonly positionView: PositionView | null;
+  private isNear = false; // true once the thumbnails are near the window
+  private run = 0; // number of times that thumbnails were drawn
+  private readonly orderSelect: HTMLSelectElement;
+  /** True if no head has a clear pattern other than "evenly". */
+  private readonly hasNoPatterns: boolean;
   private readonly legend = h("p", { class: "legend" });
   private readonly grid = h("div", { class: "heads" });
-  private readonly thumbs: HTMLButtonElement[][];
-  private readonly pickers: readonly HTMLInputElement[]; // of a query and a key, by number
+  private readonly thumbnails: HTMLButtonElement[][];
+  private readonly pickers: readonly HTMLInputElement[]; // inputs of the query's and the key's position
   private readonly pairs = h("div", { class: "wide", tabindex: 0 });
 
-  constructor(private readonly view: View, images: readonly Shown[]) {
+  constructor(private readonly view: View, images: readonly ModelImage[]) {
     const { layers, queries, keys, lead } = view;
-    this.data = layers.map(decoded);
+    this.data = layers.map(decodeLayer);
     this.signed = lead === "change";
     this.values = valuesOf(this.signed);
-    this.columns = new Columns(view.parts ? [[], []] : [queries, keys], (spot) => this.drawLines(spot), ([side, token]) => this.choose(side, this.chosen[side] === token ? null : token));
-    this.places = view.parts ? new Places(view, images, {
-      look: (spot) => this.drawLines(spot), changed: () => this.drawLines(), redraw: () => void this.drawMaps(),
-      choose: (spot) => (spot ? this.choose(spot[0], spot[1]) : this.chooseNone()),
+    this.columns = new Columns(view.parts ? [[], []] : [queries, keys], (spot) => this.drawLines(spot), ([side, token]) => this.select(side, this.selectedTokens[side] === token ? null : token));
+    this.positionView = view.parts ? new PositionView(view, images, {
+      hover: (spot) => this.drawLines(spot), update: () => this.drawLines(), redraw: () => void this.drawMaps(),
+      select: (spot) => (spot ? this.select(spot[0], spot[1]) : this.deselect()),
     }) : null;
-    const candidates = this.everyHead().filter(([layer]) => !this.places?.startsAtClass || layer === layers.length - 1);
-    const most = candidates.reduce((best, each) => (this.worth(...each) > this.worth(...best) ? each : best));
-    this.layer = most[0];
-    this.shown.add(most[1]);
-    if (this.places?.first) this.chosen[this.places.first[0]] = this.places.first[1];
-    this.layers = h("select", { "aria-label": t("layers"), change: () => this.showLayer(Number(this.layers.value)) },
+    const candidates = this.everyHead().filter(([layer]) => !this.positionView?.startsAtClass || layer === layers.length - 1);
+    const best = candidates.reduce((best, head) => (this.rankValue(...head) > this.rankValue(...best) ? head : best));
+    this.layer = best[0];
+    this.selectedHeads.add(best[1]);
+    if (this.positionView?.initialSpot) this.selectedTokens[this.positionView.initialSpot[0]] = this.positionView.initialSpot[1];
+    this.layerSelect = h("select", { "aria-label": t("layers"), change: () => this.showLayer(Number(this.layerSelect.value)) },
       ...layers.map(({ name }, k) => h("option", { value: k }, [t("view-layer", this.numberOf(k)), name].filter(Boolean).join(" · "))));
-    this.order = h("select", { "aria-label": t("view-order"), change: () => this.drawAll() }, h("option", { value: "" }, t("view-by-layer")),
+    this.orderSelect = h("select", { "aria-label": t("view-order"), change: () => this.drawAll() }, h("option", { value: "" }, t("view-by-layer")),
       lead && h("option", { value: lead, selected: true }, t(`looks-${lead}`)),
-      ...(["information", ...DOING] as const).filter((each) => this.everyHead().some((head) => this.measure(...head, each) >= 0))
-        .map((each) => h("option", { value: each }, t(`looks-${each}`))));
-    this.thumbs = layers.map(({ heads }, l) => heads.map((_, k) => this.thumb(l, k)));
-    const clear = new Set(this.everyHead().map(([l, k]) => doingOf(layers[l]!, k)).filter(([doing, share]) => isClear(doing, share)).map(([doing]) => doing));
-    this.legend.append(...DOING.filter((each) => clear.has(each)).map((each) => h("span", {}, h("b", {}, SIGNS[each]), ` ${t(`looks-${each}`)}`)));
-    this.nothing = ![...clear].some((each) => each !== "evenly");
-    this.pickers = ([0, 1] as const).map((side) => this.picker(side));
-    const saving = (["svg", "png", "pdf", "csv"] as const).map((kind) => button(kind === "csv" ? t("save-table") : kind.toUpperCase(), () => this.save(kind)));
-    this.heads = h("article", { class: "card" },
-      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), menu(t("save"), ...saving)), this.headline, lead && this.swatches(), h("p", { class: "help" }, t(this.places ? (this.places.hasImages ? "place-help" : "place-times-help") : "view-heads-help")),
-      h("div", { class: "choices" }, this.layers, !this.places && [...queries, ...keys].some(([, special]) => special) && h("label", {}, this.special, " ", t("view-special")),
-        !this.places && view.kind !== "cross" && queries.length === keys.length && h("label", {}, this.mean, " ", t("view-mean"))),
-      this.chipGroup, this.says, (this.places ?? this.columns).element);
-    const all = h("article", { class: "card" }, h("h2", {}, t("view-model")), h("p", { class: "help" }, t(this.places ? "place-model-help" : lead ? "view-lead-help" : "view-model-help")),
-      h("div", { class: "choices" }, h("label", {}, `${t("view-order")} `, this.order)), lead && this.swatches(), this.legend, h("div", { class: "wide", tabindex: 0 }, this.grid));
-    const pair = h("article", { class: "card" }, h("h2", {}, t("view-pair")), h("p", { class: "help" }, t(this.places ? "place-pair-help" : "view-pair-help")),
+      ...(["information", ...PATTERNS] as const).filter((measure) => this.everyHead().some((head) => this.measureOf(...head, measure) >= 0))
+        .map((measure) => h("option", { value: measure }, t(`looks-${measure}`))));
+    this.thumbnails = layers.map(({ heads }, l) => heads.map((_, k) => this.createThumbnail(l, k)));
+    const clear = new Set(this.everyHead().map(([l, k]) => mainPattern(layers[l]!, k)).filter(([pattern, share]) => isClear(pattern, share)).map(([pattern]) => pattern));
+    this.legend.append(...PATTERNS.filter((pattern) => clear.has(pattern)).map((pattern) => h("span", {}, h("b", {}, SIGNS[pattern]), ` ${t(`looks-${pattern}`)}`)));
+    this.hasNoPatterns = ![...clear].some((pattern) => pattern !== "evenly");
+    this.pickers = ([0, 1] as const).map((side) => this.createPicker(side));
+    const saving = (["svg", "png", "pdf", "csv"] as const).map((kind) => createButton(kind === "csv" ? t("save-table") : kind.toUpperCase(), () => this.save(kind)));
+    this.headsCard = h("article", { class: "card" },
+      h("div", { class: "titled" }, h("h2", {}, t("view-heads")), createMenu(t("save"), ...saving)), this.headline, lead && this.createSwatches(), h("p", { class: "help" }, t(this.positionView ? (this.positionView.hasImages ? "position-help" : "position-times-help") : "view-heads-help")),
+      h("div", { class: "choices" }, this.layerSelect, !this.positionView && [...queries, ...keys].some(([, special]) => special) && h("label", {}, this.specialBox, " ", t("view-special")),
+        !this.positionView && view.kind !== "cross" && queries.length === keys.length && h("label", {}, this.meanBox, " ", t("view-mean"))),
+      this.chipGroup, this.readout, (this.positionView ?? this.columns).element);
+    const modelCard = h("article", { class: "card" }, h("h2", {}, t("view-model")), h("p", { class: "help" }, t(this.positionView ? "position-model-help" : lead ? "view-lead-help" : "view-model-help")),
+      h("div", { class: "choices" }, h("label", {}, `${t("view-order")} `, this.orderSelect)), lead && this.createSwatches(), this.legend, h("div", { class: "wide", tabindex: 0 }, this.grid));
+    const pairCard = h("article", { class: "card" }, h("h2", {}, t("view-pair")), h("p", { class: "help" }, t(this.positionView ? "position-pair-help" : "view-pair-help")),
       h("div", { class: "choices" }, ...this.pickers.map((input, side) => h("label", {}, t(side ? "view-key" : "view-query"), " ", input, " ", h("b", { dir: "auto" })))), this.pairs);
-    this.elements = [this.heads, all, pair];
+    this.elements = [this.headsCard, modelCard, pairCard];
     this.drawTokens();
     this.drawHeads();
     this.drawAll();
     void this.drawPair();
-    if (this.places) whenNear(this.grid, () => {
-      this.near = true;
+    if (this.positionView) whenNear(this.grid, () => {
+      this.isNear = true;
       void this.drawMaps();
     });
   }
@@ -142,166 +142,166 @@ class Views {
     return this.view.layers.flatMap(({ heads }, l) => heads.map((_, k) => [l, k] as const));
   }
 
-  /** The colours of what is above 0, and below. */
-  private swatches(): HTMLElement {
+  /** A legend of the colours of positive and negative values. */
+  private createSwatches(): HTMLElement {
     return h("p", { class: "legend" }, ...([1, -1] as const).map((sign) => {
       const swatch = h("b", { class: "swatch" });
-      swatch.style.backgroundColor = tint(sign);
-      return h("span", {}, swatch, ` ${t(this.signed ? (sign > 0 ? "view-more" : "view-less") : sign > 0 ? "view-rises" : "view-falls")}`);
+      swatch.style.backgroundColor = signColour(sign);
+      return h("span", {}, swatch, ` ${t(this.signed ? (sign > 0 ? "view-increase" : "view-decrease") : sign > 0 ? "view-positive-effect" : "view-negative-effect")}`);
     }));
   }
 
-  /** What heads are ranked by; null if it is not known of a head. */
-  private led(layer: number, k: number): number | null {
+  /** The measure that ranks heads; null if unknown for this head. */
+  private leadValue(layer: number, k: number): number | null {
     const { lead, layers } = this.view;
     return lead ? layers[layer]!.shares[lead]?.[k] ?? null : null;
   }
 
-  private ledText(led: number | null): string {
-    return led === null ? "–" : this.signed ? number(led) : signed(led);
+  private leadText(value: number | null): string {
+    return value === null ? "–" : this.signed ? number(value) : signed(value);
   }
 
-  private measure(layer: number, k: number, of: Doing | "information"): number {
-    return this.view.layers[layer]!.shares[of]?.[k] ?? -1;
+  private measureOf(layer: number, k: number, name: Pattern | "information"): number {
+    return this.view.layers[layer]!.shares[name]?.[k] ?? -1;
   }
 
-  /** How much a head says: heads that go by what tokens are come before those that go by where they stand. */
-  private worth(layer: number, k: number): number {
-    if (this.view.lead) return Math.abs(this.led(layer, k) ?? 0);
-    const [doing, share] = doingOf(this.view.layers[layer]!, k);
-    const told = this.measure(layer, k, "information") * share;
-    return doing === "evenly" ? told / 2 : isClear(doing, share) && (doing === "same" || doing === "induction") ? 1 + told : told;
+  /** The rank of a head without a measure: heads that depend on the content of tokens precede positional heads. */
+  private rankValue(layer: number, k: number): number {
+    if (this.view.lead) return Math.abs(this.leadValue(layer, k) ?? 0);
+    const [pattern, share] = mainPattern(this.view.layers[layer]!, k);
+    const information = this.measureOf(layer, k, "information") * share;
+    return pattern === "evenly" ? information / 2 : isClear(pattern, share) && (pattern === "same" || pattern === "induction") ? 1 + information : information;
   }
 
   private numberOf(layer: number): number {
-    const given = this.view.layers[layer]!.number;
-    return given < 0 ? layer : given;
+    const number = this.view.layers[layer]!.number;
+    return number < 0 ? layer : number;
   }
 
-  /** Where a head looks from each query: the weights that are known, the largest first. */
-  private edges(k: number): Edge[][] {
-    const name = `${this.layer} ${k} ${this.mean.checked}`;
-    const before = this.found.get(name);
-    if (before) return before;
+  /** The known weights of each query, the largest first. */
+  private edgesOf(k: number): Edge[][] {
+    const name = `${this.layer} ${k} ${this.meanBox.checked}`;
+    const cached = this.edgeCache.get(name);
+    if (cached) return cached;
     const { queries } = this.view;
     const { keys, weights, top } = this.data[this.layer]!;
     const rows = queries.map((_, i) => {
       const row: Edge[] = [];
-      const from = (k * queries.length + i) * top;
-      for (let at = from; at < from + top && weights[at] !== NONE; at++) row.push([keys[at]!, this.values[weights[at]!]!]);
+      const start = (k * queries.length + i) * top;
+      for (let index = start; index < start + top && weights[index] !== NONE; index++) row.push([keys[index]!, this.values[weights[index]!]!]);
       return row;
     });
-    if (!this.mean.checked) return this.found.set(name, rows).get(name)!;
-    const both = rows.map(() => new Map<number, number>());
+    if (!this.meanBox.checked) return this.edgeCache.set(name, rows).get(name)!;
+    const bothDirections = rows.map(() => new Map<number, number>());
     rows.forEach((row, i) => row.forEach(([j, weight]) => {
-      both[i]!.set(j, (both[i]!.get(j) ?? 0) + weight / 2);
-      both[j]?.set(i, (both[j].get(i) ?? 0) + weight / 2);
+      bothDirections[i]!.set(j, (bothDirections[i]!.get(j) ?? 0) + weight / 2);
+      bothDirections[j]?.set(i, (bothDirections[j].get(i) ?? 0) + weight / 2);
     }));
-    return this.found.set(name, both.map((row) => [...row].sort(largest))).get(name)!;
+    return this.edgeCache.set(name, bothDirections.map((row) => [...row].sort(byMagnitude))).get(name)!;
   }
 
   private drawTokens(): void {
-    this.columns.show(this.special.checked, this.chosen);
+    this.columns.show(this.specialBox.checked, this.selectedTokens);
   }
 
-  private showLayer(layer: number, heads: Iterable<number> = this.shown): void {
+  private showLayer(layer: number, heads: Iterable<number> = this.selectedHeads): void {
     this.layer = layer;
-    const kept = [...heads].filter((k) => k < this.view.layers[layer]!.heads.length);
-    this.shown.clear();
-    for (const k of kept.length ? kept : [0]) this.shown.add(k);
+    const validHeads = [...heads].filter((k) => k < this.view.layers[layer]!.heads.length);
+    this.selectedHeads.clear();
+    for (const k of validHeads.length ? validHeads : [0]) this.selectedHeads.add(k);
     this.drawHeads();
   }
 
-  private chip(head: number, k: number, of: number): HTMLButtonElement {
-    const [doing, share] = doingOf(this.view.layers[this.layer]!, k);
-    const led = this.led(this.layer, k);
-    const chip = button(led !== null ? `${head} · ${this.ledText(led)}` : isClear(doing, share) ? `${head} · ${t(`looks-${doing}`)} ${number(share)}` : String(head), () => {
-      if (!this.several) this.shown.clear();
-      if (!this.shown.delete(k)) this.shown.add(k);
+  private createChip(head: number, k: number, count: number): HTMLButtonElement {
+    const [pattern, share] = mainPattern(this.view.layers[this.layer]!, k);
+    const leadValue = this.leadValue(this.layer, k);
+    const chip = createButton(leadValue !== null ? `${head} · ${this.leadText(leadValue)}` : isClear(pattern, share) ? `${head} · ${t(`looks-${pattern}`)} ${number(share)}` : String(head), () => {
+      if (!this.selectsSeveral) this.selectedHeads.clear();
+      if (!this.selectedHeads.delete(k)) this.selectedHeads.add(k);
       this.drawHeads();
     });
     chip.className = "chip";
-    chip.style.setProperty("--chip", this.signed ? "var(--accent)" : led !== null ? tint(led) : colour(k, of));
+    chip.style.setProperty("--chip", this.signed ? "var(--accent)" : leadValue !== null ? signColour(leadValue) : headColour(k, count));
     return chip;
   }
 
   private drawHeads(): void {
     const { heads } = this.view.layers[this.layer]!;
-    const chips = (this.chips[this.layer] ??= heads.map((head, k) => this.chip(head, k, heads.length)));
-    chips.forEach((chip, k) => press(chip, this.shown.has(k)));
-    press(this.severalHeads, this.several);
-    press(this.allHeads, this.shown.size === heads.length && heads.length > 1);
+    const chips = (this.chips[this.layer] ??= heads.map((head, k) => this.createChip(head, k, heads.length)));
+    chips.forEach((chip, k) => setPressed(chip, this.selectedHeads.has(k)));
+    setPressed(this.severalHeads, this.selectsSeveral);
+    setPressed(this.allHeads, this.selectedHeads.size === heads.length && heads.length > 1);
     if (chips[0] !== this.chipGroup.firstChild) this.chipGroup.replaceChildren(...chips, ...(heads.length > 1 ? [this.severalHeads, this.allHeads] : []));
-    this.layers.value = String(this.layer);
-    this.headline.textContent = this.sentence();
+    this.layerSelect.value = String(this.layer);
+    this.headline.textContent = this.patternSentence();
     this.drawLines();
   }
 
-  /** What the head that is shown alone does. */
-  private sentence(): string {
-    if (this.shown.size !== 1) return "";
+  /** A sentence about the only selected head; "" for several heads. */
+  private patternSentence(): string {
+    if (this.selectedHeads.size !== 1) return "";
     const layer = this.view.layers[this.layer]!;
-    const [k] = this.shown;
-    const [doing, share] = doingOf(layer, k!);
-    const [name, led, { lead }] = [[this.numberOf(this.layer), layer.heads[k!]!] as const, this.led(this.layer, k!), this.view];
-    if (lead === "change") return led === null ? "" : t("view-change", ...name, this.ledText(led));
-    const looks = share < 0 || (this.nothing && this.places) ? "" : this.nothing ? t("view-nothing") : t(isClear(doing, share) ? "view-says" : "view-unclear", ...name, t(`looks-${doing}`), number(share));
-    return lead && led !== null ? `${looks} ${t(`view-${lead}`, ...name, signed(led))}` : looks;
+    const [k] = this.selectedHeads;
+    const [pattern, share] = mainPattern(layer, k!);
+    const [name, leadValue, { lead }] = [[this.numberOf(this.layer), layer.heads[k!]!] as const, this.leadValue(this.layer, k!), this.view];
+    if (lead === "change") return leadValue === null ? "" : t("view-change", ...name, this.leadText(leadValue));
+    const description = share < 0 || (this.hasNoPatterns && this.positionView) ? "" : this.hasNoPatterns ? t("view-no-patterns") : t(isClear(pattern, share) ? "view-pattern" : "view-unclear", ...name, t(`looks-${pattern}`), number(share));
+    return lead && leadValue !== null ? `${description} ${t(`view-${lead}`, ...name, signed(leadValue))}` : description;
   }
 
-  /** The largest weights of a token, of the heads that are shown: of what it looks at, or of who looks at it. */
-  private spotText([side, at]: Spot): string {
+  /** The largest weights of a token in the selected heads: the keys of a query, or the queries of a key. */
+  private spotText([side, token]: Spot): string {
     const weights = new Map<number, number>();
-    for (const k of this.shown) this.edges(k).forEach((row, i) => row.forEach(([j, weight]) => {
-      const [own, other] = side ? [j, i] : [i, j];
-      if (own === at && Math.abs(weight) > Math.abs(weights.get(other) ?? 0)) weights.set(other, weight);
+    for (const k of this.selectedHeads) this.edgesOf(k).forEach((row, i) => row.forEach(([j, weight]) => {
+      const [end, otherEnd] = side ? [j, i] : [i, j];
+      if (end === token && Math.abs(weight) > Math.abs(weights.get(otherEnd) ?? 0)) weights.set(otherEnd, weight);
     }));
-    const name = (of: Side, token: number): string => `${isolated(written((of ? this.view.keys : this.view.queries)[token]!))} (${this.position(of, token)})`;
-    const most = [...weights].sort(largest).slice(0, 5).map(([token, weight]) => `${name(side ? 0 : 1, token)} ${this.percent(weight)}`);
-    return t(side ? "looked-by" : "looked-most", name(side, at), most.join(", ") || "—");
+    const name = (axis: Side, token: number): string => `${isolateDirection(tokenText((axis ? this.view.keys : this.view.queries)[token]!))} (${this.position(axis, token)})`;
+    const largest = [...weights].sort(byMagnitude).slice(0, 5).map(([token, weight]) => `${name(side ? 0 : 1, token)} ${this.percent(weight)}`);
+    return t(side ? "attended-by" : "attends-most-to", name(side, token), largest.join(", ") || "—");
   }
 
   private percent(weight: number): string {
     return `${this.signed && weight > 0 ? "+" : ""}${percent(weight, 1)}`;
   }
 
-  /** The token whose lines are shown while no other one is pointed at. */
-  private get kept(): Spot | null {
-    const side = this.chosen[this.last] === null ? (1 - this.last) as Side : this.last;
-    const token = this.chosen[side];
+  /** The selected token, whose lines are visible while the pointer is on no token. */
+  private get selectedSpot(): Spot | null {
+    const side = this.selectedTokens[this.lastSide] === null ? (1 - this.lastSide) as Side : this.lastSide;
+    const token = this.selectedTokens[side];
     return token === null ? null : [side, token];
   }
 
-  /** The lines of a head, or those of one token: the rows of both ends, and the weight. */
-  private *lines(k: number, spot: Spot | null): Generator<readonly [from: number, to: number, weight: number]> {
+  /** The lines of a head, or of one of its tokens: the rows of both ends, and the weight. */
+  private *linesOf(k: number, spot: Spot | null): Generator<readonly [queryRow: number, keyRow: number, weight: number]> {
     const [rows, columns] = this.columns.rowOf;
-    for (const [i, row] of this.edges(k).entries()) {
+    for (const [i, row] of this.edgesOf(k).entries()) {
       if (rows[i]! < 0 || (spot?.[0] === 0 && spot[1] !== i)) continue;
       for (const [j, weight] of row) {
-        if (Math.abs(weight) < (spot ? FAINT : LEAST)) break;
+        if (Math.abs(weight) < (spot ? MIN_SPOT_WEIGHT : MIN_LINE_WEIGHT)) break;
         if (columns[j]! >= 0 && !(spot?.[0] === 1 && spot[1] !== j)) yield [rows[i]!, columns[j]!, weight];
       }
     }
   }
 
-  /** The colour of a line: of its sign, of its head's effect, or of its head. */
-  private ink(k: number, weight: number): string {
-    const led = this.led(this.layer, k);
-    return this.signed ? tint(weight) : led !== null ? tint(led) : colour(k, this.view.layers[this.layer]!.heads.length);
+  /** The colour of a line, by the weight's sign, the head's effect, or the head. */
+  private lineColour(k: number, weight: number): string {
+    const leadValue = this.leadValue(this.layer, k);
+    return this.signed ? signColour(weight) : leadValue !== null ? signColour(leadValue) : headColour(k, this.view.layers[this.layer]!.heads.length);
   }
 
-  /** Of a line: differences are small. */
-  private opacity(weight: number): number {
+  /** The opacity of a line. Changes of weights are small, so their opacity is higher. */
+  private lineOpacity(weight: number): number {
     return this.signed ? Math.sqrt(Math.abs(weight)) : weight;
   }
 
-  private drawLines(over: Spot | null = null): void {
-    const spot = over ?? this.kept;
-    if (this.places) {
-      this.says.textContent = this.places.show(this.layer, [...this.shown].sort((one, other) => one - other), over, this.kept);
+  private drawLines(hoveredSpot: Spot | null = null): void {
+    const spot = hoveredSpot ?? this.selectedSpot;
+    if (this.positionView) {
+      this.readout.textContent = this.positionView.show(this.layer, [...this.selectedHeads].sort((a, b) => a - b), hoveredSpot, this.selectedSpot);
       return;
     }
-    this.says.textContent = spot ? this.spotText(spot) : "";
+    this.readout.textContent = spot ? this.spotText(spot) : "";
     const { box: { scrollTop }, canvas, height } = this.columns;
     const width = canvas.clientWidth;
     const ratio = window.devicePixelRatio || 1;
@@ -312,20 +312,20 @@ class Views {
     brush.scale(ratio, ratio);
     brush.lineWidth = 1.6;
     const y = (row: number): number => row * ROW - scrollTop + ROW / 2;
-    const inks = new Map<string, Path2D[]>();
-    for (const k of this.shown) {
-      for (const [row, column, weight] of this.lines(k, spot)) {
-        const [from, to] = [y(row), y(column)];
-        if (Math.max(from, to) < 0 || Math.min(from, to) > height || (!spot && (from < 0 || from > height))) continue;
-        const ink = this.ink(k, weight);
-        if (!inks.has(ink)) inks.set(ink, Array.from({ length: SHADES }, () => new Path2D()));
-        const path = inks.get(ink)![Math.min(SHADES - 1, Math.floor(this.opacity(weight) * SHADES))]!;
-        path.moveTo(0, from);
-        path.lineTo(width, to);
+    const pathsByColour = new Map<string, Path2D[]>();
+    for (const k of this.selectedHeads) {
+      for (const [row, column, weight] of this.linesOf(k, spot)) {
+        const [queryY, keyY] = [y(row), y(column)];
+        if (Math.max(queryY, keyY) < 0 || Math.min(queryY, keyY) > height || (!spot && (queryY < 0 || queryY > height))) continue;
+        const colour = this.lineColour(k, weight);
+        if (!pathsByColour.has(colour)) pathsByColour.set(colour, Array.from({ length: SHADES }, () => new Path2D()));
+        const path = pathsByColour.get(colour)![Math.min(SHADES - 1, Math.floor(this.lineOpacity(weight) * SHADES))]!;
+        path.moveTo(0, queryY);
+        path.lineTo(width, keyY);
       }
     }
-    for (const [ink, shades] of inks) {
-      brush.strokeStyle = ink;
+    for (const [colour, shades] of pathsByColour) {
+      brush.strokeStyle = colour;
       shades.forEach((path, shade) => {
         brush.globalAlpha = (shade + 0.6) / SHADES;
         brush.stroke(path);
@@ -333,67 +333,67 @@ class Views {
     }
   }
 
-  /** Saves what is shown: all tokens with their lines, or the weights as a table. */
+  /** Saves a picture of the selected heads, or a table of their weights. */
   private save(kind: "svg" | "png" | "pdf" | "csv"): void {
     const { queries, keys, layers } = this.view;
     const layer = layers[this.layer]!;
-    const name = `layer-${this.numberOf(this.layer)}-head-${[...this.shown].map((k) => layer.heads[k]).join("-")}${this.places?.isWithoutSinks ? "-without-sinks" : ""}`;
+    const name = `layer-${this.numberOf(this.layer)}-head-${[...this.selectedHeads].map((k) => layer.heads[k]).join("-")}${this.positionView?.isWithoutSinks ? "-without-sinks" : ""}`;
     if (kind === "csv") {
-      const quoted = (text: string): string => `"${text.replaceAll('"', '""')}"`;
-      const known = this.places ? [...this.places.table()] : [...this.shown].flatMap((k) => this.edges(k).flatMap((row, i) => row.map(([j, weight]) => [k, i, j, weight] as const)));
-      const rows = known.map(([k, i, j, weight]) =>
-        [this.numberOf(this.layer), layer.heads[k], i === null ? "" : this.position(0, i), this.position(1, j), weight.toPrecision(3), quoted(i === null ? "mean" : queries[i]![0]), quoted(keys[j]![0])].join(","));
+      const quote = (text: string): string => `"${text.replaceAll('"', '""')}"`;
+      const weights = this.positionView ? [...this.positionView.table()] : [...this.selectedHeads].flatMap((k) => this.edgesOf(k).flatMap((row, i) => row.map(([j, weight]) => [k, i, j, weight] as const)));
+      const rows = weights.map(([k, i, j, weight]) =>
+        [this.numberOf(this.layer), layer.heads[k], i === null ? "" : this.position(0, i), this.position(1, j), weight.toPrecision(3), quote(i === null ? "mean" : queries[i]![0]), quote(keys[j]![0])].join(","));
       saveText(["layer,head,query,key,weight,query_token,key_token", ...rows].join("\n"), `${name}.csv`, "text/csv");
       return;
     }
-    const drawing = this.places?.drawing(t("view-head", this.numberOf(this.layer), [...this.shown].map((k) => layer.heads[k]).join(", "))) ?? this.drawing();
+    const drawing = this.positionView?.createDrawing(t("view-head", this.numberOf(this.layer), [...this.selectedHeads].map((k) => layer.heads[k]).join(", "))) ?? this.createDrawing();
     drawing.classList.add("unseen");
-    this.heads.append(drawing);
+    this.headsCard.append(drawing);
     if (kind === "svg") saveSvg(drawing, name);
-    else if (kind === "pdf") printAlone(drawing);
+    else if (kind === "pdf") printDrawing(drawing);
     else void savePng(drawing, name);
     drawing.remove();
   }
 
-  /** All tokens with their lines. */
-  private drawing(): SVGSVGElement {
+  /** The picture to save: all tokens with their lines. */
+  private createDrawing(): SVGSVGElement {
     const { queries, keys } = this.view;
-    const [from, to] = this.columns.rows;
-    const tall = Math.max(from.length, to.length) * ROW + 8;
-    const word = (token: Token, row: number, x: number, anchor: string): SVGElement =>
-      s("text", { x, y: row * ROW + ROW * 0.7, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, written(token));
-    return s("svg", { viewBox: `0 0 ${WIDE} ${tall}` },
-      ...[...this.shown].flatMap((k) => [...this.lines(k, this.kept)].map(([row, column, weight]) => s("line", {
-        x1: WIDE * 0.36, x2: WIDE * 0.64, y1: row * ROW + ROW / 2, y2: column * ROW + ROW / 2, stroke: this.ink(k, weight), "stroke-width": 1.6, "stroke-opacity": this.opacity(weight).toFixed(3),
+    const [queryRows, keyRows] = this.columns.rows;
+    const height = Math.max(queryRows.length, keyRows.length) * ROW + 8;
+    const createLabel = (token: Token, row: number, x: number, anchor: string): SVGElement =>
+      s("text", { x, y: row * ROW + ROW * 0.7, "text-anchor": anchor, "font-size": 13, "font-family": "sans-serif", fill: "currentColor" }, tokenText(token));
+    return s("svg", { viewBox: `0 0 ${DRAWING_WIDTH} ${height}` },
+      ...[...this.selectedHeads].flatMap((k) => [...this.linesOf(k, this.selectedSpot)].map(([row, column, weight]) => s("line", {
+        x1: DRAWING_WIDTH * 0.36, x2: DRAWING_WIDTH * 0.64, y1: row * ROW + ROW / 2, y2: column * ROW + ROW / 2, stroke: this.lineColour(k, weight), "stroke-width": 1.6, "stroke-opacity": this.lineOpacity(weight).toFixed(3),
       }))),
-      ...from.map((i, row) => word(queries[i]!, row, WIDE * 0.35, "end")), ...to.map((j, row) => word(keys[j]!, row, WIDE * 0.65, "start")));
+      ...queryRows.map((i, row) => createLabel(queries[i]!, row, DRAWING_WIDTH * 0.35, "end")), ...keyRows.map((j, row) => createLabel(keys[j]!, row, DRAWING_WIDTH * 0.65, "start")));
   }
 
-  private chooseNone(): void {
-    this.chosen.fill(null);
+  private deselect(): void {
+    this.selectedTokens.fill(null);
     this.drawTokens();
     void this.drawPair();
     void this.drawMaps();
   }
 
-  private choose(side: Side, token: number | null): void {
-    [this.chosen[side], this.last] = [token, side];
-    const listed = token !== null && !this.places;
-    if (listed && this.columns.rowOf[side][token]! < 0) this.special.checked = true;
+  private select(side: Side, token: number | null): void {
+    [this.selectedTokens[side], this.lastSide] = [token, side];
+    const listed = token !== null && !this.positionView;
+    if (listed && this.columns.rowOf[side][token]! < 0) this.specialBox.checked = true;
     this.drawTokens();
     if (listed) this.columns.reveal(this.columns.rowOf[side][token]!);
     void this.drawPair();
     void this.drawMaps();
   }
 
-  /** A small map, in black; the style sheet inverts it on a dark page. */
-  private thumb(layer: number, k: number): HTMLButtonElement {
+  /** A thumbnail of a head, in black. The style sheet inverts it on a dark page. */
+  private createThumbnail(layer: number, k: number): HTMLButtonElement {
     const { cells: [rows, columns], heads, map } = this.data[layer]!;
-    const [doing, share] = doingOf(this.view.layers[layer]!, k);
-    const [led, { lead }] = [this.led(layer, k), this.view];
-    const label = [t("view-head", this.numberOf(layer), heads[k]!), share >= 0 && `${t(`looks-${doing}`)} ${number(share)}`, lead && led !== null && `${t(`looks-${lead}`)} ${this.ledText(led)}`].filter(Boolean).join(" · ");
+    const [pattern, share] = mainPattern(this.view.layers[layer]!, k);
+    const [leadValue, { lead }] = [this.leadValue(layer, k), this.view];
+    const label = [t("view-head", this.numberOf(layer), heads[k]!), share >= 0 && `${t(`looks-${pattern}`)} ${number(share)}`, lead && leadValue !== null && `${t(`looks-${lead}`)} ${this.leadText(leadValue)}`].filter(Boolean).join(" · ");
     const canvas = h("canvas", { width: columns, height: rows, class: this.signed && "signed" });
-    const image = this.places ? null : new ImageData(columns, rows);
+    const image = this.positionView ? null : new ImageData(columns, rows);
     for (let cell = 0; image && cell < rows * columns; cell++) {
       const weight = this.values[map[k * rows * columns + cell]!]!;
       if (this.signed) image.data.set(TINTS[weight < 0 ? 1 : 0], 4 * cell);
@@ -401,64 +401,64 @@ class Views {
     }
     if (image) canvas.getContext("2d")!.putImageData(image, 0, 0);
     return h("button", { type: "button", class: "thumb", title: label, "aria-label": label, click: () => {
-      this.several = false;
+      this.selectsSeveral = false;
       this.showLayer(layer, [k]);
-      this.heads.scrollIntoView({ behavior: "smooth", block: "start" });
+      this.headsCard.scrollIntoView({ behavior: "smooth", block: "start" });
     } }, canvas, h("span"));
   }
 
-  /** Draws the kept token's maps on the images in all heads, a layer at a time. */
+  /** Draws the thumbnails of the selected position, one layer at a time. */
   private async drawMaps(): Promise<void> {
-    const turn = ++this.turn;
-    if (!this.places || !this.near) return;
-    for (const [l, thumbs] of this.thumbs.entries()) {
-      await this.places.ready(l);
-      if (turn !== this.turn) return;
-      thumbs.forEach((thumb, k) => thumb.firstChild!.replaceWith(this.places!.thumb(l, k)));
-      await new Promise((resolve) => setTimeout(resolve)); // a pointer goes first
+    const run = ++this.run;
+    if (!this.positionView || !this.isNear) return;
+    for (const [l, layerThumbnails] of this.thumbnails.entries()) {
+      await this.positionView.unpack(l);
+      if (run !== this.run) return;
+      layerThumbnails.forEach((thumbnail, k) => thumbnail.firstChild!.replaceWith(this.positionView!.drawThumbnail(l, k)));
+      await new Promise((resolve) => setTimeout(resolve)); // lets the page react to the reader
     }
   }
 
-  /** Every head as a small map: by layer, or the most of something first. */
+  /** Shows the thumbnails of all heads, by layer or in the selected order. */
   private drawAll(): void {
     const { layers, lead } = this.view;
-    const by = this.order.value as Doing | "information" | Lead | "";
+    const order = this.orderSelect.value as Pattern | "information" | Lead | "";
     const heads = this.everyHead();
-    const sizeOf = (l: number, k: number): number => (by === lead ? this.worth(l, k) : this.measure(l, k, by as Doing));
-    if (by) heads.sort((one, other) => sizeOf(...other) - sizeOf(...one));
-    const full = Math.max(...heads.map((head) => this.worth(...head))) || 1;
+    const sizeOf = (l: number, k: number): number => (order === lead ? this.rankValue(l, k) : this.measureOf(l, k, order as Pattern));
+    if (order) heads.sort((a, b) => sizeOf(...b) - sizeOf(...a));
+    const maxRankValue = Math.max(...heads.map((head) => this.rankValue(...head))) || 1;
     for (const [l, k] of heads) {
-      const [doing, share] = doingOf(layers[l]!, k);
-      const led = this.led(l, k);
-      const value = by === lead ? this.ledText(led) : number(Math.max(0, sizeOf(l, k)));
-      const [strength, caption] = by ? [sizeOf(l, k), `${this.numberOf(l)}·${layers[l]!.heads[k]}: ${value}`]
-        : !isClear(doing, share) ? [0, String(layers[l]!.heads[k])] : [share, `${layers[l]!.heads[k]} ${SIGNS[doing]}`];
-      const thumb = this.thumbs[l]![k]!;
-      thumb.lastElementChild!.textContent = caption;
-      thumb.setAttribute("aria-label", by ? `${thumb.title} · ${caption}` : thumb.title);
-      thumb.style.setProperty("--share", String(Math.max(0, lead ? this.worth(l, k) / full : strength)));
-      if (lead && !this.signed) thumb.style.setProperty("--bar", tint(led ?? 0));
+      const [pattern, share] = mainPattern(layers[l]!, k);
+      const leadValue = this.leadValue(l, k);
+      const value = order === lead ? this.leadText(leadValue) : number(Math.max(0, sizeOf(l, k)));
+      const [strength, caption] = order ? [sizeOf(l, k), `${this.numberOf(l)}·${layers[l]!.heads[k]}: ${value}`]
+        : !isClear(pattern, share) ? [0, String(layers[l]!.heads[k])] : [share, `${layers[l]!.heads[k]} ${SIGNS[pattern]}`];
+      const thumbnail = this.thumbnails[l]![k]!;
+      thumbnail.lastElementChild!.textContent = caption;
+      thumbnail.setAttribute("aria-label", order ? `${thumbnail.title} · ${caption}` : thumbnail.title);
+      thumbnail.style.setProperty("--share", String(Math.max(0, lead ? this.rankValue(l, k) / maxRankValue : strength)));
+      if (lead && !this.signed) thumbnail.style.setProperty("--bar", signColour(leadValue ?? 0));
     }
     this.grid.classList.toggle("tinted", lead !== "" && !this.signed);
-    const most = Math.max(...this.thumbs.map(({ length }) => length));
-    this.legend.hidden = by !== "";
-    this.grid.classList.toggle("sorted", by !== "");
-    this.grid.style.gridTemplateColumns = by ? "" : `max-content repeat(${most}, minmax(1.6rem, ${THUMB}px))`;
-    this.grid.replaceChildren(...(by ? heads.map(([l, k]) => this.thumbs[l]![k]!) : layers.flatMap(({ name }, l) => [
-      h("span", { class: "quiet", title: name }, String(this.numberOf(l))), ...this.thumbs[l]!, ...Array.from({ length: most - this.thumbs[l]!.length }, () => h("span")),
+    const columnCount = Math.max(...this.thumbnails.map(({ length }) => length));
+    this.legend.hidden = order !== "";
+    this.grid.classList.toggle("sorted", order !== "");
+    this.grid.style.gridTemplateColumns = order ? "" : `max-content repeat(${columnCount}, minmax(1.6rem, ${MAX_THUMBNAIL_SIZE}px))`;
+    this.grid.replaceChildren(...(order ? heads.map(([l, k]) => this.thumbnails[l]![k]!) : layers.flatMap(({ name }, l) => [
+      h("span", { class: "quiet", title: name }, String(this.numberOf(l))), ...this.thumbnails[l]!, ...Array.from({ length: columnCount - this.thumbnails[l]!.length }, () => h("span")),
     ])));
   }
 
-  /** The weight of a pair in a head, and whether it is only known to be smaller. */
+  /** The weight of a pair in a head, and true if it is only an upper bound. */
   private weight(layer: number, k: number, i: number, j: number): readonly [number, boolean] {
     const { queries, keys: names } = this.view;
-    if (this.places) return [this.places.weight(layer, k, i, j), false];
+    if (this.positionView) return [this.positionView.weight(layer, k, i, j), false];
     const { top, whole, cells: [rows, columns], keys, weights, map } = this.data[layer]!;
     if (whole && rows === queries.length && columns === names.length) return [this.values[map[(k * rows + i) * columns + j]!]!, false];
-    const from = (k * queries.length + i) * top;
-    for (let at = from; at < from + top; at++) if (keys[at] === j && weights[at] !== NONE) return [this.values[weights[at]!]!, false];
-    const least = Math.abs(this.values[weights[from + top - 1]!]!);
-    return least ? [Math.ceil(least * 1000) / 1000, true] : [0, false]; // rounded up to the tenth of a percent that is shown
+    const start = (k * queries.length + i) * top;
+    for (let index = start; index < start + top; index++) if (keys[index] === j && weights[index] !== NONE) return [this.values[weights[index]!]!, false];
+    const smallest = Math.abs(this.values[weights[start + top - 1]!]!);
+    return smallest ? [Math.ceil(smallest * 1000) / 1000, true] : [0, false]; // rounded up to a tenth of a percent, as displayed
   }
 
   /** The position of a query or key in the sequence. */
@@ -466,38 +466,38 @@ class Views {
     return this.view.positions?.[side][token] ?? token;
   }
 
-  private picker(side: Side): HTMLInputElement {
+  private createPicker(side: Side): HTMLInputElement {
     const positions = Array.from((side ? this.view.keys : this.view.queries), (_, token) => this.position(side, token));
-    const [first, last] = [Math.min(...positions), Math.max(...positions)];
-    const input = h("input", { type: "number", min: first, max: last, placeholder: `${first}–${last}`, change: () => {
-      const position = Math.max(first, Math.min(Math.round(input.valueAsNumber), last));
-      const token = positions.indexOf(position); // the position of no selected query has none
-      this.choose(side, token < 0 ? null : token);
+    const [minimum, maximum] = [Math.min(...positions), Math.max(...positions)];
+    const input = h("input", { type: "number", min: minimum, max: maximum, placeholder: `${minimum}–${maximum}`, change: () => {
+      const position = Math.max(minimum, Math.min(Math.round(input.valueAsNumber), maximum));
+      const token = positions.indexOf(position); // −1 if the query was not recorded
+      this.select(side, token < 0 ? null : token);
     } });
     return input;
   }
 
   private async drawPair(): Promise<void> {
     const { queries, keys, layers } = this.view;
-    const [query, key] = this.chosen;
+    const [query, key] = this.selectedTokens;
     this.pickers.forEach((input, side) => {
-      const token = this.chosen[side]!;
+      const token = this.selectedTokens[side]!;
       input.value = token === null ? "" : String(this.position(side as Side, token));
-      input.nextElementSibling!.textContent = token === null ? "" : written((side ? keys : queries)[token]!);
+      input.nextElementSibling!.textContent = token === null ? "" : tokenText((side ? keys : queries)[token]!);
     });
     this.pairs.replaceChildren();
     this.pairs.hidden = query === null || key === null;
     if (query === null || key === null) return;
-    if (this.places) await Promise.all(layers.map((_, layer) => this.places!.ready(layer)));
-    if (query !== this.chosen[0] || key !== this.chosen[1]) return;
-    const widest = layers.reduce((most, { heads }) => (heads.length > most.length ? heads : most), layers[0]!.heads);
+    if (this.positionView) await Promise.all(layers.map((_, layer) => this.positionView!.unpack(layer)));
+    if (query !== this.selectedTokens[0] || key !== this.selectedTokens[1]) return;
+    const widest = layers.reduce((longest, { heads }) => (heads.length > longest.length ? heads : longest), layers[0]!.heads);
     this.pairs.replaceChildren(h("table", { class: "pairs" },
       h("thead", {}, h("tr", {}, h("th"), ...widest.map((head) => h("th", { scope: "col" }, String(head))))),
       h("tbody", {}, ...layers.map(({ name, heads }, l) => h("tr", {}, h("th", { scope: "row", title: name }, String(this.numberOf(l))), ...heads.map((_, k) => {
-        const [weight, below] = this.weight(l, k, query, key);
-        const cell = h("td", {}, below ? `< ${percent(weight, 1)}` : this.percent(weight));
-        if (!below) cell.style.setProperty("--weight", Math.abs(weight).toFixed(3));
-        if (this.signed) cell.style.setProperty("--glow", `color-mix(in srgb, ${tint(weight)} 60%, transparent)`);
+        const [weight, isBound] = this.weight(l, k, query, key);
+        const cell = h("td", {}, isBound ? `< ${percent(weight, 1)}` : this.percent(weight));
+        if (!isBound) cell.style.setProperty("--weight", Math.abs(weight).toFixed(3));
+        if (this.signed) cell.style.setProperty("--glow", `color-mix(in srgb, ${signColour(weight)} 60%, transparent)`);
         return cell;
       }))))));
   }

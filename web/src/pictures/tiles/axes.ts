@@ -1,27 +1,27 @@
 /** Names of a map's rows and columns. */
-import { visible } from "../../page/dom";
+import { makeVisible } from "../../page/dom";
 
 export interface Axis {
   /** Title, such as "Queries". */
   readonly title: string;
   readonly count: number;
-  /** Names of the cells; null to number them. */
+  /** Names of the cells; null numbers the cells. */
   readonly tokens: readonly string[] | null;
   /** Length before pooling. */
   readonly extent: number;
 }
 
-/** Name of a cell, or of a range with its end excluded. */
-export function nameOf({ tokens, count, extent }: Axis, from: number, to = from + 1): string {
+/** The name of a cell, or of a range that excludes its end. */
+export function nameOf({ tokens, count, extent }: Axis, start: number, end = start + 1): string {
   if (tokens) {
-    const [first, last] = [visible(tokens[from]!), visible(tokens[to - 1]!)];
-    return to - from === 1 ? first : `${first} … ${last}`;
+    const [firstName, lastName] = [makeVisible(tokens[start]!), makeVisible(tokens[end - 1]!)];
+    return end - start === 1 ? firstName : `${firstName} … ${lastName}`;
   }
-  const [first, last] = [Math.floor((from * extent) / count), Math.ceil((to * extent) / count) - 1];
-  return first >= last ? String(first) : `${first}–${last}`;
+  const [firstNumber, lastNumber] = [Math.floor((start * extent) / count), Math.ceil((end * extent) / count) - 1];
+  return firstNumber >= lastNumber ? String(firstNumber) : `${firstNumber}–${lastNumber}`;
 }
 
-/** Cells between two labels that need `pixels` each: 1, 2, 5, 10 … */
-export function pace(scale: number, pixels: number): number {
-  for (let ten = 1; ; ten *= 10) for (const each of [ten, 2 * ten, 5 * ten]) if (each * scale >= pixels) return each;
+/** The number of cells per label, 1, 2, 5, 10 and so on, if each label needs `pixels`. */
+export function labelInterval(scale: number, pixels: number): number {
+  for (let power = 1; ; power *= 10) for (const interval of [power, 2 * power, 5 * power]) if (interval * scale >= pixels) return interval;
 }

@@ -17,31 +17,30 @@ export interface Panel {
 
 export interface Panels {
   readonly panels: readonly Panel[];
-  /** Most panels in a row. */
-  readonly across: number;
+  readonly maxColumns: number;
   readonly range: readonly [number, number];
   /** Values of all panels, row by row. */
   readonly values: Float32Array;
 }
 
-const NARROW = 260; // least width of a panel beside another, in pixels
+const MIN_WIDTH = 260; // pixels of a panel next to another one
 
-/** A card of maps. */
-export const maps = (given: Panels): HTMLElement => h("section", { class: "card" }, h("p", { class: "help" }, t("tiles-help")), ...scaled(given));
+/** A card with the maps. */
+export const createMapCard = (panels: Panels): HTMLElement => h("section", { class: "card" }, h("p", { class: "help" }, t("tiles-help")), ...createMaps(panels));
 
-/** The maps, and their scale. */
-export function scaled({ panels, across, range, values }: Panels): HTMLElement[] {
+/** The maps and their colour scale. */
+export function createMaps({ panels, maxColumns, range, values }: Panels): HTMLElement[] {
   let start = 0;
-  const drawn = panels.map(({ title, shape: [rows, columns], extent, queries, keys, ylabel, xlabel }, k) => {
-    const own = values.subarray(start, (start += rows * columns));
+  const figures = panels.map(({ title, shape: [rows, columns], extent, queries, keys, ylabel, xlabel }, k) => {
+    const panelValues = values.subarray(start, (start += rows * columns));
     const tiles = new TileMap({
-      matrix: { rows, columns, values: own }, range, label: title || (panels.length > 1 ? `${t("map")} ${k + 1}` : t("map")),
+      matrix: { rows, columns, values: panelValues }, range, label: title || (panels.length > 1 ? `${t("map")} ${k + 1}` : t("map")),
       rows: { title: ylabel, count: rows, extent: extent[0], tokens: queries },
       columns: { title: xlabel, count: columns, extent: extent[1], tokens: keys },
     });
     return h("figure", {}, title ? h("figcaption", { dir: "auto" }, title) : null, tiles.element);
   });
-  const grid = h("div", { class: "panels" }, ...drawn);
-  grid.style.gridTemplateColumns = `repeat(auto-fit, minmax(max(min(100%, ${NARROW}px), ${(100 / across).toFixed(2)}% - 1.5rem), 1fr))`;
+  const grid = h("div", { class: "panels" }, ...figures);
+  grid.style.gridTemplateColumns = `repeat(auto-fit, minmax(max(min(100%, ${MIN_WIDTH}px), ${(100 / maxColumns).toFixed(2)}% - 1.5rem), 1fr))`;
   return [grid, h("p", { class: "scale" }, h("span", {}, precise(range[0])), h("span", { class: "ramp" }), h("span", {}, precise(range[1])))];
 }

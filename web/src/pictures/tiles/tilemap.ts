@@ -1,103 +1,102 @@
 /** Heat map of any size on a canvas, with zoom and scrolling by pointer, fingers, wheel and keyboard. */
 import { OVER } from "../map";
-import { h, isolated, shortened, widthOf } from "../../page/dom";
+import { h, isolateDirection, shorten, widthOf } from "../../page/dom";
 import { saveCanvas } from "../../page/save";
 import { brief, number, precise, t } from "../../page/strings";
-import { table } from "../table";
-import { nameOf, pace, type Axis } from "./axes";
+import { createTable } from "../table";
+import { nameOf, labelInterval, type Axis } from "./axes";
 import { Painter } from "./painter";
 import { Pyramid, type Matrix } from "./pyramid";
 import { View } from "./view";
 
-const SIZE = 12; // of letters, in pixels
-const LABEL = 96; // widest label, in pixels
-const SINGLE = 14; // cells of at least so many pixels are drawn one by one
-const WRITTEN = 46; // cells of at least so many pixels show their numbers
-const TURN = 1.0015; // zoom factor for a pixel of the wheel
-const STEP = 1.5; // zoom factor for + and the buttons
-const CLICK = 5; // pixels a pointer may move during a click
-const POINTED = 3; // smallest block of cells to point at, in pixels
-const WORK = 10; // milliseconds of a frame spent on coarser levels
-const TWIN = 24; // most rows and columns of the table
+const FONT_SIZE = 12; // pixels
+const MAX_HEIGHT = 560; // pixels
+const MAX_LABEL_WIDTH = 96; // pixels
+const MIN_DRAWN_CELL = 14; // pixels; larger cells are drawn one by one
+const MIN_NUMBERED_CELL = 46; // pixels; larger cells show their numbers
+const WHEEL_ZOOM = 1.0015; // zoom factor per pixel of the wheel
+const STEP = 1.5; // zoom factor of the keys and buttons
+const MAX_CLICK_DISTANCE = 5; // pixels that the pointer may move during a click
+const MIN_BLOCK_SIDE = 3; // pixels; the pointer selects blocks of smaller cells
+const POOLING_TIME = 10; // milliseconds per frame for pooling
+const MAX_TABLE_SIZE = 24; // rows, and columns
 
-export interface Mapped {
+export interface TileMapOptions {
   readonly matrix: Matrix;
-  /** Values of the palest and of the strongest colour. */
+  /** The values of the palest and the strongest colour. */
   readonly range: readonly [number, number];
   readonly rows: Axis;
   readonly columns: Axis;
   readonly label: string;
-  /** Most height, in pixels. */
-  readonly most?: number;
-  /** Called when a cell is clicked, or Enter pressed on it. */
+  /** Called when a cell is clicked, or activated with Enter. */
   readonly open?: (row: number, column: number) => void;
 }
 
 interface Block {
   readonly row: number;
   readonly column: number;
-  readonly tall: number;
-  readonly wide: number;
+  readonly height: number;
+  readonly width: number;
 }
 
 export class TileMap {
   readonly element: HTMLElement;
   readonly view: View;
-  /** True once every level is pooled and every visible tile is sharp. */
+  /** True when all levels are pooled and all visible tiles are drawn at full resolution. */
   settled = false;
   private readonly pyramid: Pyramid;
   private readonly painter: Painter;
   private readonly canvas = h("canvas");
   private readonly window: HTMLElement;
   private readonly readout = h("output", { class: "cell-readout", role: "status" });
-  private readonly twin = h("div");
+  private readonly tableBox = h("div");
   private readonly details: HTMLDetailsElement;
   private readonly probe = h("span", { class: "probe unseen", "aria-hidden": "true" });
-  private readonly buttons: Record<"in" | "out" | "whole", HTMLButtonElement>;
+  private readonly buttons: Record<"in" | "out" | "all", HTMLButtonElement>;
   private readonly pointers = new Map<number, { x: number; y: number }>();
-  private strayed = 0; // pixels since the pointer came down
-  private at: Block | null = null;
+  private draggedDistance = 0; // pixels since the pointer was pressed
+  private activeBlock: Block | null = null;
   private frame = 0;
-  private later = 0;
-  private dyed = false;
-  private left = 0; // origin of the cells, beside and below the labels
+  private tableTimer = 0;
+  private hasColours = false;
+  private left = 0; // origin of the cells, right of the labels and below them
   private top = 0;
   private colour: (name: string) => string = () => "#888";
 
-  constructor(private readonly given: Mapped) {
-    const { matrix, rows, columns, label } = given;
+  constructor(private readonly options: TileMapOptions) {
+    const { matrix, rows, columns, label } = options;
     this.view = new View(matrix.rows, matrix.columns);
     this.pyramid = new Pyramid(matrix);
-    this.painter = new Painter(this.pyramid, given.range);
-    const button = (sign: string, phrase: "zoom-in" | "zoom-out" | "whole", act: () => void): HTMLButtonElement =>
+    this.painter = new Painter(this.pyramid, options.range);
+    const createButton = (symbol: string, phrase: "zoom-in" | "zoom-out" | "show-all", action: () => void): HTMLButtonElement =>
       h("button", { type: "button", class: "icon", "aria-label": t(phrase), title: t(phrase), click: () => {
-        act();
-        this.changed();
-      } }, sign);
-    const middle = (factor: number) => () => this.view.zoom(factor, this.inside.wide / 2, this.inside.tall / 2);
+        action();
+        this.requestDraw();
+      } }, symbol);
+    const zoomAtCentre = (factor: number) => () => this.view.zoom(factor, this.innerSize.width / 2, this.innerSize.height / 2);
     this.buttons = {
-      out: button("−", "zoom-out", middle(1 / STEP)), in: button("+", "zoom-in", middle(STEP)), whole: button("⤢", "whole", () => this.view.home()),
+      out: createButton("−", "zoom-out", zoomAtCentre(1 / STEP)), in: createButton("+", "zoom-in", zoomAtCentre(STEP)), all: createButton("⤢", "show-all", () => this.view.home()),
     };
     const png = h("button", { type: "button", class: "plain", "aria-label": t("save-view"), title: t("save-view"), click: () => this.save() }, "PNG");
     this.window = h("div", { class: "window", tabindex: 0, role: "application", "aria-busy": "true", "aria-label": `${label}. ${t("tiles-help")}` }, this.canvas);
-    this.details = h("details", { toggle: () => this.tabulate() }, h("summary", {}, t("in-view")), this.twin);
+    this.details = h("details", { toggle: () => this.tabulate() }, h("summary", {}, t("visible-table")), this.tableBox);
     this.element = h("div", { class: "tiles" },
       h("div", { class: "above" },
         h("p", { class: "quiet" }, `${rows.title} ↓ ${number(rows.extent, 0)} · ${columns.title} → ${number(columns.extent, 0)}`),
-        h("div", { class: "tools" }, this.buttons.out, this.buttons.in, this.buttons.whole, png)),
+        h("div", { class: "tools" }, this.buttons.out, this.buttons.in, this.buttons.all, png)),
       this.window, this.readout, this.probe, this.details);
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.window);
   }
 
-  /** Highlights a cell as if it were pointed at; null clears. */
-  stress(row: number | null, column: number | null): void {
-    this.look(row === null || column === null ? null : { row, column, tall: 1, wide: 1 });
+  /** Highlights a cell; null removes the highlight. */
+  highlight(row: number | null, column: number | null): void {
+    this.activate(row === null || column === null ? null : { row, column, height: 1, width: 1 });
   }
 
   /** Saves the visible part as PNG, without the highlight. */
   private save(): void {
-    this.at = null;
+    this.activeBlock = null;
     this.draw();
     void saveCanvas(this.canvas, "dikkat-map");
   }
@@ -107,147 +106,147 @@ export class TileMap {
   private listen(): void {
     const { window: area, canvas, view, pointers } = this;
     area.addEventListener("wheel", (event) => {
-      const factor = TURN ** -(event.deltaY * (event.deltaMode === 1 ? 33 : 1) * (event.ctrlKey ? 6 : 1));
-      if (factor < 1 ? view.whole : view.nearest) return; // at the limit, the page scrolls
+      const factor = WHEEL_ZOOM ** -(event.deltaY * (event.deltaMode === 1 ? 33 : 1) * (event.ctrlKey ? 6 : 1));
+      if (factor < 1 ? view.showsAll : view.isNearest) return; // at the limit, the page scrolls
       event.preventDefault();
-      view.zoom(factor, ...this.placeOf(event));
-      this.changed();
+      view.zoom(factor, ...this.pointOf(event));
+      this.requestDraw();
     }, { passive: false });
     canvas.addEventListener("pointerdown", (event) => {
       if (event.button !== 0) return;
       pointers.set(event.pointerId, { x: event.clientX, y: event.clientY });
-      this.strayed = 0;
-      if (event.pointerType !== "touch" || !view.whole) canvas.setPointerCapture(event.pointerId);
+      this.draggedDistance = 0;
+      if (event.pointerType !== "touch" || !view.showsAll) canvas.setPointerCapture(event.pointerId);
     });
-    canvas.addEventListener("pointermove", (event) => this.moved(event));
-    canvas.addEventListener("pointerleave", () => pointers.size || this.look(null));
+    canvas.addEventListener("pointermove", (event) => this.dragTo(event));
+    canvas.addEventListener("pointerleave", () => pointers.size || this.activate(null));
     for (const name of ["pointerup", "pointercancel"] as const) {
       canvas.addEventListener(name, (event) => {
-        const was = pointers.delete(event.pointerId);
-        if (!was || pointers.size || name === "pointercancel" || this.strayed > CLICK) return;
-        this.look(this.blockAt(...this.placeOf(event)));
-        if (this.at?.tall === 1 && this.at.wide === 1) this.given.open?.(this.at.row, this.at.column);
+        const wasDown = pointers.delete(event.pointerId);
+        if (!wasDown || pointers.size || name === "pointercancel" || this.draggedDistance > MAX_CLICK_DISTANCE) return;
+        this.activate(this.blockAt(...this.pointOf(event)));
+        if (this.activeBlock?.height === 1 && this.activeBlock.width === 1) this.options.open?.(this.activeBlock.row, this.activeBlock.column);
       });
     }
     canvas.addEventListener("dblclick", (event) => {
-      view.zoom(STEP * STEP, ...this.placeOf(event));
-      this.changed();
+      view.zoom(STEP * STEP, ...this.pointOf(event));
+      this.requestDraw();
     });
-    area.addEventListener("keydown", (event) => this.pressed(event));
-    area.addEventListener("focus", () => area.matches(":focus-visible") && this.look(this.at ?? this.blockAt(0, 0)));
-    area.addEventListener("blur", () => this.look(null));
-    // The probe's colour transition tells of a change between light and dark.
+    area.addEventListener("keydown", (event) => this.handleKey(event));
+    area.addEventListener("focus", () => area.matches(":focus-visible") && this.activate(this.activeBlock ?? this.blockAt(0, 0)));
+    area.addEventListener("blur", () => this.activate(null));
+    // The probe has a colour transition, so its end signals a change between light and dark.
     this.probe.addEventListener("transitionend", () => {
-      this.dyed = false;
-      this.changed();
+      this.hasColours = false;
+      this.requestDraw();
     });
   }
 
-  private moved(event: PointerEvent): void {
+  private dragTo(event: PointerEvent): void {
     const { pointers, view } = this;
-    const before = pointers.get(event.pointerId);
-    if (!before) {
-      if (event.pointerType !== "touch") this.look(this.blockAt(...this.placeOf(event)));
+    const previous = pointers.get(event.pointerId);
+    if (!previous) {
+      if (event.pointerType !== "touch") this.activate(this.blockAt(...this.pointOf(event)));
       return;
     }
-    const now = { x: event.clientX, y: event.clientY };
-    this.strayed += Math.hypot(now.x - before.x, now.y - before.y);
-    const other = [...pointers].find(([id]) => id !== event.pointerId)?.[1];
-    if (other) {
-      const distance = (from: { x: number; y: number }): number => Math.hypot(from.x - other.x, from.y - other.y);
-      const middle = { clientX: (now.x + other.x) / 2, clientY: (now.y + other.y) / 2 };
-      view.pan((now.x - before.x) / 2, (now.y - before.y) / 2);
-      view.zoom(distance(now) / Math.max(1, distance(before)), ...this.placeOf(middle));
-    } else view.pan(now.x - before.x, now.y - before.y);
-    pointers.set(event.pointerId, now);
-    this.changed();
+    const point = { x: event.clientX, y: event.clientY };
+    this.draggedDistance += Math.hypot(point.x - previous.x, point.y - previous.y);
+    const otherPoint = [...pointers].find(([id]) => id !== event.pointerId)?.[1];
+    if (otherPoint) {
+      const distance = (finger: { x: number; y: number }): number => Math.hypot(finger.x - otherPoint.x, finger.y - otherPoint.y);
+      const middle = { clientX: (point.x + otherPoint.x) / 2, clientY: (point.y + otherPoint.y) / 2 };
+      view.pan((point.x - previous.x) / 2, (point.y - previous.y) / 2);
+      view.zoom(distance(point) / Math.max(1, distance(previous)), ...this.pointOf(middle));
+    } else view.pan(point.x - previous.x, point.y - previous.y);
+    pointers.set(event.pointerId, point);
+    this.requestDraw();
   }
 
-  private pressed(event: KeyboardEvent): void {
+  private handleKey(event: KeyboardEvent): void {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const { view } = this;
-    const block = this.at ?? this.blockAt(0, 0)!;
-    const [tall, wide] = this.steps;
-    const middle = [(block.column + block.wide / 2 - view.x) * view.scaleX, (block.row + block.tall / 2 - view.y) * view.scaleY] as const;
-    const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
+    const block = this.activeBlock ?? this.blockAt(0, 0)!;
+    const [rowStep, columnStep] = this.steps;
+    const centre = [(block.column + block.width / 2 - view.x) * view.scaleX, (block.row + block.height / 2 - view.y) * view.scaleY] as const;
+    const [rowSign, columnSign] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
     let { row, column } = block;
-    if (down || right) {
-      const far = event.shiftKey ? 10 : 1;
-      const to = (start: number, by: number, step: number, count: number): number =>
-        Math.floor(Math.min(Math.max(start + by * far * step, 0), count - 1) / step) * step;
-      [row, column] = [to(row, down!, tall, view.rows), to(column, right!, wide, view.columns)];
-    } else if (event.key === "+" || event.key === "=") view.zoom(STEP, ...middle);
-    else if (event.key === "-") view.zoom(1 / STEP, ...middle);
+    if (rowSign || columnSign) {
+      const factor = event.shiftKey ? 10 : 1;
+      const move = (start: number, sign: number, step: number, count: number): number =>
+        Math.floor(Math.min(Math.max(start + sign * factor * step, 0), count - 1) / step) * step;
+      [row, column] = [move(row, rowSign!, rowStep, view.rows), move(column, columnSign!, columnStep, view.columns)];
+    } else if (event.key === "+" || event.key === "=") view.zoom(STEP, ...centre);
+    else if (event.key === "-") view.zoom(1 / STEP, ...centre);
     else if (event.key === "Home") view.home();
-    else if (event.key === "Enter" && block.tall === 1 && block.wide === 1) this.given.open?.(row, column);
+    else if (event.key === "Enter" && block.height === 1 && block.width === 1) this.options.open?.(row, column);
     else return;
     event.preventDefault();
-    const next = this.block(row, column);
-    view.reveal(next.row, next.column, next.tall, next.wide);
-    this.look(next);
+    const nextBlock = this.block(row, column);
+    view.reveal(nextBlock.row, nextBlock.column, nextBlock.height, nextBlock.width);
+    this.activate(nextBlock);
   }
 
   /** Position of an event relative to the cells, in pixels. */
-  private placeOf(event: { clientX: number; clientY: number }): [number, number] {
+  private pointOf(event: { clientX: number; clientY: number }): [number, number] {
     const box = this.canvas.getBoundingClientRect();
     return [event.clientX - box.left - this.left, event.clientY - box.top - this.top];
   }
 
-  /** Cells, down and across, of the block under a pointer: 1 unless they are too small to point at. */
+  /** The rows and columns of a selectable block: 1 unless cells are too small. */
   private get steps(): readonly [number, number] {
-    const step = (scale: number): number => 2 ** Math.max(0, Math.ceil(Math.log2(POINTED / scale)));
+    const step = (scale: number): number => 2 ** Math.max(0, Math.ceil(Math.log2(MIN_BLOCK_SIDE / scale)));
     return [step(this.view.scaleY), step(this.view.scaleX)];
   }
 
   private block(row: number, column: number): Block {
-    const { steps: [tall, wide], view } = this;
-    const [top, left] = [row - (row % tall), column - (column % wide)];
-    return { row: top, column: left, tall: Math.min(tall, view.rows - top), wide: Math.min(wide, view.columns - left) };
+    const { steps: [rowStep, columnStep], view } = this;
+    const [top, left] = [row - (row % rowStep), column - (column % columnStep)];
+    return { row: top, column: left, height: Math.min(rowStep, view.rows - top), width: Math.min(columnStep, view.columns - left) };
   }
 
   private blockAt(left: number, top: number): Block | null {
-    const found = this.view.at(left, top);
-    return found && this.block(...found);
+    const cell = this.view.cellAt(left, top);
+    return cell && this.block(...cell);
   }
 
-  private look(block: Block | null): void {
-    this.at = block ?? (this.window.matches(":focus") ? this.at : null);
+  private activate(block: Block | null): void {
+    this.activeBlock = block ?? (this.window.matches(":focus") ? this.activeBlock : null);
     this.readout.textContent = block ? this.blockText(block) : "";
-    this.changed();
+    this.requestDraw();
   }
 
-  private blockText({ row, column, tall, wide }: Block): string {
-    const { rows, columns } = this.given;
-    const value = this.pyramid.block(row, column, tall, wide);
-    const one = tall === 1 && wide === 1;
-    const shown = Number.isNaN(value) ? t("blank") : one ? precise(value) : t("at-most", precise(value));
-    return `${isolated(nameOf(rows, row, row + tall))} × ${isolated(nameOf(columns, column, column + wide))}: ${shown}`;
+  private blockText({ row, column, height, width }: Block): string {
+    const { rows, columns } = this.options;
+    const value = this.pyramid.block(row, column, height, width);
+    const isCell = height === 1 && width === 1;
+    const valueText = Number.isNaN(value) ? t("no-number") : isCell ? precise(value) : t("upper-bound", precise(value));
+    return `${isolateDirection(nameOf(rows, row, row + height))} × ${isolateDirection(nameOf(columns, column, column + width))}: ${valueText}`;
   }
 
   // --- drawing
 
-  private get inside(): { wide: number; tall: number } {
-    return { wide: Math.max(1, this.canvas.clientWidth - this.left), tall: Math.max(1, this.canvas.clientHeight - this.top) };
+  private get innerSize(): { width: number; height: number } {
+    return { width: Math.max(1, this.canvas.clientWidth - this.left), height: Math.max(1, this.canvas.clientHeight - this.top) };
   }
 
   private resize(): void {
-    const wide = this.window.clientWidth;
-    if (!wide) return;
-    const { rows, columns, most = 560 } = this.given;
-    const longest = (axis: Axis): number =>
-      axis.tokens ? Math.min(LABEL, Math.max(...sample(axis.tokens).map((each) => widthOf(each, SIZE)))) : widest(axis);
-    this.left = Math.ceil(Math.min(longest(rows), wide * 0.3)) + 10;
-    this.top = columns.tokens ? Math.ceil(longest(columns) * 0.71) + SIZE + 8 : SIZE + 12;
-    const tall = this.view.height(wide - this.left, Math.min(most, Math.max(240, innerHeight * 0.75))) + this.top;
-    const sharp = Math.min(devicePixelRatio || 1, 2);
-    [this.canvas.width, this.canvas.height] = [Math.round(wide * sharp), Math.round(tall * sharp)];
-    this.canvas.style.height = `${tall}px`;
-    this.view.resize(wide - this.left, tall - this.top);
+    const width = this.window.clientWidth;
+    if (!width) return;
+    const { rows, columns } = this.options;
+    const maxLabelWidth = (axis: Axis): number =>
+      axis.tokens ? Math.min(MAX_LABEL_WIDTH, Math.max(...sample(axis.tokens).map((token) => widthOf(token, FONT_SIZE)))) : lastLabelWidth(axis);
+    this.left = Math.ceil(Math.min(maxLabelWidth(rows), width * 0.3)) + 10;
+    this.top = columns.tokens ? Math.ceil(maxLabelWidth(columns) * 0.71) + FONT_SIZE + 8 : FONT_SIZE + 12;
+    const height = this.view.preferredHeight(width - this.left, Math.min(MAX_HEIGHT, Math.max(240, innerHeight * 0.75))) + this.top;
+    const pixelRatio = Math.min(devicePixelRatio || 1, 2);
+    [this.canvas.width, this.canvas.height] = [Math.round(width * pixelRatio), Math.round(height * pixelRatio)];
+    this.canvas.style.height = `${height}px`;
+    this.view.resize(width - this.left, height - this.top);
     this.draw();
   }
 
   /** Schedules drawing for the next frame. */
-  private changed(): void {
+  private requestDraw(): void {
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
       this.draw();
@@ -257,67 +256,67 @@ export class TileMap {
   private draw(): void {
     const context = this.canvas.getContext("2d");
     if (!context || !this.element.isConnected) return;
-    if (!this.dyed) this.dye();
-    const unknown = !this.pyramid.complete;
-    if (unknown) {
-      this.pyramid.build(WORK);
-      this.painter.forget();
+    if (!this.hasColours) this.readColours();
+    const isPooling = !this.pyramid.complete;
+    if (isPooling) {
+      this.pyramid.build(POOLING_TIME);
+      this.painter.clear();
     }
     const { view, left, top } = this;
-    const { wide, tall } = this.inside;
-    const sharp = this.canvas.width / Math.max(1, this.canvas.clientWidth);
-    context.setTransform(sharp, 0, 0, sharp, 0, 0);
-    context.clearRect(0, 0, left + wide, top + tall);
+    const { width, height } = this.innerSize;
+    const pixelRatio = this.canvas.width / Math.max(1, this.canvas.clientWidth);
+    context.setTransform(pixelRatio, 0, 0, pixelRatio, 0, 0);
+    context.clearRect(0, 0, left + width, top + height);
     context.save();
     context.beginPath();
-    context.rect(left, top, wide, tall);
+    context.rect(left, top, width, height);
     context.clip();
     context.translate(left, top);
-    const single = Math.min(view.scaleX, view.scaleY) >= SINGLE;
-    if (single) this.drawCells(context);
-    const done = single || this.painter.paint(context, view);
-    if (this.at) this.drawRing(context, this.at);
+    const drawsCells = Math.min(view.scaleX, view.scaleY) >= MIN_DRAWN_CELL;
+    if (drawsCells) this.drawCells(context);
+    const isComplete = drawsCells || this.painter.paint(context, view);
+    if (this.activeBlock) this.drawRing(context, this.activeBlock);
     context.restore();
     this.drawLabels(context);
-    this.canvas.style.touchAction = view.whole ? "pan-x pan-y" : "none";
+    this.canvas.style.touchAction = view.showsAll ? "pan-x pan-y" : "none";
     this.canvas.classList.toggle("held", this.pointers.size > 0);
-    this.buttons.in.disabled = view.nearest;
-    this.buttons.out.disabled = this.buttons.whole.disabled = view.whole;
-    this.settled = !unknown && done;
+    this.buttons.in.disabled = view.isNearest;
+    this.buttons.out.disabled = this.buttons.all.disabled = view.showsAll;
+    this.settled = !isPooling && isComplete;
     this.window.setAttribute("aria-busy", String(!this.settled));
-    if (!this.settled) this.changed();
-    clearTimeout(this.later);
-    this.later = window.setTimeout(() => this.tabulate(), 250);
+    if (!this.settled) this.requestDraw();
+    clearTimeout(this.tableTimer);
+    this.tableTimer = window.setTimeout(() => this.tabulate(), 250);
   }
 
-  private dye(): void {
-    const named = (name: string): string => {
+  private readColours(): void {
+    const cssColour = (name: string): string => {
       this.probe.style.color = `var(--${name})`;
       return getComputedStyle(this.probe).color;
     };
     this.probe.style.transition = "none";
-    const colours = new Map(["well", "heat", "over", "under", "ink", "quiet"].map((name) => [name, named(name)]));
+    const colours = new Map(["well", "heat", "over", "under", "ink", "quiet"].map((name) => [name, cssColour(name)]));
     this.probe.style.removeProperty("color");
     getComputedStyle(this.probe).getPropertyValue("color"); // flushes styles before transitions are on again
     this.probe.style.removeProperty("transition");
     this.colour = (name) => colours.get(name)!;
-    const numbers = (name: string): [number, number, number] => {
+    const rgbOf = (name: string): [number, number, number] => {
       const [red = 0, green = 0, blue = 0] = (colours.get(name)!.match(/[\d.]+/g) ?? []).map(Number);
       return [red, green, blue];
     };
-    this.painter.reset({ well: numbers("well"), glow: numbers("heat") });
-    this.dyed = true;
+    this.painter.reset({ lowest: rgbOf("well"), highest: rgbOf("heat") });
+    this.hasColours = true;
   }
 
   /** Draws large cells one by one, with rounded corners. */
   private drawCells(context: CanvasRenderingContext2D): void {
-    const { view, given: { matrix, range: [low, high] } } = this;
-    const { seen, scaleX, scaleY } = view;
-    const written = Math.min(scaleX, scaleY) >= WRITTEN;
-    context.font = `${SIZE}px ${getComputedStyle(this.window).fontFamily}`;
+    const { view, options: { matrix, range: [low, high] } } = this;
+    const { seen: range, scaleX, scaleY } = view;
+    const showsNumbers = Math.min(scaleX, scaleY) >= MIN_NUMBERED_CELL;
+    context.font = `${FONT_SIZE}px ${getComputedStyle(this.window).fontFamily}`;
     [context.textAlign, context.textBaseline] = ["center", "middle"];
-    for (let i = seen.top; i < seen.bottom; i++) {
-      for (let j = seen.left; j < seen.right; j++) {
+    for (let i = range.top; i < range.bottom; i++) {
+      for (let j = range.left; j < range.right; j++) {
         const value = matrix.values[i * matrix.columns + j]!;
         if (!Number.isFinite(value)) continue;
         const [x, y] = [(j - view.x) * scaleX, (i - view.y) * scaleY];
@@ -330,78 +329,78 @@ export class TileMap {
         context.fillStyle = this.colour("heat");
         context.fill();
         context.globalAlpha = 1;
-        if (!written) continue;
+        if (!showsNumbers) continue;
         context.fillStyle = this.colour(share > OVER ? "over" : "under");
         context.fillText(brief(value), x + scaleX / 2, y + scaleY / 2);
       }
     }
   }
 
-  private drawRing(context: CanvasRenderingContext2D, { row, column, tall, wide }: Block): void {
+  private drawRing(context: CanvasRenderingContext2D, { row, column, height, width }: Block): void {
     const { view } = this;
     context.strokeStyle = this.colour("ink");
     context.lineWidth = 2;
-    context.strokeRect((column - view.x) * view.scaleX, (row - view.y) * view.scaleY, wide * view.scaleX, tall * view.scaleY);
+    context.strokeRect((column - view.x) * view.scaleX, (row - view.y) * view.scaleY, width * view.scaleX, height * view.scaleY);
   }
 
   private drawLabels(context: CanvasRenderingContext2D): void {
-    const { view, at, left, top, given: { rows, columns } } = this;
-    const { seen } = view;
-    const { wide, tall } = this.inside;
-    const written = (here: boolean): void => {
-      context.font = `${here ? "600 " : ""}${SIZE}px ${getComputedStyle(this.window).fontFamily}`;
-      context.fillStyle = this.colour(here ? "ink" : "quiet");
+    const { view, activeBlock, left, top, options: { rows, columns } } = this;
+    const { seen: range } = view;
+    const { width, height } = this.innerSize;
+    const setLabelStyle = (isActive: boolean): void => {
+      context.font = `${isActive ? "600 " : ""}${FONT_SIZE}px ${getComputedStyle(this.window).fontFamily}`;
+      context.fillStyle = this.colour(isActive ? "ink" : "quiet");
     };
-    const down = pace(view.scaleY, SIZE + 5);
+    const rowInterval = labelInterval(view.scaleY, FONT_SIZE + 5);
     context.textBaseline = "middle";
     context.textAlign = "right";
-    for (let i = Math.ceil(seen.top / down) * down; i < seen.bottom; i += down) {
+    for (let i = Math.ceil(range.top / rowInterval) * rowInterval; i < range.bottom; i += rowInterval) {
       const y = top + (i + 0.5 - view.y) * view.scaleY;
-      if (y < top || y > top + tall) continue;
-      written(at !== null && i >= at.row && i < at.row + at.tall);
-      context.fillText(shortened(nameOf(rows, i), left - 8, SIZE), left - 6, y);
+      if (y < top || y > top + height) continue;
+      setLabelStyle(activeBlock !== null && i >= activeBlock.row && i < activeBlock.row + activeBlock.height);
+      context.fillText(shorten(nameOf(rows, i), left - 8, FONT_SIZE), left - 6, y);
     }
-    const along = pace(view.scaleX, columns.tokens ? SIZE + 5 : widest(columns) + 14);
-    for (let j = Math.ceil(seen.left / along) * along; j < seen.right; j += along) {
+    const columnInterval = labelInterval(view.scaleX, columns.tokens ? FONT_SIZE + 5 : lastLabelWidth(columns) + 14);
+    for (let j = Math.ceil(range.left / columnInterval) * columnInterval; j < range.right; j += columnInterval) {
       const x = left + (j + 0.5 - view.x) * view.scaleX;
-      if (x < left || x + (columns.tokens ? 0 : widest(columns) / 2) > left + wide + 1) continue;
-      written(at !== null && j >= at.column && j < at.column + at.wide);
+      if (x < left || x + (columns.tokens ? 0 : lastLabelWidth(columns) / 2) > left + width + 1) continue;
+      setLabelStyle(activeBlock !== null && j >= activeBlock.column && j < activeBlock.column + activeBlock.width);
       context.save();
       context.translate(x, top - 8);
       if (columns.tokens) context.rotate(-Math.PI / 4);
       context.textAlign = columns.tokens ? "left" : "center";
-      context.fillText(shortened(nameOf(columns, j), LABEL, SIZE), 0, 0);
+      context.fillText(shorten(nameOf(columns, j), MAX_LABEL_WIDTH, FONT_SIZE), 0, 0);
       context.restore();
     }
   }
 
   // --- table
 
-  /** Table of the visible cells, pooled to at most `TWIN` rows and columns. */
+  /** Table of the visible cells, pooled to at most `MAX_TABLE_SIZE` rows and columns. */
   private tabulate(): void {
     if (!this.details.open || !this.pyramid.complete) return;
-    const { view, given: { rows, columns, label } } = this;
+    const { view, options: { rows, columns, label } } = this;
     const { top, bottom, left, right } = view.seen;
-    const starts = (from: number, to: number, count: number): [number, number][] => {
-      const step = 2 ** Math.max(0, Math.ceil(Math.log2((to - from) / TWIN)));
-      const made: [number, number][] = [];
-      for (let at = from - (from % step); at < to; at += step) made.push([at, Math.min(step, count - at)]);
-      return made;
+    const blocks = (start: number, end: number, count: number): [number, number][] => {
+      const step = 2 ** Math.max(0, Math.ceil(Math.log2((end - start) / MAX_TABLE_SIZE)));
+      const list: [number, number][] = [];
+      for (let first = start - (start % step); first < end; first += step) list.push([first, Math.min(step, count - first)]);
+      return list;
     };
-    const across = starts(left, right, view.columns);
-    this.twin.replaceChildren(table(label, ["", ...across.map(([column, wide]) => nameOf(columns, column, column + wide))],
-      starts(top, bottom, view.rows).map(([row, tall]) => [nameOf(rows, row, row + tall), ...across.map(([column, wide]) => {
-        const value = this.pyramid.block(row, column, tall, wide);
-        return Number.isNaN(value) ? t("blank") : precise(value);
+    const columnBlocks = blocks(left, right, view.columns);
+    this.tableBox.replaceChildren(createTable(label, ["", ...columnBlocks.map(([column, width]) => nameOf(columns, column, column + width))],
+      blocks(top, bottom, view.rows).map(([row, height]) => [nameOf(rows, row, row + height), ...columnBlocks.map(([column, width]) => {
+        const value = this.pyramid.block(row, column, height, width);
+        return Number.isNaN(value) ? t("no-number") : precise(value);
       })])));
   }
 }
 
 /** Width of an axis's last label, in pixels. */
-const widest = (axis: Axis): number => widthOf(nameOf(axis, axis.count - 1), SIZE);
+const lastLabelWidth = (axis: Axis): number => widthOf(nameOf(axis, axis.count - 1), FONT_SIZE);
 
 /** A sample of labels, to estimate their width. */
 const sample = (tokens: readonly string[]): string[] => {
-  const every = Math.ceil(tokens.length / 300);
-  return tokens.filter((_, k) => k % every === 0);
+  const interval = Math.ceil(tokens.length / 300);
+  return tokens.filter((_, k) => k % interval === 0);
 };

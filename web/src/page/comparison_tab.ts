@@ -1,25 +1,25 @@
-/** Room of two models, or the epochs of a training, that translate the same sentences side by side. */
+/** The tab with two models, or epochs of a training, that translate the same sentences side by side. */
 import { unitsOf } from "../decoder/alignment";
-import { isNowhere, type Spot } from "../pictures/aligned";
+import { isNowhere, type Spot } from "../pictures/alignment";
 import { spotText } from "../pictures/map";
 import { drawNear, h } from "./dom";
-import { pictured } from "./frame";
-import { unpack, type Packed } from "./sentence";
+import { createPicture } from "./frame";
+import { unpack, type PackedAlignment } from "./sentence";
 import { t } from "./strings";
 
-type Version = readonly [...Packed, text: string];
+type Version = readonly [...PackedAlignment, text: string];
 
-/** Translations of two sides; `dikkat.show.comparison` writes them. */
+/** Translations by two sides, written by `dikkat.show.comparison`. */
 export interface Comparison {
-  /** The name of each side, and the numbers of its epochs; none for one model. */
+  /** The name and the epochs of each side. A single model has no epochs. */
   readonly sides: readonly { readonly name: string; readonly epochs: readonly number[] }[];
   readonly languages: readonly [source: string, target: string];
   readonly sentences: readonly { readonly source: string; readonly versions: readonly (readonly Version[])[] }[];
 }
 
-/** The words of a text, those in <mark> that are not in a longest common subsequence with another text. */
-function withDifferences(text: string, other: string): (HTMLElement | string)[] {
-  const [spans, otherWords] = [unitsOf(text).spans, unitsOf(other).spans.map((span) => other.slice(...span))];
+/** A text whose words outside the longest common subsequence with another text are in <mark>. */
+function withDifferences(text: string, otherText: string): (HTMLElement | string)[] {
+  const [spans, otherWords] = [unitsOf(text).spans, unitsOf(otherText).spans.map((span) => otherText.slice(...span))];
   const words = spans.map((span) => text.slice(...span));
   const lengths = words.map(() => new Uint16Array(otherWords.length + 1)).concat(new Uint16Array(otherWords.length + 1));
   for (let i = words.length - 1; i >= 0; i--) {
@@ -44,12 +44,12 @@ function withDifferences(text: string, other: string): (HTMLElement | string)[] 
 class Card {
   readonly element: HTMLElement;
   private readonly columns = [h("div"), h("div")] as const;
-  private drawn: readonly Version[] = [];
+  private drawnVersions: readonly Version[] = [];
   private width = 0;
 
   constructor(
     private readonly sentence: Comparison["sentences"][number], private readonly number: number,
-    private readonly languages: readonly [string, string], private readonly look: (text: string) => void,
+    private readonly languages: readonly [string, string], private readonly showReadout: (text: string) => void,
   ) {
     this.element = h("article", { class: "card sentence", "aria-label": t("sentence", number) },
       h("p", { class: "source", dir: "auto", lang: languages[0] }, sentence.source), h("div", { class: "sides" }, ...this.columns));
@@ -63,31 +63,31 @@ class Card {
   show(selected: readonly number[], names: readonly string[]): void {
     const versions = this.versions(selected), width = this.columns[0].clientWidth;
     this.columns.forEach((column, side) => {
-      const [version, other] = [versions[side]!, versions[1 - side]!];
-      const target = h("p", { class: "target", dir: "auto", lang: this.languages[1] }, ...withDifferences(version[3], other[3]));
-      if (this.drawn[side] === version && this.width === width) return column.querySelector(".target")!.replaceWith(target);
+      const [version, otherVersion] = [versions[side]!, versions[1 - side]!];
+      const target = h("p", { class: "target", dir: "auto", lang: this.languages[1] }, ...withDifferences(version[3], otherVersion[3]));
+      if (this.drawnVersions[side] === version && this.width === width) return column.querySelector(".target")!.replaceWith(target);
       const { tools, body } = this.draw(version, side, width);
       column.replaceChildren(h("header", {}, h("h3", { dir: "auto" }, names[side]!), tools ? h("div", { class: "tools" }, tools) : null), target, body ?? "");
     });
-    [this.drawn, this.width] = [versions, width];
+    [this.drawnVersions, this.width] = [versions, width];
   }
 
-  private draw([source, target, weights]: Version, side: number, width: number): Partial<ReturnType<typeof pictured>> {
-    const aligned = unpack([source, target, weights], this.languages);
+  private draw([source, target, weights]: Version, side: number, width: number): Partial<ReturnType<typeof createPicture>> {
+    const alignment = unpack([source, target, weights], this.languages);
     if (!target.length) return {};
-    const look = (spot: Spot): void => {
-      drawn.picture.stress(spot, null);
-      this.look(isNowhere(spot) ? "" : spotText(aligned, spot));
+    const hover = (spot: Spot): void => {
+      drawing.picture.highlight(spot, null);
+      this.showReadout(isNowhere(spot) ? "" : spotText(alignment, spot));
     };
-    const drawn = pictured(aligned, width, { look, open: look }, `dikkat-${this.number}-${side + 1}`);
-    return drawn;
+    const drawing = createPicture(alignment, width, { hover, open: hover }, `dikkat-${this.number}-${side + 1}`);
+    return drawing;
   }
 }
 
-export function comparisonRoom({ sides, languages, sentences }: Comparison): HTMLElement {
+export function createComparisonTab({ sides, languages, sentences }: Comparison): HTMLElement {
   const selected = sides.map(() => 0);
   const epochOf = (side: number): string => t("epoch", sides[side]!.epochs[selected[side]!]!);
-  const names = (): string[] => sides.map(({ name, epochs }, side) => (epochs.length ? `${name} · ${epochOf(side)}` : name));
+  const namesOfSides = (): string[] => sides.map(({ name, epochs }, side) => (epochs.length ? `${name} · ${epochOf(side)}` : name));
   const readout = h("p", { class: "readout", role: "status" });
   const count = h("p", { class: "quiet", id: "differing", role: "status" });
   const cards = sentences.map((sentence, k) => new Card(sentence, k + 1, languages, (text) => (readout.textContent = text)));
@@ -99,19 +99,19 @@ export function comparisonRoom({ sides, languages, sentences }: Comparison): HTM
       selected[side] = version;
       label.textContent = epochOf(side);
       slider.setAttribute("aria-valuetext", label.textContent);
-      for (const card of near) card.show(selected, names());
+      for (const card of nearCards) card.show(selected, namesOfSides());
       countDifferences();
     };
     return { element: h("label", {}, label, slider), select };
   });
   const countDifferences = (): void => {
     const differing = cards.filter((card) => new Set(card.versions(selected).map((version) => version[3])).size > 1).length;
-    count.textContent = t("differing", differing, cards.length);
+    count.textContent = t("different-translations", differing, cards.length);
   };
-  const room = h("main", { id: "room" }, h("div", { class: "finder" }, ...sliders.map((slider) => slider && slider.element), count),
-    h("p", { class: "help" }, t(sliders.some(Boolean) ? "epochs-help" : "differing-help")), ...cards.map((card) => card.element), readout);
-  const near = drawNear(room, cards, (card) => card.show(selected, names()));
+  const tab = h("main", { id: "room" }, h("div", { class: "finder" }, ...sliders.map((slider) => slider && slider.element), count),
+    h("p", { class: "help" }, t(sliders.some(Boolean) ? "epochs-help" : "differences-help")), ...cards.map((card) => card.element), readout);
+  const nearCards = drawNear(tab, cards, (card) => card.show(selected, namesOfSides()));
   for (const slider of sliders) slider?.select(0);
   countDifferences();
-  return room;
+  return tab;
 }

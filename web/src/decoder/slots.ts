@@ -120,7 +120,15 @@ interface Found {
   readonly separators: readonly string[];
 }
 
-function spansOf(text: string): Found[] {
+let last: { readonly text: string; readonly spans: readonly Found[] } = { text: "", spans: [] };
+
+/** The spans of a text. The last ones stay in memory: candidates of a translation with terms have the same source. */
+function spansOf(text: string): readonly Found[] {
+  if (text !== last.text) last = { text, spans: foundIn(text) };
+  return last.spans;
+}
+
+function foundIn(text: string): Found[] {
   return [...text.matchAll(SPAN)].map(({ 0: span, index, groups: named }) => {
     const place = [index, index + span.length] as const;
     const kind = Object.keys(named!).find((name) => named![name] !== undefined)!;

@@ -126,6 +126,16 @@ def test_weights_of_pieces_becomeweights_of_units():
     torch.testing.assert_close(found, torch.tensor([[0.2, 0.2, 0.6], [0.0, 0.0, 1.0]]))
 
 
+SPANS = st.lists(st.tuples(st.integers(0, 13), st.integers(0, 13)), max_size=7)
+
+
+@given(SPANS, SPANS)
+def test_a_unit_has_the_pieces_that_overlap_it(units, pieces):
+    found = Units(units, [], []).shares(pieces)
+    assert found.shape == (len(units), len(pieces))
+    assert found.tolist() == [[float(a < end and start < b) for a, b in pieces] for start, end in units]
+
+
 def test_two_directions_are_joined():
     # Both have 0-0, which brings 1-1, and that 2-1 and 2-2: one word of each is free. 4-4 is free on both sides.
     assert grow_diag_final_and(links("0-0 1-1 2-2 4-4"), links("0-0 2-1")) == links("0-0 1-1 2-1 2-2 4-4")

@@ -414,7 +414,8 @@ def test_the_score_of_what_is_found_is_its_forced_score(kind):
 
 def test_forced_scores_are_sums_of_log_probabilities(monkeypatch):
     monkeypatch.setattr(search_module, "_CHUNK", 3)  # which ends within a translation
-    models, pairs = [make(seed=seed) for seed in range(3)], [([5, 6, 7], [8, 9, 4, 4]), ([9], []), ([7, 8], [5])]
+    models = [make(seed=seed) for seed in range(3)]
+    pairs = [([5, 6, 7], [8, 9, 4, 4]), ([9], []), ([7, 8], [5]), ([5, 6, 7], [9]), ([9], [4, 8])]
     wanted = []
     for source, target in pairs:
         tables = [model(collate([(source, target)])).detach().softmax(1) for model in models]

@@ -120,7 +120,15 @@ interface Found {
   readonly separators: readonly string[];
 }
 
-function spansOf(text: string): Found[] {
+let latest: { readonly text: string; readonly spans: readonly Found[] } = { text: "", spans: [] };
+
+/** The spans of a text. The latest ones stay in memory: candidates of a translation with terms have the same source. */
+function spansOf(text: string): readonly Found[] {
+  if (text !== latest.text) latest = { text, spans: readSpans(text) };
+  return latest.spans;
+}
+
+function readSpans(text: string): Found[] {
   return [...text.matchAll(SPAN)].map(({ 0: span, index, groups: named }) => {
     const place = [index, index + span.length] as const;
     const kind = Object.keys(named!).find((name) => named![name] !== undefined)!;

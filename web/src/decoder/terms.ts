@@ -55,20 +55,23 @@ function endsWord(text: string, end: number): boolean {
 
 /** The terms in a text, in order and without overlaps; none is a part of an address or placeholder. */
 export function occurrences(terms: Terms, text: string): Occurrence[] {
-  const results: Occurrence[] = [], spans = spansIn(text), { spans: units } = unitsOf(text, false);
-  const firstOf = (term: string): string => keyOf(term.slice(...(unitsOf(term, false).spans[0] ?? [0, 0])));
-  const sorted = [...new Map(terms)].sort(([one], [other]) => compareTerms(one, other)).map(([source, target]) => ({ source, target, first: firstOf(source) }));
+  const results: Occurrence[] = [], spans = spansIn(text), { spans: units } = unitsOf(text, false), byFirstUnit = new Map<string, string[]>();
+  const targets = new Map(terms);
+  for (const term of [...targets.keys()].sort(compareTerms)) {
+    const first = keyOf(term.slice(...(unitsOf(term, false).spans[0] ?? [0, 0])));
+    byFirstUnit.set(first, [...(byFirstUnit.get(first) ?? []), term]);
+  }
   let end = 0;
   for (const [start, unitEnd] of units) {
     if (start < end) continue;
-    const term = sorted.find(({ source, first }) => {
-      const stop = start + source.length;
-      return first === keyOf(text.slice(start, unitEnd)) && matches(source, text.slice(start, stop)) && endsWord(text, stop) &&
+    const source = byFirstUnit.get(keyOf(text.slice(start, unitEnd)))?.find((term) => {
+      const stop = start + term.length;
+      return matches(term, text.slice(start, stop)) && endsWord(text, stop) &&
         spans.every(([first, last]) => stop <= first || last <= start || (start <= first && last <= stop));
     });
-    if (!term) continue;
-    end = start + term.source.length;
-    results.push({ span: [start, end], source: term.source, target: term.target });
+    if (!source) continue;
+    end = start + source.length;
+    results.push({ span: [start, end], source, target: targets.get(source)! });
   }
   return results;
 }

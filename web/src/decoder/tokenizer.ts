@@ -118,6 +118,7 @@ export abstract class Tokenizer {
   /** Bare pieces of the training text. */
   protected met: ReadonlySet<string>;
   private foundForms: Forms | null = null;
+  private latest: { readonly key: string; readonly encoded: Encoded } | null = null;
 
   protected constructor(stored: Stored) {
     this.numbers = new Map(Object.entries(stored.model.vocab));
@@ -144,7 +145,14 @@ export abstract class Tokenizer {
   /** Whether it cuts words into parts. */
   abstract readonly cuts: boolean;
 
-  abstract encode(given: Placed): Encoded;
+  /** The tokens of a text. The latest ones stay in memory: candidates of a translation with terms have the same source. */
+  encode(placed: Placed): Encoded {
+    const key = `${placed.original}\0${placed.text}`;
+    if (this.latest?.key !== key) this.latest = { key, encoded: this.read(placed) };
+    return this.latest.encoded;
+  }
+
+  protected abstract read(placed: Placed): Encoded;
 
   /** Words and marks, other than numbers, that no training sentence had. */
   unknown(placed: Placed): string[] {
@@ -215,7 +223,7 @@ class Words extends Tokenizer {
     this.met = new Set(this.nearest.keys());
   }
 
-  encode(placed: Placed): Encoded {
+  protected read(placed: Placed): Encoded {
     const read = normalise(placed);
     const padded = ` ${read.text} `;
     const pieces = [...` ${this.capitals.exchanged(read.text)} `.matchAll(PIECES)].map(({ 0: piece, index }) => {
@@ -287,7 +295,7 @@ class BytePairs extends Tokenizer {
     });
   }
 
-  encode(placed: Placed): Encoded {
+  protected read(placed: Placed): Encoded {
     const read = normalise(placed);
     if (!read.text) return { ids: [], pieces: [], spans: [] };
     const exchanged = this.capitals.exchanged(read.text);

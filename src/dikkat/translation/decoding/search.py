@@ -26,7 +26,7 @@ from dikkat.translation.decoding.options import DEFAULT, GREEDY, Search, limits
 from dikkat.translation.decoding.stepwise import mean_log, step_by_step
 from dikkat.translation.errors import SettingsError
 from dikkat.translation.memory.pair_memory import Snapshot, find_by_ids
-from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected
+from dikkat.translation.network.model import COMPILED, TranslationModel, collate, expected, pad
 from dikkat.translation.network.weights import every_module_has_hooks, search_obstacles
 from dikkat.translation.text.special_tokens import SPECIAL, UNKNOWN
 
@@ -185,12 +185,16 @@ def forced_scores(
         raise InputError("pairs: got an empty source sentence; expected at least one token in each. Leave it out")
     if not pairs:
         return []
-    batch = collate(pairs).to(model_list[0].output_bias.device)
+    device = model_list[0].output_bias.device
+    row_of = {source: row for row, source in enumerate(dict.fromkeys(tuple(source) for source, _ in pairs))}
+    rows = torch.tensor([row_of[tuple(source)] for source, _ in pairs], device=device)
+    source, source_lengths = pad(list(row_of))  # of several translations, their source is encoded once
+    batch = collate(pairs)._replace(source=source, source_lengths=source_lengths).to(device)
     all_states = [
         None if memory is None else memory.states.to(model.output_bias)
         for model, memory in zip_longest(model_list, memories)
     ]
-    features, log_probabilities = (model.features(batch).split(_CHUNK) for model in model_list), []
+    features, log_probabilities = (model.features(batch, rows).split(_CHUNK) for model in model_list), []
     for tokens, *chunks in zip(expected(batch).split(_CHUNK), *features, strict=True):
         scores = [
             model.scores(chunk) if states is None else states.mix(model.scores(chunk), states.find_nearest(chunk))

@@ -178,9 +178,14 @@ class TranslationModel(nn.Module):
         """
         return self.scores(self.features(batch))
 
-    def features(self, batch: Batch) -> Tensor:
-        """Return the output layer's inputs (N, e) at the positions without padding, sentence after sentence."""
+    def features(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
+        """Return the output layer's inputs (N, e) at the positions without padding, sentence after sentence.
+
+        `rows` (B,) int64 are the rows of the targets' sources, if the batch has each source once.
+        """
         memory, state = self.encode(batch.source, batch.source_lengths)
+        if rows is not None:
+            memory, state = memory.select(rows), self.select(state, rows)
         previous = self._embed(self.target_embedding, batch.target[:, :-1])
         states, contexts, _, _ = self.decoder(previous, memory, state, lengths=batch.target_lengths)
         positions = _real_positions(batch)

@@ -3,9 +3,9 @@
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import pairwise, permutations
 from operator import itemgetter, or_
 from typing import Any, NamedTuple
@@ -354,7 +354,9 @@ def _ordered_template(texts: Iterable[str]) -> tuple[int | str, ...]:
     return (0, *(element for k, text in enumerate(texts, 1) for element in (text, k)))
 
 
-def _find_spans(text: str, expression: regex.Pattern[str] = SPAN) -> Iterator[_Span]:
+@lru_cache(16)  # the candidates of a translation with terms have one source
+def _find_spans(text: str, expression: regex.Pattern[str] = SPAN) -> tuple[_Span, ...]:
+    spans = list[_Span]()
     for match in expression.finditer(text):
         groups, separators, shape = [match[0]], list[str](), match.lastgroup or ""
         if shape == "number":
@@ -364,7 +366,8 @@ def _find_spans(text: str, expression: regex.Pattern[str] = SPAN) -> Iterator[_S
         elif shape == "brace" and not _LETTER.search(match[0]):
             shape = "{}"  # without a name that could be translated
         coarse = [coarse_match.expand(name) for pattern, name in _COARSE if (coarse_match := pattern.fullmatch(shape))]
-        yield _Span(match.start(), match.end(), shape, coarse, groups, separators)
+        spans.append(_Span(match.start(), match.end(), shape, coarse, groups, separators))
+    return tuple(spans)
 
 
 def _find_templates(span: _Span, target: str, used: list[Offsets]) -> list[tuple[int | str, ...]]:

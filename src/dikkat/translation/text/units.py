@@ -55,6 +55,5 @@ class Units(NamedTuple):
 
     def shares(self, pieces: Sequence[tuple[int, int]]) -> Tensor:
         """Return a matrix (units, pieces): 1 if the piece's characters overlap the unit, else 0."""
-        return torch.tensor(
-            [[float(first < end and start < last) for first, last in pieces] for start, end in self.spans]
-        ).view(len(self.spans), len(pieces))
+        unit, piece = (torch.tensor(spans, dtype=torch.int64).view(-1, 2) for spans in (self.spans, pieces))
+        return ((piece[:, 0] < unit[:, 1:]) & (unit[:, :1] < piece[:, 1])).float()

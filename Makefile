@@ -121,7 +121,7 @@ without-npm:
 page: $(WEB)
 	npm --prefix web run --silent check
 
-web: $(WEB)  ## Build src/dikkat/show/living.js from web/src.
+web: $(WEB)  ## Build src/dikkat/show/living.js and living.css from web/src.
 	npm --prefix web run --silent build
 
 $(WEB): web/package.json web/package-lock.json

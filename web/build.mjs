@@ -1,4 +1,4 @@
-// Builds src/main.ts to the one file that lies in the wheel; with --check, says whether that file is what would be built.
+// Builds src/main.ts and src/living.css to the two files in the wheel; --check fails if those files differ from the build.
 import { build } from "esbuild";
 import { readFile, writeFile } from "node:fs/promises";
 import { dirname, resolve } from "node:path";
@@ -6,7 +6,6 @@ import { fileURLToPath } from "node:url";
 import wabt from "wabt";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const built = resolve(here, "../src/dikkat/show/living.js");
 
 /** WebAssembly text as its bytes in base64: so small that it is compiled at once, and nothing has to be fetched. */
 const webAssembly = {
@@ -21,25 +20,24 @@ const webAssembly = {
 };
 
 const { outputFiles } = await build({
-  entryPoints: [resolve(here, "src/main.ts")],
+  entryPoints: [{ in: resolve(here, "src/main.ts"), out: "living" }, { in: resolve(here, "src/living.css"), out: "living" }],
+  outdir: resolve(here, "../src/dikkat/show"),
   bundle: true,
   format: "esm",
   target: ["es2022"],
   minify: true,
   charset: "utf8",
   legalComments: "none",
-  banner: { js: "// Built from web/src by `npm run build`: do not edit." },
+  banner: { js: "// Built from web/src by `npm run build`: do not edit.", css: "/* Built from web/src by `npm run build`: do not edit. */" },
   plugins: [webAssembly],
   write: false,
 });
-const text = outputFiles[0].text;
-if (process.argv.includes("--check")) {
-  const found = await readFile(built, "utf8").catch(() => "");
-  if (found !== text) {
-    console.error(`${built}: not what web/src builds to. Run: npm --prefix web run build`);
-    process.exit(1);
+for (const { path, text } of outputFiles) {
+  if (!process.argv.includes("--check")) {
+    await writeFile(path, text);
+    console.log(`${path}: ${(text.length / 1000).toFixed(0)} kB`);
+  } else if (text !== await readFile(path, "utf8").catch(() => "")) {
+    console.error(`${path}: not what web/src builds to. Run: npm --prefix web run build`);
+    process.exitCode = 1;
   }
-} else {
-  await writeFile(built, text);
-  console.log(`${built}: ${(text.length / 1000).toFixed(0)} kB`);
 }

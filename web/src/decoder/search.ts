@@ -23,7 +23,7 @@ export interface Chosen {
 export const NOTHING: Chosen = { tokens: [], pins: new Map() };
 
 export interface Hypothesis {
-  readonly ids: number[];
+  readonly ids: readonly number[];
   /** Log-probability of the tokens, and of the end if finished. */
   readonly total: number;
   readonly finished: boolean;
@@ -59,7 +59,7 @@ interface Prefix {
 }
 
 interface Place extends Prefix {
-  readonly ids: number[];
+  readonly ids: readonly number[];
   readonly total: number;
   readonly missing: number;
   readonly state: State;

@@ -7,11 +7,11 @@ export const BEGIN = 2;
 export const END = 3;
 
 export interface Encoded {
-  readonly ids: number[];
+  readonly ids: readonly number[];
   /** The pieces as the sentence spells them. */
-  readonly pieces: string[];
+  readonly pieces: readonly string[];
   /** Their places in the sentence. */
-  readonly spans: Span[];
+  readonly spans: readonly Span[];
 }
 
 /** The first place, and the one behind the last. */
@@ -147,7 +147,7 @@ export abstract class Tokenizer {
 
   /** The tokens of a text. The latest ones stay in memory: candidates of a translation with terms have the same source. */
   encode(placed: Placed): Encoded {
-    const key = `${placed.original}\0${placed.text}`;
+    const key = JSON.stringify([placed.original, placed.text, placed.places]);
     if (this.latest?.key !== key) this.latest = { key, encoded: this.read(placed) };
     return this.latest.encoded;
   }

@@ -14,12 +14,12 @@ import { END, Tokenizer, UNKNOWN, type Encoded, type Span } from "./tokenizer";
 
 export interface Translation {
   readonly source: string;
-  readonly sourceTokens: string[];
-  readonly sourceIds: number[];
+  readonly sourceTokens: readonly string[];
+  readonly sourceIds: readonly number[];
   /** In HTML, if the source is. */
   readonly target: string;
   readonly targetTokens: string[];
-  readonly ids: number[];
+  readonly ids: readonly number[];
   readonly score: number;
   readonly finished: boolean;
   /** Whether the model repeated itself and the translation is cut there. */

@@ -193,7 +193,7 @@ class Tokenizer:
         ]
 
     def numbers(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return only the token numbers of sentences, which is faster than `encode_all`; equal ones are read once."""
+        """Return the token numbers of sentences, faster than `encode_all`. Equal sentences share a list."""
         unique = list(dict.fromkeys(sentences))
         numbers = {sentence: ids for sentence, (ids, _) in zip(unique, self._read(unique), strict=True)}
         return [numbers[sentence] for sentence in sentences]
